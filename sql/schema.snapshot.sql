@@ -223,164 +223,30 @@ COMMENT ON COLUMN hwqueue.placement_class.is_woken IS 'created_xid is of the tra
 COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it costs at most, in plain expressions (placement_cost)';
 
 CREATE FUNCTION hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return (
-    select s.seen_at + n.heartbeat_timeout
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.node_id <> all (p_without)
-      and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
-    union all
-    select s.seen_at + n.heartbeat_timeout
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.node_id = p_node
-      and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
-    limit 1);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.acting() RETURNS text
-    LANGUAGE sql STABLE
-    AS $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select coalesce(jsonb_object_agg(n.key, n.amount) filter (where n.amount > 0), '{}')
-  from (select a.key, sum(a.amount) as amount
-        from (select e.key, e.value::bigint as amount from jsonb_each(p_amounts) e
-              union all
-              select e.key, p_sign * e.value::bigint from jsonb_each(p_others) e) a
-        group by a.key) n
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_term_id bigint;
-  v_domain text;
-  v_leases int;
-  v_holders int;
-begin
-  for i in 0 .. coalesce(jsonb_array_length(p_counted), 0) - 1 loop
-    v_term_id := (p_counted #> array[i::text, 't'])::bigint;
-    v_domain := p_counted #>> array[i::text, 'd'];
-    v_leases := p_sign * (p_counted #> array[i::text, 'n'])::int;
-    v_holders := p_sign * (p_counted #> array[i::text, 'h'])::int;
-    update hwqueue.term_count k
-    set leases = k.leases + v_leases, holders = k.holders + v_holders, updates = k.updates + 1,
-        dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
-    where k.updates < 32 and k.ctid = (
-      select x.ctid from hwqueue.term_count x
-      where x.shard_id = p_shard and x.term_id = v_term_id and x.domain = v_domain limit 1 for no key update skip locked);
-    if not found then
-      perform hwqueue.write_count(v_term_id, v_domain, v_leases, v_holders, p_sign < 0, p_shard);
-    end if;
-  end loop;
-  return p_counted;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array(
-    select coalesce(p_a[b.bucket], 0) + p_sign * coalesce(p_b[b.bucket], 0) from generate_series(1, 15) b(bucket) order by b.bucket)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb DEFAULT NULL::jsonb, OUT index integer) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_spec jsonb := jsonb_build_object('use', p_use, 'all', p_items, 'domain', coalesce(p_domain, 'failure'))
-    || case when p_domain is null then jsonb_build_object('queue', p_class.queue_id) else '{}' end
-    || case when p_nodes <> '{}' then jsonb_build_object('nodes', p_nodes) else '{}' end;
-begin
-  select (t.ordinality - 1)::int into index from jsonb_array_elements(p_terms) with ordinality t where t.value -> 'spec' = v_spec;
-  if not found then
-    index := jsonb_array_length(p_terms);
-    p_terms := p_terms || jsonb_build_object('spec', v_spec, 'self', hwqueue.term_selects(v_spec, p_class),
-      'digest', ('x' || substr(encode(sha256(convert_to(v_spec::text, 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.admit_classes(p_digest bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql
-    SET enable_bitmapscan TO 'on'
-    AS $$
-begin
-  update hwqueue.placement_class c
-  set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits and hwqueue.waits_for_start(c, p_shard)
-  where c.shard_id = p_shard and c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
-    and hwqueue.in_force(c.terms, p_shard);
-end
-$$;
+    SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_queue hwqueue.queue;
-  v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
-  v_spawn hwqueue.spawn_request;
-  v_state hwqueue.node_state;
-  v_load hwqueue.node_load;
-  v_node hwqueue.node;
-  v_lease hwqueue.lease;
-  v_class hwqueue.placement_class;
-  v_entry hwqueue.scheduled;
-  v_now timestamptz;
-  v_taken record;
-  v_timeout interval;
-  v_token bigint;
-  v_counted jsonb;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  v_queue := hwqueue.spawn_queue(p_queue, p_shard);
-  -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
-  v_now := hwqueue.clock();
-  v_spawn := (hwqueue.write_spawns(
-    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard))[1];
-  v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
-  v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
-  if v_entry.lease_id is null then
-    perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
-      jsonb_build_object('lease_id', v_lease.lease_id), 'its idempotency key stands for work that is recorded already');
-  end if;
-  v_node := hwqueue.read_node(p_node, p_shard);
-  v_now := hwqueue.clock();
-  v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
-  v_load := hwqueue.read_load(p_node, p_shard);
-  select t.p_load, t.assignment into v_taken
-  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'),
-                         hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
-  perform hwqueue.write_load(v_taken.p_load);
-  perform hwqueue.note_selected(array[v_class.class_id], p_shard);
-  v_counted := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
-  v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
-  v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
-  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-    claimed_at, expires_at, check_at, assignment, counted, login, eligible_at)
-  values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
-    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted,
-    v_state.login, case when v_queue.retain_completed = '0' and v_lease.idempotency_key is null then greatest(v_lease.available_at, v_lease.created_at) end);
-  perform hwqueue.add_counts(v_counted, 1, p_shard), hwqueue.wake_classes(v_lease.lease_id, p_shard), hwqueue.note_edit(p_node, p_shard);
-  perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
-    jsonb_build_object('claim_token', v_token), p_node);
-  return query select v_lease.lease_id, v_token, p_shard;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE TABLE hwqueue.node (
     shard_id integer NOT NULL,
@@ -458,74 +324,13 @@ COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by d
 COMMENT ON COLUMN hwqueue.node_load.core_used IS 'thousandths in use, core by core, in the order of node.core_ids';
 
 CREATE FUNCTION hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer[]
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_cores int[];
-begin
-  if p_node.core_ids = '{}' then
-    return null;
-  end if;
-  v_cores := hwqueue.choose_cores(p_node, p_load.core_used, p_class.cpu_milli,
-    hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
-  if v_cores is null then
-    perform hwqueue.refuse('QHA01', format('node %s has not enough cores left for this work', p_node.node_id),
-      jsonb_build_object('field', 'p_node', 'node_id', p_node.node_id), 'wait until running leases have ended, or adopt it elsewhere');
-  end if;
-  return v_cores;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb) RETURNS integer[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_named uuid[] := hwqueue.json_uuids(p_gpus, 'options.gpus');
-  v_exclusivity text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_alone uuid[];
-  v_devices int[];
-begin
-  if p_class.gpu_count = 0 then
-    v_devices := '{}';
-  elsif v_exclusivity is not null then
-    v_devices := hwqueue.choose_devices(p_class.gpu_count, 0, v_named, v_exclusivity, hwqueue.node_headroom(p_node, p_load));
-  else
-    v_alone := array(
-      select (g.value ->> 'resource_id')::uuid
-      from hwqueue.claim c cross join lateral jsonb_array_elements(c.assignment -> 'gpus') g
-      where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment ? 'gpu_exclusivity');
-    v_alone := v_alone || array(select d.parent from unnest(p_node.gpu_ids, p_node.gpu_parents) d(id, parent) where d.id = any (v_alone));
-    v_devices := array(
-      select d.position::int from unnest(p_node.gpu_ids, p_node.gpu_parents, p_load.gpu_used) with ordinality d(id, parent, used, position)
-      where (v_named = '{}' or d.id = any (v_named)) and d.parent is null and (d.id = any (v_alone)) is not true
-      order by d.used, d.position limit p_class.gpu_count);
-  end if;
-  if v_devices is null or cardinality(v_devices) < p_class.gpu_count or cardinality(v_named) not in (0, p_class.gpu_count)
-     or not v_named <@ p_node.gpu_ids then
-    perform hwqueue.refuse('QHA01', format('node %s does not have the %s devices that this work runs on', p_node.node_id, p_class.gpu_count),
-      jsonb_build_object('field', 'options.gpus', 'node_id', p_node.node_id),
-      'name as many of the node''s own devices as the lease asks for, none that another lease has to itself');
-  end if;
-  return v_devices;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
-  from (
-    select coalesce(
-      100 * sum((p.value ->> 'weight')::double precision)
-              filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
-          / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
-    from jsonb_array_elements(p_preferred) p
-  ) a
-  cross join (
-    select case when p_taints = '[]' then 0
-                else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate, array['prefer_no_schedule'])) end as taints
-  ) s
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE TABLE hwqueue.node_state (
     shard_id integer NOT NULL,
@@ -577,152 +382,28 @@ COMMENT ON COLUMN hwqueue.node_state.storage_path IS 'of the shard, when generat
 COMMENT ON COLUMN hwqueue.node_state.login IS 'the role whose members may act for the node; null: any worker, until it registers again';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
-    update hwqueue.node_state s
-    set seen_at = p_now, classes_unseen = hwqueue.still_unseen(s.classes_unseen, p_shard),
-        moved_xid = case when s.seen_at + s.heartbeat_timeout > p_now then s.moved_xid else pg_current_xact_id() end
-    where s.shard_id = p_shard and s.node_id = p_state.node_id;
-  end if;
-  if not p_granted then
-    perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard), hwqueue.reap_deadlines(20, p_now, p_shard);
-    perform hwqueue.mark_waiting(p_queue_ids, p_now, p_shard);
-  elsif p_moves then
-    perform hwqueue.move_horizon(p_drawn, p_shard);
-    if p_entry.lease_id is not null then
-      perform hwqueue.move_low_water(p_entry, p_shard);
-    end if;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_id integer, p_class_id bigint, p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_entry hwqueue.ready;
-begin
-  v_entry.shard_id := p_shard;
-  v_entry.queue_id := p_queue_id;
-  v_entry.tier := 0;
-  v_entry.rank := p_rank;
-  v_entry.position := p_position;
-  v_entry.class_id := p_class_id;
-  v_entry.lease_id := p_lease;
-  perform hwqueue.after_claim(p_state, array[p_queue_id], v_entry, true, p_moves, p_drawn, p_now, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.all_but_turn(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_after bigint;
-  v_open bigint[];
-  v_turn bigint[];
-begin
-  v_after := (select s.tried_class from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node);
-  v_open := array(select k from unnest(p_checked) k where k not in (select unnest(p_blocked)) order by k <= v_after, k);
-  v_turn := array(
-    select k.class_id from unnest(v_open) with ordinality k(class_id, n)
-    cross join lateral (
-      select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = k.class_id order by r.tier, r.rank, r.position limit 1) h
-    order by k.n limit 8);
-  if v_turn <> '{}' then
-    update hwqueue.node_state s set tried_class = v_turn[cardinality(v_turn)] where s.shard_id = p_shard and s.node_id = p_node;
-  end if;
-  return array(select k from unnest(v_open) k where k <> all (v_turn));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
-    LANGUAGE sql STABLE
-    AS $$
-  select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
-  from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
-  union all
-  select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
-                                         p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
-  union all
-  select * from hwqueue.node_failures(hwqueue.exprs_of(p_class.required, false), p_class, p_node, p_load, p_facts, p_counts, p_kept_out, p_now, p_shard)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.alone_below(p_xid xid8) RETURNS boolean
-    LANGUAGE sql
-    AS $$
-  select not exists (
-    select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x < p_xid and x is distinct from pg_current_xact_id_if_assigned())
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case p_name
-    when 'cpu_milli' then coalesce(p_room.cpu_milli, 9223372036854775807)
-    when 'memory_mib' then coalesce(p_room.memory_mib, 9223372036854775807)
-    when 'slots' then coalesce(p_room.slots, 9223372036854775807)
-    when 'core_milli' then coalesce(p_room.core_milli, 9223372036854775807)
-    when 'core_whole' then coalesce(1000 * p_room.core_whole::bigint, 9223372036854775807)
-    when 'core_numa' then coalesce(1000 * p_room.core_numa::bigint, 9223372036854775807)
-    when 'gpu_parts' then p_room.gpu_parts_free
-    when 'gpu_most' then p_room.gpu_most
-    when 'gpu_whole' then p_room.gpu_whole
-    else coalesce((p_room.custom ->> substr(p_name, 8))::bigint, 0) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, amount bigint, mask bit varying)
-    LANGUAGE sql STABLE
-    AS $$
-  with asked as materialized (
-    select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
-  ), plain as materialized (
-    select a.name, k.number, k.node_id, hwqueue.plainly_left(a.name, n.cpu_milli, n.memory_mib, n.slots, n.core_ids, n.gpu_ids,
-             n.gpu_parents, u.cpu_used, u.memory_used, u.claim_count, u.gpu_used) as amount
-    from hwqueue.node_numbers(p_shard) k
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
-    join hwqueue.newest_loads(p_shard) u on u.node_id = k.node_id
-    cross join asked a
-    where not p_idle
-  ), short as materialized (
-    select t.name, t.step, bit_or(coalesce(t.mask, set_bit(p_none, t.number, 1))) as mask
-    from (
-      select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step, cardinality(a.steps) as steps,
-             r.mask, null::int as number
-      from asked a cross join hwqueue.idle_rooms(p_none, p_now, p_shard) r
-      where p_idle
-      union all
-      select p.name, width_bucket(p.amount, a.steps), cardinality(a.steps), null, p.number
-      from plain p join asked a on a.name = p.name
-      where p.amount is not null
-      union all
-      select p.name, width_bucket(hwqueue.amount_left(hwqueue.node_headroom(n, u), p.name), a.steps), cardinality(a.steps), null,
-             p.number
-      from plain p
-      join asked a on a.name = p.name
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = p.node_id
-      join hwqueue.newest_loads(p_shard) u on u.node_id = p.node_id
-      where p.amount is null
-    ) t
-    where t.step < t.steps
-    group by t.name, t.step
-  )
-  select a.name, s.amount, case when p_idle then ~p_none else p_open end & ~bit_or(t.mask)
-  from asked a
-  cross join lateral unnest(a.steps) with ordinality s(amount, step)
-  join short t on t.name = a.name and t.step < s.step
-  group by a.name, s.amount
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select '*'
-  union all select 'rack:' || p_rack::text where p_rack is not null
-  union all select 'label:' || l.key || '=' || hwqueue.normal_value(l.value)::text
-  from jsonb_each(p_labels) l where jsonb_typeof(l.value) in ('string', 'number', 'boolean')
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE TABLE hwqueue.queue (
     shard_id integer NOT NULL,
@@ -774,559 +455,89 @@ COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on
 COMMENT ON COLUMN hwqueue.queue.failure_domain IS 'of services that have none of their own: node, rack or label:KEY';
 
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_row hwqueue.queue := p_base;
-  v_weights jsonb := coalesce(p_policy -> 'weights', '{}');
-begin
-  perform hwqueue.check_object(p_policy, array['claim_timeout', 'heartbeat_interval', 'poll_interval', 'max_attempts', 'retry',
-    'ageing_step', 'notify', 'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights',
-    'retain_completed', 'retain_failed', 'patience', 'failure_domain'], 'policy');
-  perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
-  v_row.claim_timeout := coalesce(hwqueue.json_short_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second', '30 days'), v_row.claim_timeout);
-  v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
-    case when p_policy ? 'claim_timeout' then v_row.claim_timeout / 4 else v_row.heartbeat_interval end);
-  v_row.poll_interval := coalesce(hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval', '0.01 second'), v_row.poll_interval);
-  v_row.patience := coalesce(hwqueue.json_interval(p_policy -> 'patience', 'policy.patience'), v_row.patience);
-  v_row.max_attempts := coalesce(hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1, 1000), v_row.max_attempts);
-  v_row.retry := coalesce(hwqueue.normalise_retry(p_policy -> 'retry', 'policy.retry'), v_row.retry);
-  v_row.ageing_step := coalesce(hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'), v_row.ageing_step);
-  v_row.failure_domain := coalesce(hwqueue.json_domain(p_policy -> 'failure_domain', 'policy.failure_domain'), v_row.failure_domain);
-  v_row.notify := coalesce(hwqueue.json_boolean(p_policy -> 'notify', 'policy.notify'), v_row.notify);
-  v_row.reap_grace := coalesce(hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'), v_row.reap_grace);
-  v_row.max_params_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_params_bytes', 'policy.max_params_bytes', 1, 104857600), v_row.max_params_bytes);
-  v_row.max_result_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_result_bytes', 'policy.max_result_bytes', 1, 104857600), v_row.max_result_bytes);
-  v_row.window_size := coalesce(hwqueue.json_integer(p_policy -> 'window', 'policy.window', 1, 10000), v_row.window_size);
-  v_row.probe_size := coalesce(hwqueue.json_integer(p_policy -> 'probe', 'policy.probe', 0, 100000), v_row.probe_size);
-  v_row.weight_affinity := coalesce(hwqueue.json_number(v_weights -> 'affinity', 'policy.weights.affinity', 0, 1000), v_row.weight_affinity);
-  v_row.weight_fit := coalesce(hwqueue.json_number(v_weights -> 'fit', 'policy.weights.fit', 0, 1000), v_row.weight_fit);
-  v_row.weight_spread := coalesce(hwqueue.json_number(v_weights -> 'spread', 'policy.weights.spread', 0, 1000), v_row.weight_spread);
-  v_row.retain_completed := coalesce(hwqueue.json_interval(p_policy -> 'retain_completed', 'policy.retain_completed'), v_row.retain_completed);
-  v_row.retain_failed := coalesce(hwqueue.json_interval(p_policy -> 'retain_failed', 'policy.retain_failed'), v_row.retain_failed);
-  if v_row.heartbeat_interval >= v_row.claim_timeout then
-    perform hwqueue.refuse('QHA01', format('policy.heartbeat_interval (%s) must be shorter than claim_timeout (%s)', v_row.heartbeat_interval, v_row.claim_timeout),
-      jsonb_build_object('field', 'policy.heartbeat_interval'), 'a quarter of the claim timeout is a good choice');
-  end if;
-  return v_row;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.are_among(p_classes bigint[], p_others bigint[]) RETURNS boolean[]
-    LANGUAGE sql IMMUTABLE
-    AS $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return not exists (
-    select 1 from unnest(p_touched) t
-    join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id and k.domain = t.place
-    where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and t.counts and k.holders <> 0);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.are_own(p_tenants jsonb) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select case
-    when hwqueue.my_tenants() is null or p_tenants is null or jsonb_typeof(p_tenants) = 'null' then true
-    when jsonb_typeof(p_tenants) = 'array' then p_tenants <@ to_jsonb(hwqueue.my_tenants())
-    else false end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.are_positions_behind(p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return coalesce((
-    select h.drawn_position > s.last_value from hwqueue.position_horizon h, hwqueue.ready_position_seq s
-    where h.shard_id = p_shard order by h.version desc limit 1), false);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE sql
-    AS $$
-  with asked as (
-    update hwqueue.claim c
-    set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
-    where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-    returning c.lease_id
-  )
-  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || p_detail, p_shard,
-    jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node) from asked a
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.asks_others(p_exprs jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $_$ select jsonb_path_exists(p_exprs, 'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $_$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select jsonb_build_object('cpu_isolation', coalesce(p_isolation, 'best_effort'),
-    'cores', jsonb_agg(t.core order by t.position), 'core_milli', jsonb_agg(t.milli order by t.position),
-    'numa', jsonb_agg(distinct t.numa),
-    'cpus', (select jsonb_agg(cpu order by cpu) from (
-               select c::int as cpu from unnest(p_taken) with ordinality x(milli, position)
-               cross join lateral jsonb_array_elements_text(p_node.cores -> (x.position::int - 1) -> 'threads') c where x.milli > 0) cpus))
-  from unnest(p_taken, p_node.core_ids, p_node.core_numa) with ordinality t(milli, core, numa, position)
-  where t.milli > 0
-  having count(*) > 0
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_any_instance boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_node hwqueue.node;
-  v_now timestamptz;
-  v_expires_at timestamptz;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_trust_domain(p_domain);
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
-  v_now := hwqueue.clock();
-  v_expires_at := hwqueue.check_expiry(p_expires_at, v_now);
-  insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by, any_instance)
-  values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user, coalesce(p_any_instance, false))
-  on conflict (shard_id, node_id, domain) do update
-  set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by,
-      any_instance = excluded.any_instance, suspended_at = null, suspended_why = null;
-  perform hwqueue.note_attestations(p_node, p_shard);
-  perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
-    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at) || case when p_any_instance then '{"any_instance": true}'::jsonb else '{}' end,
-    p_node => p_node);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with time zone) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-  return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
-    hwqueue.still_attested(p_node.attested, p_node.attested_until, p_now) end;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if current_setting('lock_timeout') = '0' then
-    perform set_config('lock_timeout', p_wait, true);  -- undone below, like the locks
-  end if;
-  perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = any (p_leases) order by c.lease_id for update;
-  perform hwqueue.give_up();
-exception
-  when sqlstate 'HWX01' then
-    return true;
-  when lock_not_available or deadlock_detected then
-    return false;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_leases uuid[];
-begin
-  begin
-    if current_setting('lock_timeout') = '0' then
-      perform set_config('lock_timeout', '5s', true);
-    end if;
-    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-    v_leases := array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node);
-    perform 1 from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = any (v_leases) order by c.lease_id for update;
-    perform hwqueue.give_up();
-  exception
-    when sqlstate 'HWX01' then
-      return;
-    when lock_not_available or deadlock_detected then
-      perform hwqueue.refuse('QHN06', format('node %s is busy: another session holds %s', p_node,
-          case when v_leases is null then 'it' else 'one of its claims' end),
-        jsonb_build_object('node_id', p_node, 'sessions', hwqueue.claim_holders(v_leases, p_shard)),
-        'a transaction that was left open holds it, an unfinished cancel_lease, say: pg_stat_activity tells whose; '
-        || 'then call again');
-  end;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_there uuid[] := array(
-    select n.node_id from hwqueue.node n
-    where n.shard_id = p_shard and hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels)
-      = hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels));
-begin
-  return hwqueue.holder_list(array(
-    select c.lease_id
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id and k.terms <> '[]'
-    where c.shard_id = p_shard and c.node_id = any (v_there)
-      and exists (
-        select 1 from jsonb_array_elements(k.terms) t
-        where t.value #>> '{spec,use}' = 'away' and hwqueue.term_domain(t.value -> 'spec', p_shard) = p_domain
-          and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
-    order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select hwqueue.untolerated(p_taints, p_tolerate, array['no_schedule', 'no_execute']) $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard integer) RETURNS TABLE(shard_id integer, lease_id uuid, claim_token bigint, ordinal integer)
-    LANGUAGE plpgsql IMMUTABLE ROWS 1
-    AS $$
-begin
-  return query
-    select p_shard, i.lease_id, i.claim_token, min(i.ordinality)::int
-    from unnest(p_leases, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-    group by i.lease_id, i.claim_token order by i.lease_id;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE ROWS 1;
 
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select hwqueue.class_strength(p_class) * coalesce(100 * sum(w.weight) filter (where w.weight > 0) / sum(abs(w.weight)), 0)
-  from (select (p.value ->> 'weight')::double precision as weight from jsonb_array_elements(p_class.preferred) p) w
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_expr jsonb;
-  v_branch jsonb;
-  v_branches jsonb;
-  v_items jsonb;
-  v_bound record;
-begin
-  exprs := '[]'::jsonb;
-  for v_expr in select e.value from jsonb_array_elements(p_exprs) with ordinality e order by e.ordinality loop
-    if v_expr ? 'any' then
-      v_branches := '[]'::jsonb;
-      for v_branch in select b.value from jsonb_array_elements(v_expr -> 'any') with ordinality b order by b.ordinality loop
-        v_bound := hwqueue.bind_exprs(v_branch, case p_place when 'require' then 'any' else p_place end, null, p_class, p_terms);
-        p_terms := v_bound.p_terms;
-        v_branches := v_branches || jsonb_build_array(v_bound.exprs);
-      end loop;
-      v_expr := jsonb_build_object('any', v_branches);
-    elsif v_expr ?| array['leases', 'service', 'lease'] then
-      v_items := case
-        when v_expr ? 'lease' then jsonb_build_array(jsonb_build_object('lease', v_expr -> 'lease'))
-        when v_expr ? 'service' then jsonb_build_array(jsonb_build_object('service', v_expr -> 'service', 'tenants', '*'))
-        when p_place = 'require' and not v_expr ? 'away' then p_together
-        else jsonb_build_array(hwqueue.term_item(v_expr -> 'leases', v_expr -> 'tenants', p_class)) end;
-      v_bound := hwqueue.add_term(case when p_place = 'prefer' then 'soft' when not v_expr ? 'away' then 'toward'
-                                       when p_place = 'require' then 'away' else 'apart' end,
-                                  v_items, v_expr ->> 'domain', p_class, p_terms);
-      p_terms := v_bound.p_terms;
-      v_expr := v_expr || jsonb_build_object('term', v_bound.index);
-    end if;
-    exprs := exprs || jsonb_build_array(v_expr);
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_bound record;
-  v_item jsonb;
-  v_items jsonb := '[]'::jsonb;
-  v_selection jsonb;
-  v_nodes jsonb;
-begin
-  for v_item in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
-    v_selection := jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class));
-    v_nodes := case when v_item ? 'max_skew' then hwqueue.spread_nodes(v_item, p_class) end;
-    v_bound := hwqueue.add_term(case when v_item ? 'max_per_domain' then 'cap' when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
-                                     else 'soft' end, v_selection, v_item ->> 'domain', p_class, p_class.terms, v_nodes);
-    p_class.terms := v_bound.p_terms;
-    v_item := v_item || jsonb_build_object('term', v_bound.index);
-    if v_item ? 'max_skew' and v_nodes is null then  -- which nodes count is asked node by node
-      v_bound := hwqueue.add_term('tally', v_selection, 'node', p_class, p_class.terms);
-      p_class.terms := v_bound.p_terms;
-      v_item := v_item || jsonb_build_object('tally', v_bound.index);
-    end if;
-    v_items := v_items || jsonb_build_array(v_item);
-  end loop;
-  p_class.spread := v_items;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_required jsonb := coalesce(p_class.placement -> 'require', '[]') || array_to_json(array(
-    select jsonb_build_object('service', s, 'away', true) from unnest(p_class.away_from) s))::jsonb;
-  v_preferred jsonb := coalesce(p_class.placement -> 'prefer', '[]');
-  v_bound record;
-  v_item jsonb;
-begin
-  p_class.required := v_required;
-  p_class.spread := coalesce(p_class.placement -> 'spread', '[]');
-  p_class.terms := '[]';
-  if p_class.spread = '[]' and not jsonb_path_exists(jsonb_build_array(v_required, v_preferred),
-       'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) then
-    return;  -- as of most classes
-  end if;
-  v_bound := hwqueue.bind_exprs(v_required, 'require', (
-    select coalesce(jsonb_agg(hwqueue.term_item(e.value -> 'leases', e.value -> 'tenants', p_class) order by e.ordinality), '[]')
-    from jsonb_array_elements(v_required) with ordinality e where e.value ? 'leases' and not e.value ? 'away'), p_class, p_class.terms);
-  p_class.required := v_bound.exprs;
-  p_class.terms := v_bound.p_terms;
-  p_class.preferred := '[]';
-  for v_item in select p.value from jsonb_array_elements(v_preferred) with ordinality p order by p.ordinality loop
-    v_bound := hwqueue.bind_exprs(v_item -> 'when', 'prefer', null, p_class, p_class.terms);
-    p_class.terms := v_bound.p_terms;
-    p_class.preferred := p_class.preferred || jsonb_build_object('weight', v_item -> 'weight', 'when', v_bound.exprs);
-  end loop;
-  p_class := hwqueue.bind_spread(p_class);
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return array(
-    select unnest(r.classes)
-    from (
-      select c.term_id, c.use, c.lease_id, array_agg(c.class_id) as classes
-      from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is not null
-      group by c.term_id, c.use, c.lease_id) r
-    cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
-    cross join lateral (
-      select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
-    left join lateral (
-      select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as stays
-      from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = r.lease_id offset 0) runs on true
-    left join lateral (
-      select o.node_id from hwqueue.outcome o
-      where runs.node_id is null and o.shard_id = p_shard and o.lease_id = r.lease_id and o.state = 'completed' offset 0) ran on true
-    left join lateral (
-      select hwqueue.domain_value(t.domain, n.node_id, n.rack, n.labels) as place
-      from hwqueue.node n where n.shard_id = p_shard and n.node_id = coalesce(runs.node_id, ran.node_id) offset 0) there on true
-    where t.published_at is null or p.place is not null and case r.use
-      when 'toward' then (there.place = p.place and coalesce(runs.stays, true)) is not true
-      when 'away' then runs.node_id is not null and there.place = p.place
-      end);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_blocked bigint[];
-begin
-  v_blocked := array(
-    select unnest(r.classes)
-    from (  -- many classes may have a term in common: it is asked about once
-      select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
-      from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is null
-      group by c.term_id, c.use, c.most, c.is_self) r
-    cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
-    cross join lateral (
-      select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
-    cross join lateral (
-      select coalesce(sum(k.leases), 0) as leases from hwqueue.term_count k
-      where r.use <> 'known' and k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
-    where t.published_at is null or p.place is not null and case r.use
-      when 'away' then n.leases > 0
-      when 'cap' then n.leases + r.is_self::int > r.most
-        and ((select hwqueue.none_leaves(p_now, p_shard)) or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
-      when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
-        jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
-        t.digest, p_now, p_shard) = 'spread_exceeded'
-      when 'toward' then n.leases <= 0 and (not r.is_self or case when (select hwqueue.none_leaves(p_now, p_shard)) then hwqueue.read_total(r.term_id, p_shard)
-                                                              else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
-      end);
-  if exists (select 1 from hwqueue.class_rule c where c.shard_id = p_shard and c.lease_id is not null order by c.lease_id limit 1) then
-    v_blocked := v_blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard);
-  end if;
-  v_blocked := v_blocked || array(
-    select unnest(case when t.target is null then m.classes else array(  -- a class that others use as well is tried
-             select c.class_id from hwqueue.placement_class c
-             where c.shard_id = p_shard and c.class_id = any (m.classes) and c.target = t.target) end)
-    from (
-      select c.term_id, array_agg(c.class_id) as classes
-      from hwqueue.class_term c where c.shard_id = p_shard and c.class_id = any (p_classes) group by c.term_id) m
-    cross join lateral (
-      select x.*, (x.spec #>> '{all,0,lease}')::uuid as target from hwqueue.term x where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
-    cross join lateral hwqueue.read_count(
-      t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
-    where t.use = 'away' and n.holders > 0 or t.holds_up and t.published_at is null and t.target is null);
-  return v_blocked || array(select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select regexp_replace(left(case p_stage
-    when 'live' then 'a sign of life'
-    when 'cordon' then 'not being cordoned'
-    when 'served' then case when p_predicate ? 'queue' then format('polling queue %s', p_predicate -> 'queue')
-                            else format('a handler for task %s', p_predicate -> 'task') end
-    when 'taints' then 'a toleration of ' || hwqueue.taint_text(p_predicate)
-    when 'isolation' then case
-      when p_code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'
-      when p_predicate ? 'resource' then format('device %s for GPU %s', p_predicate ->> 'resource', coalesce(p_predicate ->> 'gpu', 'shared'))
-      when p_predicate ? 'cpu' then 'CPU isolation ' || (p_predicate ->> 'cpu')
-      else 'GPU exclusivity ' || (p_predicate ->> 'gpu') end
-    when 'capacity' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null))
-    when 'free' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free'
-    when 'spread' then hwqueue.spread_words(p_predicate)
-    else coalesce(hwqueue.expr_words(p_predicate, p_class.shard_id), 'no lease that keeps away from it') end, 300), '[[:cntrl:]]+', ' ', 'g')
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.bring_terms(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if not hwqueue.terms_pending(p_shard) then
-    update hwqueue.node_state s set awaits_terms = false where s.shard_id = p_shard and s.node_id = p_node;
-    return false;
-  end if;
-  if exists (
-      select 1 from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
-    or exists (
-      select 1 from (
-        select t.barrier from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 2) t
-      where t.barrier is null or hwqueue.alone_below(t.barrier)) then
-    perform hwqueue.publish_terms(2, false, p_now, p_shard);
-  end if;
-  return true;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
-    LANGUAGE sql STABLE
-    AS $$
-  with running as (
-    select t.term_id, t.place, sum(t.counts::int) as leases, sum((t.use = 'away' and t.decides)::int) as holders
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n, p_shard) t
-    where c.shard_id = p_shard
-    group by t.term_id, t.place
-  ), written as (
-    select k.term_id, k.domain as place, sum(k.leases) as leases, sum(k.holders) as holders
-    from hwqueue.term_count k where k.shard_id = p_shard group by k.term_id, k.domain
-  )
-  select t.term_id, jsonb_build_object('spec', t.spec, 'place', d.place, 'written', array[d.leases, d.holders],
-                                       'counted', array[d.running_leases, d.running_holders])
-  from (
-    select coalesce(w.term_id, r.term_id) as term_id, coalesce(w.place, r.place) as place, coalesce(w.leases, 0) as leases,
-           coalesce(w.holders, 0) as holders, coalesce(r.leases, 0) as running_leases, coalesce(r.holders, 0) as running_holders
-    from written w full join running r on r.term_id = w.term_id and r.place = w.place
-  ) d
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = d.term_id and t.published_at is not null
-  where (d.leases, d.holders) <> (d.running_leases, d.running_holders)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
-    LANGUAGE sql STABLE
-    AS $$
-  with entry as (
-    select r.lease_id, 'ready' as place, false as is_alone from hwqueue.ready r where r.shard_id = p_shard
-    union all
-    select s.lease_id, 'scheduled', false from hwqueue.scheduled s where s.shard_id = p_shard
-    union all
-    select c.lease_id, 'claim', false from hwqueue.claim c where c.shard_id = p_shard
-    union all
-    select o.lease_id, 'outcome', o.eligible_at is not null from hwqueue.outcome o where o.shard_id = p_shard
-  )
-  select coalesce(l.lease_id, e.lease_id),
-         jsonb_build_object('is_known', l.lease_id is not null, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
-  from (select l.lease_id from hwqueue.lease l where l.shard_id = p_shard) l
-  full join entry e on e.lease_id = l.lease_id
-  group by l.lease_id, e.lease_id
-  having count(e.place) <> 1 or (l.lease_id is null) <> coalesce(bool_or(e.is_alone), false)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_loads(p_shard integer) RETURNS TABLE(rule text, node_id uuid, detail jsonb)
-    LANGUAGE sql STABLE
-    AS $$
-  select b.rule, n.node_id, b.detail
-  from hwqueue.node n
-  cross join lateral (
-    select hwqueue.read_load(n.node_id, p_shard) as load, to_jsonb(u) as counted from hwqueue.node_usage_of_claims(n) u offset 0) w
-  cross join lateral (
-    select 'node_load' as rule, jsonb_build_object('written', to_jsonb(w.load) - array['shard_id', 'node_id', 'version', 'updates'],
-                                                   'counted', w.counted) as detail
-    where not to_jsonb(w.load) @> w.counted and (w.load).version > 0
-       or (w.load).version = 0 and (w.counted ->> 'claim_count')::int > 0
-    union all
-    select 'capacity', jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib, 'slots', n.slots, 'custom', n.custom,
-                                          'used', w.counted)
-    where (w.counted ->> 'cpu_used')::bigint > n.cpu_milli or (w.counted ->> 'memory_used')::bigint > n.memory_mib
-       or (w.counted ->> 'claim_count')::int > n.slots
-       or exists (select 1 from jsonb_array_elements(w.counted -> 'gpu_used') g where g.value::int > 1000)
-       or exists (select 1 from jsonb_each(w.counted -> 'custom_used') c where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))
-  ) b
-  where n.shard_id = p_shard and n.deregistered_at is null
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
-    LANGUAGE sql STABLE
-    AS $$
-  with touched as (
-    select c.lease_id, c.node_id, c.stop_requested_at, k.terms, k.spread, t.*
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral hwqueue.recounted_terms(k, c.lease_id, n, p_shard) t
-    where c.shard_id = p_shard and t.place <> ''
-  )
-  select 'away', h.lease_id, jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'from', m.lease_id)
-  from touched h
-  join touched m on m.term_id = h.term_id and m.place = h.place and m.counts and m.lease_id <> h.lease_id
-  where h.use = 'away' and h.decides
-  union all
-  select 'max_per_domain', min(h.lease_id::text)::uuid,
-         jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'limit', s.most, 'running', count(*))
-  from touched h
-  cross join lateral (
-    select min((s.value ->> 'max_per_domain')::bigint) as most
-    from jsonb_array_elements(h.spread) s
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = h.term_id
-    where s.value ? 'max_per_domain'
-      and (h.terms #>> array[s.value ->> 'term', 'digest'])::bigint = t.digest) s
-  where h.use = 'cap' and h.decides and h.counts and h.stop_requested_at is null
-  group by h.term_id, h.domain, h.place, s.most
-  having count(*) > s.most
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_required <> '[]' then jsonb_build_object('require', p_required) else '{}' end
-      || case when p_preferred <> '[]' then jsonb_build_object('prefer', p_preferred) else '{}' end
-      || case when p_tolerations <> '[]' then jsonb_build_object('tolerate', p_tolerations) else '{}' end
-      || case when p_spread <> '[]' then jsonb_build_object('spread', p_spread) else '{}' end
-      || case when p_resources <> '{}' then jsonb_build_object('resources', p_resources) else '{}' end
-      || case when p_isolation <> '{}' then jsonb_build_object('isolation', p_isolation) else '{}' end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1336,971 +547,129 @@ CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::t
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_claim hwqueue.claim;
-  v_entry hwqueue.scheduled;
-  v_state text;
-  v_now timestamptz;
-begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
-  v_entry := hwqueue.take_entry(p_lease, p_shard);
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
-  v_now := hwqueue.clock();
-  if v_entry.lease_id is not null then
-    perform hwqueue.end_waiting(array[p_lease], 'cancelled', jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now, p_shard);
-    perform hwqueue.note_leases('lease_cancelled', array[p_lease], concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
-    return 'cancelled';
-  end if;
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-  update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason,
-      expires_at = least(c.expires_at, v_now + c.claim_timeout), check_at = least(c.check_at, v_now + c.claim_timeout)
-  where c.shard_id = p_shard and c.lease_id = p_lease;
-  if found then
-    if v_claim.stop_reason is distinct from 'cancelled' then
-      perform hwqueue.note_leases('claim_stop_requested', array[p_lease], concat_ws(': ', 'asked to stop: cancelled', p_reason), p_shard,
-        '{"reason": "cancelled"}', v_claim.node_id);
-    end if;
-    return 'claimed';
-  end if;
-  v_state := (hwqueue.lease_end(p_lease, p_shard)).state;
-  if v_state is null then  -- it has just been requeued, or pruned
-    return hwqueue.cancel_lease(p_lease, p_reason, p_shard);
-  elsif v_state <> 'cancelled' then
-    perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, v_state),
-      jsonb_build_object('lease_id', p_lease, 'state', v_state), 'a finished lease cannot be cancelled');
-  end if;
-  return v_state;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying)
-    LANGUAGE sql STABLE
-    AS $$
-  with ask as materialized (
-    select c.class_id, c as class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-  ), manner as materialized (  -- nodes that are alike in what isolation they honour
-    select row_number() over () as manner_id, m.*, ~m.mask as others
-    from (select case when p_idle then n.cpu_isolation end as cpu_isolation, case when p_idle then n.gpu_exclusivity end as gpu_exclusivity,
-                 n.default_cpu_isolation, n.gpu_share_mode,
-                 bit_or(set_bit(p_none, k.number, 1)) as mask
-          from hwqueue.node_numbers(p_shard) k join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
-          group by 1, 2, 3, 4) m
-  ), need as materialized (
-    select a.class_id, m.manner_id, d.name, d.amount
-    from ask a cross join manner m
-    cross join lateral (
-      select hwqueue.cpu_isolation_on((a.class).cpu_isolation, m.default_cpu_isolation) as cpu,
-             hwqueue.gpu_exclusivity_on((a.class).gpu_exclusivity, m.gpu_share_mode) as gpu) i
-    cross join lateral hwqueue.needed_amounts(hwqueue.cpu_needed((a.class).cpu_milli, i.cpu), (a.class).memory_mib, (a.class).gpu_count,
-                                              (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
-  ), amount as materialized (
-    select array_agg(d.name) as names, array_agg(d.amount) as amounts from (select distinct x.name, x.amount from need x) d
-  ), enough as materialized (
-    select t.name, t.amount, t.mask
-    from amount l
-    cross join lateral hwqueue.amount_masks(l.names, l.amounts, p_idle, p_open, p_none, p_now, p_shard) t
-  ), wanted as (  -- of classes that name devices: only nodes that have them count, and each by itself
-    select a.class_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)
-  ), device as (
-    select w.class_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
-             where hwqueue.class_shortage(w.class, n.node,
-                     case when p_idle then hwqueue.idle_load(n.node) else hwqueue.read_load((n.node).node_id, p_shard) end) = 0
-               and not (p_idle and hwqueue.has_isolation_conflict(
-                 w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
-                 (n.node).gpu_ids, (n.node).gpu_parents))), p_none) as mask
-    from wanted w
-    join (
-      select i.id, x.number, x.node
-      from hwqueue.numbered_nodes(p_now, p_shard) x
-      cross join lateral unnest((x.node).resources || (x.node).gpu_ids) i(id)
-      where exists (select 1 from wanted)) n on n.id = w.id
-    group by w.class_id
-  )
-  select a.class_id, 'isolation', ~bit_or(m.mask)
-  from ask a cross join manner m
-  -- asked only where there may be something: most classes and nodes know no isolation
-  where p_idle and ((a.class).cpu_isolation is not null or (a.class).gpu_exclusivity is not null or m.gpu_share_mode <> 'fractional')
-    and hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}')
-  group by a.class_id
-  union all
-  -- every node has enough of what is needed on nodes of its manner
-  select d.class_id, 'capacity', bit_and(e.mask | m.others)
-  from need d
-  join enough e on e.name = d.name and e.amount = d.amount
-  join manner m on m.manner_id = d.manner_id
-  group by d.class_id
-  union all
-  select a.class_id, 'device', coalesce(d.mask, p_none)
-  from ask a left join device d on d.class_id = a.class_id
-  where (a.class).gpu_wanted <> '{}'
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if current_setting('transaction_isolation') <> 'read committed' then
-    perform hwqueue.require_read_committed();
-  end if;
-  if p_qty is null or p_qty not between 1 and 1000 then
-    perform hwqueue.refuse('QHA01', format('p_qty must be from 1 to 1000, got %s', coalesce(p_qty::text, 'null')),
-      jsonb_build_object('field', 'p_qty'), 'claim in batches of at most 1000');
-  end if;
-  if p_claim_timeout < interval '1 second' or p_claim_timeout > interval '30 days' or not isfinite(p_claim_timeout) then
-    perform hwqueue.refuse('QHA01', format('p_claim_timeout must be from one second to 30 days, got %s', p_claim_timeout),
-      jsonb_build_object('field', 'p_claim_timeout'), 'leave it out to use the queue''s');
-  end if;
-  return cardinality(p_queues) = 1 and p_queues[1] is not null and array_ndims(p_queues) = 1 or hwqueue.check_queue_names(p_queues);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) RETURNS integer
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if array_ndims(p_lease_ids) > 1 or array_ndims(p_tokens) > 1 or cardinality(p_lease_ids) is distinct from cardinality(p_tokens)
-     or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 1000 then
-    perform hwqueue.refuse('QHA01', format('%s and %s must be lists of the same length, of at most 1000', p_ids_name, p_tokens_name),
-      jsonb_build_object('field', p_ids_name), 'give each lease''s claim_token at the same place as its lease_id');
-  end if;
-  if array_position(p_lease_ids, null) is not null then
-    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_ids_name), jsonb_build_object('field', p_ids_name),
-      'pass each lease_id as claim_task gave it');
-  end if;
-  if array_position(p_tokens, null) is not null then
-    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_tokens_name), jsonb_build_object('field', p_tokens_name),
-      'pass each claim_token as claim_task gave it');
-  end if;
-  return cardinality(p_lease_ids);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_kind text;
-  v_why text;
-begin
-  if coalesce(jsonb_array_length(p_required), 0) < 2 then
-    return p_required;
-  end if;
-  foreach v_kind in array array['node', 'rack', 'resource'] loop
-    continue when not jsonb_path_exists(p_required, ('$[*].' || v_kind)::jsonpath);
-    -- several lists toward: their intersection, less what is to be kept away from, must not be empty; a node
-    -- has many resources, so there only the very same one toward and away collides
-    with term as (
-      select e.ordinality, t.value as target, coalesce((e.value -> 'away')::boolean, false) as away
-      from jsonb_array_elements(p_required) with ordinality e, jsonb_array_elements(e.value -> v_kind) t
-      where e.value ? v_kind
-    ), toward as (
-      select t.target, count(*) as lists from term t where not t.away group by t.target
-    )
-    select case when v_kind = 'resource' then
-        (select format('toward and away from resource %s', t.target) from toward t
-         where t.target in (select a.target from term a where a.away) limit 1)
-      when exists (select 1 from toward) and not exists (
-        select 1 from toward t
-        where t.lists = (select count(distinct w.ordinality) from term w where not w.away)
-          and t.target not in (select a.target from term a where a.away))
-      then format('no %s is left that all terms allow', v_kind) end
-    into v_why;
-    exit when v_why is not null;
-  end loop;
-  if v_why is null then
-    v_why := hwqueue.label_contradiction(p_required);
-  end if;
-  if v_why is null and jsonb_path_exists(p_required, '$[*] ? (exists(@.lease) || exists(@.service) || exists(@.leases))') then
-    v_why := hwqueue.lease_contradiction(p_required);
-  end if;
-  if v_why is not null then
-    perform hwqueue.refuse('QHC04', format('%s contradicts itself: %s', p_field, v_why),
-      jsonb_build_object('field', p_field), 'no node could ever meet all of it: drop one of the terms');
-  end if;
-  return p_required;
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_cost(p_placement jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_limits record := hwqueue.placement_limits();
-  v_count int;
-  v_bad text;
-begin
-  if p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then
-    return p_placement;
-  end if;
-  perform hwqueue.check_patterns(p_placement, p_field);
-  v_count := jsonb_array_length(hwqueue.exprs_within(p_placement));
-  if v_count > v_limits.exprs then
-    perform hwqueue.refuse('QHC03', format('%s has %s expressions', p_field, v_count),
-      jsonb_build_object('field', p_field, 'expressions', v_count, 'limit', v_limits.exprs),
-      format('the limit is %s in all; give a label many values instead of many expressions', v_limits.exprs));
-  end if;
-  v_bad := hwqueue.repeated_pattern(p_placement);
-  if v_bad is not null then
-    perform hwqueue.refuse('QHC03',
-      format('%s.%s has regexp, version or semver expressions of more than %s characters beside what it asks about other leases',
-        p_field, v_bad, v_limits.repeated_chars),
-      jsonb_build_object('field', p_field || '.' || v_bad, 'limit', v_limits.repeated_chars),
-      'shorten them, or put them into require, outside of any: there they are judged once for all nodes that are alike');
-  end if;
-  return p_placement;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $_$
-  select case when jsonb_path_exists(p_value, 'strict $.**{33}', '{}', true) then hwqueue.refuse_depth(p_value, p_field, p_code) else p_value end
-$_$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_epoch bigint;
-  v_login text;
-begin
-  select s.node_epoch, s.login into v_epoch, v_login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
-  perform hwqueue.check_login(p_node, v_login, p_shard);
-  if (v_epoch = p_epoch) is not true then
-    perform hwqueue.refuse_epoch(p_node, v_epoch, coalesce(p_epoch, 0), p_shard);
-  end if;
-  perform hwqueue.read_node(p_node, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zone, p_now timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_expires_at <= p_now then
-    perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
-      'give a time to come, or leave it out: what has no such time does not expire');
-  end if;
-  if p_expires_at > '9999-12-31 23:59:59.999999+00' and p_expires_at <> 'infinity' then
-    perform hwqueue.refuse('QHA01', format('p_expires_at %s is beyond the year 9999', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
-      'leave it out: what has no such time does not expire');
-  end if;
-  return nullif(p_expires_at, 'infinity');
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '30 days' or not isfinite(p_extend) then
-    perform hwqueue.refuse('QHA01', format('p_extend must be from one second to 30 days, got %s', coalesce(p_extend::text, 'null')),
-      jsonb_build_object('field', 'p_extend'), 'give a span such as interval ''5 minutes'', and extend it again');
-  end if;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_item jsonb;
-  v_field text;
-begin
-  if p_extend is not null then
-    perform hwqueue.check_extend(p_extend);
-  end if;
-  if jsonb_typeof(coalesce(p_claims, '[]')) <> 'array' then
-    perform hwqueue.refuse('QHA01', 'p_claims must be a JSON array', jsonb_build_object('field', 'p_claims'),
-      'for example [{"lease_id": "...", "claim_token": 1}]');
-  end if;
-  for v_item, v_field in
-    select e.value, format('p_claims[%s]', e.ordinality - 1) from jsonb_array_elements(coalesce(p_claims, '[]')) with ordinality e
-  loop
-    perform hwqueue.check_object(v_item, array['lease_id', 'claim_token'], v_field);
-    if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
-       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0, 9223372036854775807) is null then
-      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field), jsonb_build_object('field', v_field),
-        'pass both as claim_task gave them');
-    end if;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_key text;
-begin
-  if p_labels is null or jsonb_typeof(p_labels) = 'null' or p_labels = '{}' then
-    return '{}'::jsonb;
-  end if;
-  if jsonb_typeof(p_labels) <> 'object' or (select count(*) from jsonb_object_keys(p_labels)) > 64 then
-    perform hwqueue.refuse('QHA01', format('%s must be an object of at most 64 labels', p_field),
-      jsonb_build_object('field', p_field), 'for example {"app": "billing"}');
-  end if;
-  select l.key into v_key from jsonb_each(p_labels) l
-  where length(l.key) not between 1 and 253 or jsonb_typeof(l.value) <> 'string' or length(l.value #>> '{}') > 1024 limit 1;
-  if found then
-    perform hwqueue.refuse('QHA01', format('%s has a bad label %s', p_field, to_json(left(v_key, 60))),
-      jsonb_build_object('field', p_field || '.' || left(v_key, 100)),
-      'labels of a lease map text of 1 to 253 characters to text of at most 1024');
-  end if;
-  return p_labels;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_limit < 1 then
-    perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit), jsonb_build_object('field', 'p_limit'),
-      'give a number of rows, or null for all');
-  end if;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if not hwqueue.is_own(p_login) then
-    perform hwqueue.refuse('QHN04', format('node %s belongs to login %s, this call comes from %s', p_node, to_json(p_login),
-        to_json(session_user::text)),
-      jsonb_build_object('node_id', p_node, 'shard_id', p_shard, 'login', p_login, 'given_login', session_user),
-      hwqueue.login_hint(p_login));
-  end if;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-begin
-  if p_name is null or length(p_name) > p_max_length or p_name !~ '^[A-Za-z0-9_][A-Za-z0-9_.:@/-]*$' then
-    perform hwqueue.refuse('QHA01', format('%s is no valid name: %s', p_field, coalesce(to_json(left(p_name, 60))::text, 'null')),
-      jsonb_build_object('field', p_field, 'length', length(p_name)),
-      format('use 1 to %s characters of A-Z, a-z, 0-9, _ . : @ / - and start with a letter, digit or _', p_max_length));
-  end if;
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_node_labels(p_labels jsonb) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_key text;
-begin
-  if p_labels is null or jsonb_typeof(p_labels) = 'null' then
-    return '{}'::jsonb;
-  end if;
-  perform hwqueue.check_depth(hwqueue.check_numbers(p_labels, 'spec.labels'), 'spec.labels');
-  if jsonb_typeof(p_labels) <> 'object' or length(p_labels::text) > 65536 or (select count(*) from jsonb_object_keys(p_labels)) > 256 then
-    perform hwqueue.refuse('QHA01', 'spec.labels must be an object of at most 256 labels and 65536 characters',
-      jsonb_build_object('field', 'spec.labels'), 'for example {"region": "us-east", "gpu": true}');
-  end if;
-  select k into v_key from jsonb_object_keys(p_labels) k where length(k) not between 1 and 253 limit 1;
-  if found then
-    perform hwqueue.refuse('QHA01', format('spec.labels has a key of %s characters', length(v_key)),
-      jsonb_build_object('field', 'spec.labels'), 'label keys have 1 to 253 characters');
-  end if;
-  return hwqueue.normal_value(p_labels);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if hwqueue.may_be_long(p_value) and hwqueue.text_bytes(p_value, 10000000) > 10000000 then
-    perform hwqueue.refuse(p_code, format('%s is too long', p_field), jsonb_build_object('field', p_field),
-      'the limit is 10000000 characters, numbers written out: 1e131071 has 131072');
-  end if;
-  return p_value;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when jsonb_typeof(p_value) = 'object' and p_value - p_allowed = '{}' then p_value
-    else hwqueue.refuse_object(p_value, p_allowed, p_field, p_code) end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_once(p_ids integer[], p_what text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_id int;
-begin
-  select u into v_id from unnest(p_ids) u group by u having count(*) > 1 order by u limit 1;
-  if found then
-    perform hwqueue.refuse('QHA01', format('%s has %s %s twice', p_field, p_what, v_id), jsonb_build_object('field', p_field),
-      'every core and every thread is declared once');
-  end if;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql STABLE
-    AS $_$
-declare
-  v_tenants text[] := hwqueue.my_tenants();
-  v_item jsonb;
-begin
-  if v_tenants is null then
-    return;
-  end if;
-  if p_class.tenant <> all (v_tenants) then
-    perform hwqueue.refuse_foreign(format('%s.tenant is %s', p_field, to_json(p_class.tenant)), p_field || '.tenant',
-      'name the tenant that the caller is for', p_index);
-  elsif hwqueue.service_tenant(p_class.service_id, p_shard) <> all (v_tenants) then
-    perform hwqueue.refuse_foreign(format('%s.service_id %s is not its', p_field, p_class.service_id), p_field || '.service_id',
-      'a service is the tenant''s that used it first: choose an id of your own', p_index);
-  end if;
-  for v_item in select i.value from jsonb_path_query(p_class.terms, 'strict $[*].spec.all[*]') i(value) loop
-    if v_item ? 'lease' and not hwqueue.is_own_lease((v_item ->> 'lease')::uuid, v_tenants, p_shard) then
-      perform hwqueue.refuse_foreign(format('%s asks about lease %s, which is not its', p_field, v_item ->> 'lease'), p_field || '.placement',
-        'name leases of the tenant that exist already', p_index);
-    elsif v_item ? 'service' and v_item ->> 'service' is distinct from p_class.service_id::text
-          and (v_item ->> 'service')::uuid <> all (p_class.away_from)  -- operators said so
-          and not hwqueue.is_own_service((v_item ->> 'service')::uuid, p_shard) then
-      perform hwqueue.refuse_foreign(format('%s asks about service %s, which is not its', p_field, v_item ->> 'service'), p_field || '.placement',
-        'name services that leases of the tenant have', p_index);
-    elsif v_item ?| array['exprs', 'task'] and not hwqueue.are_own(v_item -> 'tenants') then
-      perform hwqueue.refuse_foreign(format('%s asks about leases of tenants %s', p_field, v_item -> 'tenants'), p_field || '.placement',
-        'leave out tenants: they are the lease''s own', p_index);
-    end if;
-  end loop;
-end
-$_$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_ids uuid[] := array(select s.lease_id from unnest(p_spawns) s where s.own_id);
-  v_gone uuid;
-begin
-  if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
-    v_gone := (select o.lease_id from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (v_ids) limit 1);
-    if v_gone is not null then
-      perform hwqueue.refuse('QHL06', format('lease %s has just completed', v_gone),
-        jsonb_build_object('field', 'options.lease_id', 'lease_id', v_gone,
-          'index', (select s.ordinal - 1 from unnest(p_spawns) s where s.lease_id = v_gone)),
-        'use a fresh id: what is left of that lease goes with one of the next calls of prune');
-    end if;
-  else  -- an older snapshot may not show it, but the key knows
-    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claim_token, attempt, state)
-    select p_shard, i, 0, p_now, 0, 0, 'completed' from unnest(v_ids) i;
-    delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (v_ids);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_found record;
-begin
-  for v_found in
-    select c as class, s.ordinal
-    from (select u.class_id, min(u.ordinal) as ordinal from unnest(p_spawns) u where u.stands_for is null group by u.class_id) s
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
-    order by s.ordinal
-  loop
-    perform hwqueue.check_own_class(v_found.class, 'options', case when p_is_batch then v_found.ordinal - 1 end, p_shard);
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_limits record := hwqueue.placement_limits();
-  v_patterns jsonb := hwqueue.patterns_within(p_placement);
-  v_size int;
-begin
-  if v_patterns = '[]' then
-    return;
-  end if;
-  if jsonb_array_length(v_patterns) > v_limits.patterns then
-    perform hwqueue.refuse('QHC03',
-      format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
-      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns), 'limit', v_limits.patterns),
-      format('the limit is %s: they cost every node; ask for equal labels where that is enough', v_limits.patterns));
-  end if;
-  v_size := (select sum(hwqueue.pattern_size(e.value)) from jsonb_array_elements(v_patterns) e);
-  if v_size > v_limits.pattern_chars then
-    perform hwqueue.refuse('QHC03',
-      format('%s has regexp, version and semver expressions of %s characters with their bounds written out', p_field, v_size),
-      jsonb_build_object('field', p_field, 'pattern_chars', v_size, 'limit', v_limits.pattern_chars),
-      format('the limit is %s in all: shorten them, or ask for equal labels where that is enough', v_limits.pattern_chars));
-  end if;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select case when case when hwqueue.may_be_long(p_value) then hwqueue.text_bytes(p_value, p_max_bytes)
-                   else octet_length(format('%s', p_value)) end > p_max_bytes
-    then hwqueue.refuse_payload(hwqueue.text_bytes(p_value, p_max_bytes), p_field, p_max_bytes) else p_value end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.check_queue_names(p_queues text[]) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if array_ndims(p_queues) is distinct from 1 or cardinality(p_queues) > 1000 or array_position(p_queues, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_queues must name 1 to 1000 queues', jsonb_build_object('field', 'p_queues'),
-      'for example array[''default'']');
-  end if;
-  return true;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_why text := (hwqueue.read_regexp(p_pattern)).danger;
-begin
-  if v_why is null then
-    begin
-      perform '' ~ p_pattern;
-      return;
-    exception when invalid_regular_expression then
-      v_why := sqlerrm;
-    end;
-  end if;
-  perform hwqueue.refuse('QHC03', format('%s is not an accepted pattern: %s', p_field, v_why),
-    jsonb_build_object('field', p_field),
-    'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested bounds or bounds over 32');
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_limit int;
-begin
-  if p_result is null then
-    return;
-  end if;
-  select q.max_result_bytes into v_limit
-  from hwqueue.lease l join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
-  where l.shard_id = p_shard and l.lease_id = p_lease;
-  perform hwqueue.check_payload(p_result, p_field, coalesce(v_limit, 10000000));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETURNS void
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error', 'retry', 'retry_at', 'delay'], p_field);
-  if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"'), true) then
-    perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail or release', p_field),
-      jsonb_build_object('field', p_field || '.outcome'), 'for example {"lease_id": "...", "claim_token": 1, "outcome": "complete"}');
-  end if;
-  if jsonb_typeof(p_settlement -> 'error') not in ('object', 'null') then
-    perform hwqueue.refuse('QHA01', format('%s.error must be a JSON object', p_field), jsonb_build_object('field', p_field || '.error'),
-      'for example {"message": "..."}');
-  end if;
-  perform hwqueue.check_payload(p_settlement -> 'error', p_field || '.error', 65536),
-          hwqueue.json_boolean(p_settlement -> 'retry', p_field || '.retry'),
-          hwqueue.json_time(p_settlement -> 'retry_at', p_field || '.retry_at'),
-          hwqueue.json_interval(p_settlement -> 'delay', p_field || '.delay');
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_item jsonb;
-  v_field text;
-begin
-  if jsonb_typeof(p_settle) <> 'array' then
-    perform hwqueue.refuse('QHA01', 'p_settle must be a JSON array', jsonb_build_object('field', 'p_settle'),
-      'for example [{"lease_id": "...", "claim_token": 1, "outcome": "complete"}]');
-  end if;
-  for v_item, v_field in
-    select e.value, format('p_settle[%s]', e.ordinality - 1) from jsonb_array_elements(p_settle) with ordinality e
-  loop
-    perform hwqueue.check_settlement(v_item, v_field);
-    if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
-       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0, 9223372036854775807) is null then
-      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field), jsonb_build_object('field', v_field),
-        'pass both as claim_task gave them');
-    end if;
-    perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'), v_field || '.result', p_shard);
-  end loop;
-  return jsonb_array_length(p_settle);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_shard(p_shard integer) RETURNS void
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard;
-  if not found then
-    perform hwqueue.refuse('QHA01', format('shard %s does not exist', coalesce(p_shard::text, 'null')),
-      jsonb_build_object('field', 'p_shard', 'shard_id', p_shard), 'use shard 0 unless an operator made others');
-  end if;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if (p_effect in ('no_schedule', 'prefer_no_schedule', 'no_execute')) is not true then
-    perform hwqueue.refuse('QHA01', format('%s must be no_schedule, prefer_no_schedule or no_execute, got %s', p_field,
-        coalesce(to_json(left(p_effect, 60))::text, 'nothing')),
-      jsonb_build_object('field', p_field), 'no_execute also asks what runs there to stop');
-  end if;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, expires_at timestamp with time zone, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  update hwqueue.api_token u
-  set used_at = v_now
-  from (select t.shard_id, t.name from hwqueue.api_token t
-        where t.shard_id = p_shard and t.secret_sha256 = p_secret_sha256 and t.revoked_at is null
-          and coalesce(t.used_at, '-infinity') < v_now - interval '1 hour' and coalesce(t.expires_at, 'infinity') > v_now
-        for no key update skip locked) d
-  where u.shard_id = d.shard_id and u.name = d.name;
-  return query
-    select t.name, t.role, t.tenant, t.expires_at, t.shard_id
-    from hwqueue.api_token t
-    where t.shard_id = p_shard and t.secret_sha256 = p_secret_sha256 and t.revoked_at is null
-      and coalesce(t.expires_at, 'infinity') > v_now;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if (octet_length(convert_to(p_domain, 'UTF8')) between 1 and 255) is not true then
-    perform hwqueue.refuse('QHA01', 'p_domain must be text of 1 to 255 bytes', jsonb_build_object('field', 'p_domain'),
-      'give the name that leases require with {"trust": ...}');
-  end if;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_part text;
-  v_match text[];
-begin
-  -- an empty range would split into no bound at all
-  foreach v_part in array coalesce(nullif(string_to_array(left(p_range, 1025), ','), '{}'), array['']) loop
-    v_match := regexp_match(v_part, '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
-    if v_match is null or not hwqueue.is_version(v_match[2], p_kind) or (p_kind = 'semver' and v_match[1] = '~>') then
-      perform hwqueue.refuse('QHC03', format('%s has a bound that is no %s bound: %s', p_field, p_kind, to_json(left(v_part, 60))),
-        jsonb_build_object('field', p_field),
-        'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
-    end if;
-  end loop;
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  perform hwqueue.check_limit(p_limit);
-  return p_limit;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) RETURNS integer[]
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_need bigint := case when p_isolation is null then greatest(p_cpu_milli, 1) else hwqueue.cpu_needed(p_cpu_milli, p_isolation) end;
-  v_full int[];
-  v_rest bigint;
-  v_last int;
-begin
-  if p_isolation is not null then
-    v_full := array(
-      select c.position
-      from (select u.position, u.used, u.numa, count(*) filter (where u.used = 0) over n as idle, count(*) over n as cores
-            from unnest(p_used, p_node.core_numa) with ordinality u(used, numa, position) window n as (partition by u.numa)) c
-      where c.used = 0 and (p_isolation = 'whole_core' or c.idle >= v_need / 1000)
-      order by p_isolation = 'whole_core' and c.idle = c.cores, c.idle, c.numa, c.position
-      limit v_need / 1000);
-    v_rest := v_need - 1000 * cardinality(v_full);
-  else
-    select coalesce(array_agg(c.position::int) filter (where c.so_far <= v_need), '{}'),
-           v_need - coalesce(max(c.so_far) filter (where c.so_far <= v_need), 0)
-    into v_full, v_rest
-    from (select f.position, sum(f.free) over (order by f.free desc, f.idle, f.numa, f.position rows unbounded preceding) as so_far
-          from (select u.position, u.numa, 1000 - u.used as free, count(*) filter (where u.used = 0) over (partition by u.numa) as idle
-                from unnest(p_used, p_node.core_numa) with ordinality u(used, numa, position)) f
-          where f.free > 0) c;
-    if v_rest > 0 then
-      select u.position into v_last
-      from unnest(p_used) with ordinality u(used, position)
-      where 1000 - u.used >= v_rest and u.position <> all (v_full) order by u.used desc, u.position limit 1;
-      v_rest := case when v_last is null then v_rest else 0 end;
-    end if;
-  end if;
-  if v_rest > 0 then
-    return null;
-  end if;
-  v_rest := v_need - coalesce((select sum(1000 - p_used[p]) from unnest(v_full) p), 0);
-  return array(
-    select case when u.position = any (v_full) then 1000 - u.used when u.position = v_last then v_rest else 0 end
-    from unnest(p_used) with ordinality u(used, position) order by u.position);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) RETURNS integer[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when count(*) = p_count
-              and not exists (  -- a wanted device of this node that did not make it
-                select 1 from unnest(p_room.gpu_ids) with ordinality d(id, position)
-                where d.id = any (p_wanted) and d.position <> all (coalesce(array_agg(c.position), '{}')))
-         then coalesce(array_agg(c.position::int order by c.position), '{}') end
-  from (
-    select f.position
-    from unnest(case when p_exclusivity = 'partition_exclusive' then p_room.gpu_parts else p_room.gpu_free end, p_room.gpu_ids)
-      with ordinality f(free, id, position)
-    where f.free >= case when p_milli > 0 then p_milli else 1000 end
-    order by (f.id = any (p_wanted)) desc, f.free, f.position
-    limit p_count
-  ) c
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when a.amounts <> '{}' or p_node.slots is not null then a.amounts end
-  from (select jsonb_strip_nulls(jsonb_build_object(
-          'cpu_milli', case when p_node.cpu_milli is not null then nullif(
-             case when p_held ->> 'cpu_isolation' <> 'best_effort' then 1000 * jsonb_array_length(p_held -> 'cores') else p_class.cpu_milli end, 0) end,
-          'memory_mib', case when p_node.memory_mib is not null then nullif(p_class.memory_mib, 0) end,
-          'custom', p_class.custom,
-          'gpu_milli', case when p_gpus is not null then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
-          'gpus', p_gpus)) || coalesce(p_held, '{}') as amounts) a
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_state hwqueue.node_state := p_state;
-  v_front hwqueue.queue_look := p_front;
-  v_queue_ids int[];
-  v_now timestamptz;
-  v_generation bigint;
-  v_node hwqueue.node;
-  v_load hwqueue.node_load;
-  v_room hwqueue.headroom;
-  v_at_mark boolean;
-  v_left int := p_qty;
-  v_places tid[];
-  v_picked hwqueue.picked;
-  v_entry hwqueue.ready;
-  v_mover hwqueue.ready;  -- moves marks on: any of those that are granted, for each class to have its turn
-  v_taken record;
-  v_timeout interval;
-  v_eligible_at timestamptz;
-  v_changed boolean := false;
-  v_looked boolean;
-  v_is_tried boolean := coalesce(p_is_tried, false);
-  v_promoted int;
-begin
-  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
-  end if;
-  v_generation := case when v_state.server_started_at = pg_postmaster_start_time() and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
-                  then v_state.generation else hwqueue.node_generation(p_node, p_shard) end;
-  v_now := hwqueue.clock();
-  v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
-  if cardinality(p_queues) > 1 then
-    v_front := null;
-  elsif v_front.queue_id is null then
-    select q.* into v_front
-    from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-  end if;
-  v_queue_ids := coalesce(v_front.queue_ids, hwqueue.open_queues(p_queues, p_shard));
-  v_promoted := hwqueue.look_for_due(p_queues, v_queue_ids, p_qty + 20, v_now, p_shard);
-  v_looked := v_promoted is not null;
-  v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
-  if v_state.is_counted then
-    v_node := hwqueue.read_node(p_node, p_shard);
-    v_load := hwqueue.read_load(p_node, p_shard);
-    v_room := hwqueue.node_headroom(v_node, v_load);
-  end if;
-  v_at_mark := v_picked.is_plain and v_front.is_first and coalesce(v_promoted, 0) = 0
-    and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks)
-    and (not v_state.is_counted or hwqueue.shortage(v_front.most_cpu_milli, v_front.most_memory_mib, 0, 0, '{}', null, v_room) = 0);
-  queue := v_front.name;
-  shard_id := p_shard;
-  while v_left > 0 loop
-    v_places := case
-      when v_at_mark and not v_is_tried then
-        hwqueue.lock_stretch(v_state.profile_id, v_front.queue_id, v_front.classes, p_tasks, null, 0::smallint, v_front.rank,
-          v_front.position, v_front.window_size, case when v_state.is_counted then 1 else v_left end, v_now,
-          p_shard)
-      when v_at_mark and cardinality(v_front.classes) <= 64 then  -- what lock_stretch does after a try in vain
-        hwqueue.lock_heads(v_front.classes, v_front.queue_id, 0::smallint, v_front.rank, v_front.position, v_left, v_now, p_shard) end;
-    if coalesce(v_places, '{}') = '{}' then
-      v_picked := hwqueue.pick_places(v_state, v_load, v_room, v_picked.is_plain,
-        case when v_at_mark or v_left = p_qty and coalesce(v_promoted, 0) = 0 then v_front end,
-        v_at_mark is true, v_queue_ids, p_tasks, v_front.window_size, v_left, v_now, p_shard);
-      v_at_mark := false;
-      v_places := v_picked.places;
-      if v_places = '{}' then
-        exit when v_looked or hwqueue.promote_due(v_queue_ids, v_left + 20, v_now, p_shard) = 0;
-        v_looked := true;
-        v_promoted := 1;  -- what was looked at before is old
-        v_picked.is_plain := v_state.is_plain and v_front.queue_id is not null and v_front.queue_id <> all (v_state.pinned_queues);
-        continue;
-      end if;
-    end if;
-    score := coalesce(v_picked.score, 0);
-    if cardinality(v_places) > 1 then
-      if p_moves and random() * (cardinality(v_places) + p_qty - v_left) < cardinality(v_places) then
-        select r.* into v_mover from hwqueue.ready r where r.ctid = (select v_places[1 + floor(random() * cardinality(v_places))::int]);
-      end if;
-      return query
-        select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score, g.expires_at, null::jsonb, p_shard
-        from hwqueue.grant_batch(v_places, p_node, v_state.node_epoch, v_state.login, p_claim_timeout, v_generation, v_now, p_shard) g;
-      v_left := v_left - cardinality(v_places);
-      continue;
-    end if;
-    v_entry := v_picked.entry;
-    if v_entry.lease_id is null then
-      delete from hwqueue.ready r where r.ctid = v_places[1] returning r.* into v_entry;
-    end if;
-    v_at_mark := v_at_mark and not v_state.is_counted;  -- what fits is another question then
-    v_left := v_left - 1;
-    v_mover := case when p_moves and random() * (p_qty - v_left) < 1 then v_entry else v_mover end;
-    select l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
-           case when v_front.drops_completed is distinct from false and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
-    into task_name, params, headers, v_timeout, v_eligible_at
-    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_entry.lease_id;
-    if v_state.is_counted then
-      v_taken := hwqueue.set_aside(v_entry.class_id, v_node, p_shard, v_load);
-      v_load := v_taken.p_load;
-      assignment := v_taken.assignment;
-      v_changed := v_changed or assignment is not null;
-      v_room := case when v_left > 0 then hwqueue.node_headroom(v_node, v_load) end;
-    end if;
-    if v_front.queue_id is null then
-      select q.name, coalesce(v_timeout, q.claim_timeout), case when q.retain_completed = '0' then v_eligible_at end
-      into queue, v_timeout, v_eligible_at
-      from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_entry.queue_id;
-    end if;
-    lease_id := v_entry.lease_id;
-    claim_token := (v_generation << 40) + v_entry.claim_count + 1;
-    attempt := v_entry.attempt_count + 1;
-    expires_at := v_now + v_timeout;
-    insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                               claimed_at, expires_at, check_at, assignment, counted, login, eligible_at)
-    values (p_shard, v_entry.lease_id, v_entry.queue_id, v_entry.class_id, p_node, v_state.node_epoch, claim_token, attempt, v_timeout,
-            v_now, expires_at, expires_at, assignment, v_picked.counted, v_state.login, v_eligible_at);
-    return next;
-  end loop;
-  if v_changed then
-    perform hwqueue.write_load(v_load);
-  end if;
-  if v_left = p_qty or p_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, v_queue_ids, v_mover, v_left < p_qty, p_moves, p_drawn, v_now, p_shard);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer DEFAULT 0) RETURNS TABLE(retry_after interval, reasons jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_queue_ids int[];
-  v_node hwqueue.node;
-  v_load hwqueue.node_load;
-  v_now timestamptz;
-  v_paused int;
-  v_until timestamptz;
-begin
-  perform hwqueue.check_queue_names(p_queues);
-  v_queue_ids := hwqueue.open_queues(p_queues, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
-  v_load := hwqueue.read_load(p_node, p_shard);
-  if not (hwqueue.has_login('hwqueue_operator') or hwqueue.has_login('hwqueue_admin')) then
-    perform hwqueue.check_login(p_node, (select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
-  end if;
-  v_now := hwqueue.clock();
-  select coalesce(jsonb_object_agg(r.code, r.classes), '{}'), min(r.until) into reasons, v_until
-  from (
-    select w.code, count(*) as classes, min(w.until) as until
-    from (
-      select c as class, h.eligible_at
-      from hwqueue.placement_class c
-      cross join lateral (
-        select r.eligible_at from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = c.class_id order by r.tier, r.rank, r.position limit 1) h
-      where c.shard_id = p_shard and c.queue_id = any (v_queue_ids)
-      limit 1000
-    ) k
-    cross join lateral (
-      select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now, p_shard) #>> '{0,code}' as code,
-             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, true, v_now, p_shard)).wait as until offset 0) u
-    cross join lateral (
-      select coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) as code,
-             case when u.code is null then u.until end as until) w
-    where w.code is not null
-    group by w.code
-  ) r;
-  v_paused := (select count(distinct n) from unnest(p_queues) n) - cardinality(v_queue_ids);
-  if v_paused > 0 then
-    reasons := reasons || jsonb_build_object('queue_paused', v_paused);
-  end if;
-  retry_after := greatest(interval '0', coalesce(least(v_until - v_now,
-    (select min(q.poll_interval) from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (v_queue_ids)),
-    (select min(s.available_at) - v_now from unnest(v_queue_ids) q(queue_id)
-     cross join lateral (select d.available_at from hwqueue.scheduled d
-                         where d.shard_id = p_shard and d.queue_id = q.queue_id order by d.available_at limit 1) s)), interval '1 second'));
-  return next;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.claim_holders(p_leases uuid[], p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return (
-    select coalesce(jsonb_agg(distinct l.pid), '[]')
-    from hwqueue.claim c join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax and l.granted
-    where c.shard_id = p_shard and c.lease_id = any (p_leases));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2311,90 +680,7 @@ CREATE FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_moves boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.moves_low_water(p_qty);
-  v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
-  v_state hwqueue.node_state;
-  v_now timestamptz;
-  v_front hwqueue.queue_look;
-  v_is_tried boolean := false;
-  v_class_id bigint;
-  v_position bigint;
-  v_timeout interval;
-  v_eligible_at timestamptz;
-begin
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  -- head: as in settle_and_claim
-  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
-     and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
-     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) and cardinality(p_queues) <= 16 then
-    v_now := hwqueue.clock();
-    if cardinality(p_queues) = 1 then
-      select q.* into v_front
-      from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-    else
-      select q.* into v_front
-      from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
-                                  p_shard) q;
-    end if;
-    v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
-      and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);
-    if v_is_tried and current_setting('hwqueue.due_look', true) is distinct from hwqueue.due_look(p_queues, v_now, p_shard)
-       and hwqueue.look_for_due(p_queues, v_front.queue_ids, 20, v_now, p_shard) > 0 then
-      v_is_tried := false;
-      v_front := null;
-    end if;
-    if v_is_tried then
-      if cardinality(v_front.classes) = 1 then
-        delete from hwqueue.ready r using hwqueue.lease l
-        where r.ctid = (
-            select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_front.classes[1] and x.tier = 0 and x.rank = v_front.rank
-              and x.position between v_front.position and v_front.last and (x.deadline is null or x.deadline > v_now)
-            order by x.position limit 1 for update skip locked)
-          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
-          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
-      else
-        delete from hwqueue.ready r using hwqueue.lease l
-        where r.ctid = (
-            select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
-              and x.position between v_front.position and v_front.last
-              and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
-            order by x.position limit 1 for update skip locked)
-          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
-          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
-      end if;
-      if lease_id is not null then
-        queue := v_front.name;
-        score := 0;
-        expires_at := v_now + v_timeout;
-        shard_id := p_shard;
-        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                                   claimed_at, expires_at, check_at, login, eligible_at)
-        values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
-                v_now, expires_at, expires_at, v_state.login, v_eligible_at);
-        if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
-        end if;
-        -- head: end
-        return next;
-        return;
-      end if;
-    end if;
-  end if;
-  return query
-    select g.* from hwqueue.claim_general(v_state, v_front, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE TABLE hwqueue.claim (
     shard_id integer NOT NULL,
@@ -2464,68 +750,19 @@ COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; f
 COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
 
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_claim.node_id), p_claim.node_id::text);
-  v_most int := coalesce(p_lease.max_attempts, (select q.max_attempts from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_lease.queue_id));
-begin
-  code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now then p_claim.stop_reason else 'claimed' end;
-  headline := format('runs on %s for %s, attempt %s of %s; ', v_node, hwqueue.span_words(p_now - p_claim.claimed_at), p_claim.attempt, v_most)
-    || case when p_claim.expires_at <= p_now
-            then format('its claim expired %s ago, and the next reap ends it', hwqueue.span_words(p_now - p_claim.expires_at))
-            else format('its claim ends in %s unless its worker goes on', hwqueue.span_words(p_claim.expires_at - p_now)) end
-    || case when p_claim.stop_requested_at is null then ''
-            when p_claim.stop_requested_at > p_now
-            then format('; it will be asked to stop in %s (%s)', hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason)
-            else format('; it was asked to stop %s ago (%s%s)', hwqueue.span_words(p_now - p_claim.stop_requested_at), p_claim.stop_reason,
-                        coalesce(': ' || left(p_claim.stop_detail, 200), '')) end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.claims_from(p_shard integer) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce((select m.claims_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select hwqueue.class_strength(p_class)
-    * hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, p_facts, p_class.tolerate, p_taints)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-  return coalesce(
-    (select array_agg(k.kind || ':' || (t.value #>> '{}') order by t.ordinality)
-     from (values (1, 'node'), (2, 'resource'), (4, 'rack')) k(rarity, kind),
-          lateral (select e.value from jsonb_array_elements(p_required) e
-                   where e.value ? k.kind and not e.value ? 'away' and not (e.value ->> 'unknown') is not distinct from 'pass' limit 1) e,
-          lateral jsonb_array_elements(e.value -> k.kind) with ordinality t
-     group by k.rarity order by k.rarity limit 1),
-    (select array_agg('label:' || (e.value ->> 'label') || '=' || t.value::text order by t.ordinality)
-     from (select e.value from jsonb_array_elements(p_required) e
-           where e.value ->> 'op' = 'in' and not e.value ? 'other_label'
-             and not exists (  -- an index entry has a limit
-               select 1 from jsonb_array_elements(e.value -> 'values') v where length(v.value::text) > 200)
-           order by jsonb_array_length(e.value -> 'values') limit 1) e,
-          lateral jsonb_array_elements(e.value -> 'values') with ordinality t),
-    array['*']);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) RETURNS bytea
-    LANGUAGE sql STABLE
-    AS $$
-  -- what is rare is left out, so that most digests stay what they were
-  select sha256(convert_to((jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)
-    || case when p_patience is null then '[]' else jsonb_build_array(extract(epoch from p_patience)) end
-    || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.class_nodes (
     shard_id integer NOT NULL,
@@ -2544,398 +781,53 @@ CREATE TABLE hwqueue.class_nodes (
 COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that suit a class, and what is in the way, by the numbers that nodes have with this digest';
 
 CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_nodes
-    LANGUAGE sql STABLE
-    AS $$
-  with served as materialized (
-    select v.queue_id, v.task_name, v.mask from hwqueue.served_masks(p_class_ids, (p_look).none, p_now, p_shard) v
-  ), ask as materialized (  -- classes that ask the same, and one of them to speak for all
-    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate, v.mask as served
-    from hwqueue.placement_class c
-    left join served v on v.queue_id = c.queue_id and v.task_name = c.task_name
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom,
-      c.cpu_isolation, c.gpu_exclusivity, v.mask
-  ), list as materialized (  -- the requirements of many
-    select distinct a.required from ask a
-  ), required as materialized (
-    select l.required, e.value as expr, e.ordinality from list l cross join lateral jsonb_array_elements(l.required) with ordinality e
-  ), met as materialized (
-    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_most, (p_look).none, p_now, p_shard) e
-  ), listed as materialized (
-    select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known
-    from required r join met m on m.expr = r.expr group by r.required
-  ), tolerated as materialized (
-    select t.tolerate, t.mask
-    from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), (p_look).none, p_now, p_shard) t
-  ), capacity as materialized (
-    select c.*
-    from hwqueue.capacity_parts(array(select a.ask_id from ask a), true, (p_look).open, (p_look).none, p_now, p_shard) c
-  ), static as materialized (  -- all but capacity, for all that agree on it
-    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~(p_look).none) as mask, coalesce(l.is_known, true) as is_known
-    from (select distinct a.required, a.tolerate from ask a) k
-    join tolerated t on t.tolerate = k.tolerate
-    left join listed l on l.required = k.required
-  ), able as (
-    select c.class_id, bit_and(c.mask) as mask from capacity c group by c.class_id
-  ), fit as materialized (
-    select f.*, bit_count(f.mask & (p_look).open)::int as matching
-    from (
-      select a.ask_id, a.class_ids, a.required, a.tolerate, a.served, k.mask & coalesce(c.mask, k.mask) as mask, s.is_known
-      from ask a
-      join static s on s.required = a.required and s.tolerate = a.tolerate
-      cross join lateral (select case when a.served is null then s.mask else s.mask & a.served end as mask) k
-      left join able c on c.class_id = a.ask_id) f
-  ), part as materialized (
-    select row_number() over () as nr, p.*
-    from (
-      select f.ask_id, 'require' as part, r.expr, m.mask, -r.ordinality as turn
-      from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
-      union all
-      select f.ask_id, 'taints', null, t.mask, 1
-      from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~(p_look).none
-      union all
-      select f.ask_id, 'served', null, f.served, 2 from fit f where f.matching = 0
-      union all
-      select f.ask_id, c.part, null, c.mask, 3 from fit f join capacity c on c.class_id = f.ask_id where f.matching = 0
-    ) p
-    where p.mask is not null
-  ), unmet as (  -- for each part, the live nodes that meet all others
-    select p.nr, coalesce(bit_and(o.mask), ~(p_look).none) as others
-    from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
-    group by p.nr
-  ), worst as materialized (
-    select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others
-    from unmet u join part p on p.nr = u.nr
-    order by p.ask_id, bit_count(u.others & (p_look).open) desc, bit_count(p.mask & (p_look).open), p.turn, p.part
-  )
-  select p_shard, c.class_id, (p_look).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr, w.others, w.mask, f.served
-  from fit f
-  cross join lateral unnest(f.class_ids) c(class_id)
-  left join worst w on w.ask_id = f.ask_id
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_match
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_known bigint[] := array(
-    select m.class_id from hwqueue.class_nodes m
-    where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_look.digest and m.is_known
-      and (m.unmatched or bit_count(m.nodes & p_look.open) > 0));
-  v_others bigint[] := array(select u.class_id from unnest(p_class_ids) u(class_id) except select k.class_id from unnest(v_known) k(class_id));
-begin
-  return query
-    select c.* from hwqueue.class_nodes m cross join lateral hwqueue.class_match(m, p_look) c
-    where m.shard_id = p_shard and m.class_id = any (v_known);
-  if v_others <> '{}' then
-    return query
-      select c.* from hwqueue.class_fits(v_others, p_look, 100000, p_now, p_shard) f
-      cross join lateral hwqueue.class_match(f, p_look) c;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_mark record;
-begin
-  tier := p_tier;
-  rank := p_rank;
-  position := p_position;
-  for v_mark in
-    select m.tier, m.rank, m.position from unnest(p_tiers, p_ranks, p_positions) m(tier, rank, position)
-    where (m.tier, m.rank) >= (p_tier, p_rank)
-    order by m.tier, m.rank
-  loop
-    exit when (v_mark.tier, v_mark.rank) <> (tier, rank)
-      and hwqueue.class_lives_before(p_class_id, tier, rank, position, v_mark.tier, v_mark.rank, p_shard);
-    position := case when (v_mark.tier, v_mark.rank) = (tier, rank) then greatest(position, v_mark.position) else v_mark.position end;
-    tier := v_mark.tier;
-    rank := v_mark.rank;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.scan_from, p_shard integer) RETURNS hwqueue.scan_from
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if p_from.differ then
-    select array_agg(f.tier order by k.ordinality), array_agg(f.rank order by k.ordinality), array_agg(f.position order by k.ordinality)
-    into p_from.class_tiers, p_from.class_ranks, p_from.class_positions
-    from unnest(p_classes) with ordinality k(class_id, ordinality)
-    cross join lateral (
-      select case when cardinality(p_from.queue_ids) = 1 then 1 else array_position(p_from.queue_ids, (
-        select c.queue_id from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = k.class_id)) end as number
-      offset 0) q  -- fenced: asked once
-    cross join lateral (
-      select coalesce(p_from.tiers[q.number], 32767::smallint) as tier, coalesce(p_from.ranks[q.number], 0) as rank,
-             coalesce(p_from.positions[q.number], 0) as position) s
-    left join lateral (
-      select w.tiers, w.ranks, w.positions from hwqueue.low_water w
-      where p_from.stands[q.number] and w.shard_id = p_shard and w.queue_id = p_from.queue_ids[q.number] and w.class_id = k.class_id
-      order by w.version desc limit 1) w on true
-    cross join lateral (
-      select s.tier, s.rank, greatest(s.position, w.positions[1]) as position
-      where w.tiers is null or w.tiers = array[s.tier] and w.ranks = array[s.rank]  -- mostly a queue has one tier and rank
-      union all
-      select x.tier, x.rank, x.position
-      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position, p_shard) x
-      where w.tiers <> array[s.tier] or w.ranks <> array[s.rank]) f;
-  end if;
-  return p_from;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if p_paused_at is not null then
-    code := 'queue_paused';
-    message := format('the queue is paused since %s', p_paused_at);
-  elsif p_registered = 0 then
-    code := 'no_nodes';
-    message := 'no node is registered';
-  elsif p_matching = 0 and p_open = 0 then
-    code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
-    message := case when p_live > 0 then format('%s, all cordoned', hwqueue.node_count_words(p_live, 'live '))
-                    else format('%s, none with a sign of life', hwqueue.node_count_words(p_registered, 'registered ')) end;
-  elsif p_matching = 0 and p_cordoned > 0 then
-    code := 'node_draining';
-    message := format('%s would do, but for being cordoned', hwqueue.node_count_words(p_cordoned));
-  elsif p_matching = 0 and p_silent > 0 then
-    code := 'node_not_live';
-    message := format('%s would do, but for giving no sign of life', hwqueue.node_count_words(p_silent));
-  elsif p_unserved is not null then
-    code := 'no_handler';
-    message := p_unserved;
-  elsif p_matching = 0 then
-    code := p_code;
-    message := case
-      when p_near > 0 then format('%s would do but for one thing: on %s, %s', hwqueue.node_count_words(p_near, 'live '), p_node, p_message)
-      when p_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_message)
-      else format('no live node has all that is asked, and no more than %s this: on %s, %s', p_meeting, p_node, p_message) end;
-  elsif p_with_room = 0 then
-    code := 'nodes_support_but_contended';
-    message := case when p_matching is null then 'no node has room now'
-                    else format('%s could run it, but without room now', hwqueue.node_count_words(p_matching)) end;
-  elsif p_free = 0 then
-    code := p_conflict;
-    message := format('what other leases do keeps it off %s with room', hwqueue.node_count_words(p_with_room));
-  elsif p_waits > '0' then
-    code := 'waiting_for_preferred';
-    message := format('%s could take it now; the oldest may wait %s s more for one that it prefers', hwqueue.node_count_words(p_free), round(extract(epoch from p_waits), 1));
-  else
-    message := format('%s could take it now', hwqueue.node_count_words(p_free));
-  end if;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform 1 from hwqueue.ready r
-  where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = p_tier and r.rank = p_rank and r.position >= p_position
-  order by r.position limit 1;
-  if not found then
-    perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = p_tier and r.rank > p_rank
-      and r.rank < case when p_tier = p_to_tier then p_to_rank else 9223372036854775807 end
-    order by r.rank, r.position limit 1;
-  end if;
-  if not found and p_tier < p_to_tier then
-    perform 1 from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_class_id and r.tier > p_tier and r.tier < p_to_tier
-    order by r.tier, r.rank, r.position limit 1;
-    if not found then
-      perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_class_id and r.tier = p_to_tier and r.rank < p_to_rank
-      order by r.rank, r.position limit 1;
-    end if;
-  end if;
-  return found;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_look hwqueue.fleet_look) RETURNS SETOF hwqueue.class_match
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select (p_fit).class_id, (p_fit).nodes, case when (p_fit).is_known or m.matching = 0 then m.matching end,
-         case when m.matching = 0 and ((p_fit).is_known or c.cordoned = 0) then c.cordoned end,
-         case when m.matching = 0 and (p_fit).is_known then bit_count((p_fit).nodes & ~(p_look).live)::int end,
-         w.part, w.expr,
-         case when w.near > 0 then w.others else ~w.meeting end & (p_look).open,
-         w.near, bit_count(w.meeting & (p_look).open)::int,
-         case when m.matching = 0 then bit_count(coalesce((p_fit).serving, ~(p_look).none) & (p_look).live)::int end
-  from (select bit_count((p_fit).nodes & (p_look).open)::int as matching) m
-  cross join lateral (select bit_count((p_fit).nodes & (p_look).live)::int as cordoned) c
-  left join lateral (
-    select (p_fit).part, (p_fit).expr, (p_fit).others, (p_fit).meeting,
-           bit_count((p_fit).others & (p_look).open)::int as near) w on m.matching = 0
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options() else coalesce(p_options, '{}') end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, p_node, p_load)), '[]')
-  from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
-               hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as kept_out offset 0) k
-  cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread', k.kept_out, p_now, p_shard) f
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS double precision
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_class hwqueue.placement_class;
-  v_facts jsonb;
-begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
-  return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
-    hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
-                           hwqueue.node_taints(p_node)),
-    hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
-      select r.share from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
-    hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS integer
-    LANGUAGE plpgsql STABLE PARALLEL SAFE
-    AS $$
-declare
-  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
-  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_cpu_milli bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
-  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_load);
-begin
-  return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
-      p_class.gpu_wanted, p_class.custom,
-                          v_room, v_cpu, v_gpu);
-end
-$$;
+    LANGUAGE plpgsql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_strength(p_class hwqueue.placement_class) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100) / 100 $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_words(p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE
-    SET plan_cache_mode TO 'auto'
-    AS $$
-  select case when length(w.words) > 500 then left(w.words, 497) || '...' else w.words end
-  from (
-    select regexp_replace(coalesce(nullif(concat_ws(', ',
-      hwqueue.exprs_words(p_class.required, ', ', p_class.shard_id),
-      hwqueue.resource_words(p_class.placement -> 'resources'),
-      'CPU ' || p_class.cpu_isolation, 'GPU ' || p_class.gpu_exclusivity,
-      (select string_agg(hwqueue.spread_words(s.value), ', ' order by s.ordinality)
-       from jsonb_array_elements(p_class.spread) with ordinality s where s.ordinality <= 5),
-      (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
-                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id), 'any node'), ', ' order by p.ordinality)
-       from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
-      'with strength ' || (p_class.placement ->> 'strength') || ' of 100',
-      'tolerates ' || (
-        select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
-                          || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
-        from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''), 'any node'),
-      '[[:cntrl:]]+', ' ', 'g') as words offset 0  -- a fence, or they would be written twice
-  ) w
-$$;
+    SET plan_cache_mode TO 'auto';
 
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
-    LANGUAGE sql PARALLEL SAFE
-    AS $$ select clock_timestamp() $$;
+    LANGUAGE sql PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.compare_versions(p_left text, p_right text) RETURNS integer
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $_$
-declare
-  v_left numeric[] := hwqueue.version_segments(p_left);
-  v_right numeric[] := hwqueue.version_segments(p_right);
-  v_left_pre text[];
-  v_right_pre text[];
-  v_result int;
-begin
-  for v_index in 1 .. greatest(cardinality(v_left), cardinality(v_right)) loop
-    v_result := sign(coalesce(v_left[v_index], 0) - coalesce(v_right[v_index], 0));
-    if v_result <> 0 then
-      return v_result;
-    end if;
-  end loop;
-  v_left_pre := string_to_array(hwqueue.version_prerelease(p_left), '.');
-  v_right_pre := string_to_array(hwqueue.version_prerelease(p_right), '.');
-  if v_left_pre = v_right_pre then
-    return 0;
-  elsif v_left_pre = '{}' then
-    return 1;  -- a release comes after its pre-releases
-  elsif v_right_pre = '{}' then
-    return -1;
-  end if;
-  for v_index in 1 .. least(cardinality(v_left_pre), cardinality(v_right_pre)) loop
-    v_result := case
-      when v_left_pre[v_index] = v_right_pre[v_index] then 0
-      when v_left_pre[v_index] ~ '^[0-9]+$' and v_right_pre[v_index] ~ '^[0-9]+$'
-        then sign(v_left_pre[v_index]::numeric - v_right_pre[v_index]::numeric)
-      when v_left_pre[v_index] ~ '^[0-9]+$' then -1
-      when v_right_pre[v_index] ~ '^[0-9]+$' then 1
-      when v_left_pre[v_index] collate "C" > v_right_pre[v_index] collate "C" then 1
-      else -1 end;
-    if v_result <> 0 then
-      return v_result;
-    end if;
-  end loop;
-  return sign(cardinality(v_left_pre) - cardinality(v_right_pre));
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_is_counted boolean, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_done int[] := '{}';
-  v_item record;
-begin
-  if not p_is_counted then
-    v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, p_node, p_shard);
-  end if;
-  if cardinality(v_done) < cardinality(p_lease_ids) then
-    for v_item in
-      select i.lease_id, i.claim_token, i.ordinality::int as ordinal
-      from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
-      where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
-    loop
-      if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null, p_shard) then
-        v_done := v_done || v_item.ordinal;
-      end if;
-    end loop;
-  end if;
-  if cardinality(v_done) < cardinality(p_lease_ids) then
-    return query
-      with rest as (
-        select i.lease_id, i.claim_token, i.ordinality::int as ordinal, row_number() over (order by i.ordinality) as place
-        from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality) where i.ordinality <> all (v_done)
-      )
-      select r.ordinal, r.lease_id, s.verdict, s.state
-      from hwqueue.settle_each(p_node, (
-        select jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'claim_token', r.claim_token, 'outcome', 'complete') order by r.place)
-        from rest r), p_shard) s
-      join rest r on r.place = s.ordinal
-      where s.verdict <> 'ok' order by r.ordinal;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2945,33 +837,7 @@ CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result js
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_result jsonb := nullif(p_result, 'null');
-begin
-  if current_setting('transaction_isolation') <> 'read committed' then
-    perform hwqueue.require_read_committed();
-  end if;
-  if v_result is not null then
-    perform hwqueue.check_result(p_lease, v_result, 'result', p_shard);
-  end if;
-  if hwqueue.finish_claim(p_lease, p_token, null, true, false, v_result, p_shard) then
-    return 'completed';
-  end if;
-  -- a peek: if the claim moves before the locks are held, its token will not match any more
-  perform 1 from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = (
-    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
-      and hwqueue.is_own(c.login))
-  for no key update;
-  if found and hwqueue.finish_claim(p_lease, p_token, null, false, false, v_result, p_shard) then
-    return 'completed';
-  end if;
-  return hwqueue.settle_one(p_lease, p_token, case when v_result is null then '{"outcome": "complete"}'
-    else jsonb_build_object('outcome', 'complete', 'result', v_result) end, p_shard);
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2981,204 +847,30 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_nodes uuid[];
-  v_is_counted boolean;
-begin
-  perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids', 'p_tokens');
-  -- all of their nodes: what is set aside for a running claim may change until its node is held
-  v_nodes := array(
-    select distinct c.node_id
-    from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
-    cross join lateral (
-      select x.node_id from hwqueue.claim x
-      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c);
-  perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
-  v_is_counted := exists (
-    select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) and s.is_counted);
-  return query
-    select c.ordinal, c.lease_id, c.verdict, c.state, p_shard
-    from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_is_counted, p_shard) c;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_node hwqueue.node;
-  v_domains text[];
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
-  if v_node.instance_id <> p_instance_id then
-    perform hwqueue.refuse('QHN03', format('node %s is registered by instance %s, not %s', v_node.name,
-        to_json(v_node.instance_id), to_json(left(p_instance_id, 100))),
-      jsonb_build_object('node_id', p_node, 'instance_id', v_node.instance_id),
-      'look at the node again before you confirm it');
-  end if;
-  with confirmed as (
-    update hwqueue.attestation a
-    set suspended_at = null, suspended_why = null, attested_at = hwqueue.clock(), attested_by = session_user
-    where a.shard_id = p_shard and a.node_id = p_node and a.suspended_at is not null
-    returning a.domain
-  )
-  select array_agg(c.domain order by c.domain) into v_domains from confirmed c;
-  if v_domains is not null then
-    perform hwqueue.note_attestations(p_node, p_shard);
-    perform hwqueue.note_event('node_confirmed',
-      format('node %s is trusted again as instance %s', v_node.name, to_json(left(v_node.instance_id, 100))), p_shard,
-      jsonb_build_object('domains', v_domains, 'instance_id', v_node.instance_id), p_node => p_node);
-  end if;
-  return coalesce(cardinality(v_domains), 0);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.contended_part(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select p_lacks_now & ~p_lacks_ever
-    & (case when p_cpu is not null then 1 + 32 else 0 end + case when p_gpu is not null then 8 else 0 end)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_node hwqueue.node;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  v_node := hwqueue.set_cordon(p_node, p_shard);
-  if v_node.cordoned_at is null then
-    perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_shard, p_node => p_node);
-  end if;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) RETURNS integer[]
-    LANGUAGE sql STABLE
-    AS $$
-  select array(
-    select coalesce(sum(h.milli), 0)::int + (
-             select count(*)::int from hwqueue.claim u
-             where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'unpinned')
-    from unnest(p_node.core_ids) with ordinality c(id, position)
-    left join (
-      select o.core, o.milli from hwqueue.claim u cross join lateral hwqueue.cores_of(u.assignment) o
-      where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'cores') h on h.core = c.id
-    group by c.position order by c.position)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select c.core::int, (p_assignment -> 'core_milli' ->> (c.ordinality::int - 1))::int
-  from jsonb_array_elements_text(p_assignment -> 'cores') with ordinality c(core, ordinality)
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.count_ended(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_count int;
-begin
-  -- one statement, one snapshot: a lease that is being requeued is in outcome or in requeued, never in both
-  with ended as (
-    select f.queue_id, s.state as finished, null as outcome, false as retried,
-           case when f.eligible_at is not null or l.lease_id is not null  -- of completed ones
-                then greatest(extract(epoch from f.claimed_at - coalesce(f.eligible_at, greatest(l.available_at, l.created_at))), 0)::double precision
-                end as waited,
-           case when f.eligible_at is not null or l.lease_id is not null then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
-    from hwqueue.queue q
-    cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
-    cross join lateral (
-      select x.queue_id, x.lease_id, x.claimed_at, x.finished_at, x.eligible_at from hwqueue.outcome x
-      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
-      offset 0) f
-    left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.shard_id = p_shard and l.lease_id = f.lease_id
-    where q.shard_id = p_shard
-    union all
-    select r.queue_id, r.state, null, false, null, null
-    from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
-    union all
-    select w.queue_id, null, a.outcome,
-           a.outcome in ('failed', 'expired', 'superseded')
-             and not exists (select 1 from hwqueue.outcome f
-                             where f.shard_id = p_shard and f.lease_id = a.lease_id and f.state = 'failed' and f.finished_at = a.ended_at)
-             and not exists (select 1 from hwqueue.requeued r where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
-           null, null
-    -- a fence (offset 0): by time alone, so that the key, which begins with the shard, is of no use
-    from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to offset 0) a
-    cross join lateral (  -- a lease that went when it completed has left its outcome
-      select coalesce((select l.queue_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = a.lease_id),
-                      (select o.queue_id from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = a.lease_id)) as queue_id offset 0) w
-    where a.shard_id = p_shard and w.queue_id is not null
-  ), sums as (
-    select e.queue_id, count(*) as ended,
-           count(*) filter (where e.finished = 'completed') as completed, count(*) filter (where e.finished = 'failed') as failed,
-           count(*) filter (where e.finished = 'cancelled') as cancelled, count(*) filter (where e.outcome = 'failed') as attempts_failed,
-           count(*) filter (where e.outcome = 'expired') as attempts_expired,
-           count(*) filter (where e.outcome = 'superseded') as attempts_superseded,
-           count(*) filter (where e.outcome = 'released') as attempts_released,
-           count(*) filter (where e.outcome = 'cancelled') as attempts_cancelled, count(*) filter (where e.retried) as retried,
-           coalesce(sum(e.waited), 0) as wait_seconds, array_agg(e.waited) filter (where e.waited is not null) as waits,
-           coalesce(sum(e.ran), 0) as run_seconds, array_agg(e.ran) filter (where e.ran is not null) as runs
-    from ended e group by e.queue_id
-  ), written as (
-    insert into hwqueue.minute_stat (shard_id, queue_id, minute, completed, failed, cancelled, attempts_failed, attempts_expired,
-      attempts_superseded, attempts_released, attempts_cancelled, retried, wait_seconds, wait_counts, run_seconds, run_counts)
-    select p_shard, s.queue_id, date_trunc('minute', p_from), coalesce(o.completed, 0) + s.completed, coalesce(o.failed, 0) + s.failed,
-           coalesce(o.cancelled, 0) + s.cancelled, coalesce(o.attempts_failed, 0) + s.attempts_failed,
-           coalesce(o.attempts_expired, 0) + s.attempts_expired, coalesce(o.attempts_superseded, 0) + s.attempts_superseded,
-           coalesce(o.attempts_released, 0) + s.attempts_released, coalesce(o.attempts_cancelled, 0) + s.attempts_cancelled,
-           coalesce(o.retried, 0) + s.retried, coalesce(o.wait_seconds, 0) + s.wait_seconds,
-           hwqueue.add_histograms(o.wait_counts, hwqueue.histogram_of(s.waits)), coalesce(o.run_seconds, 0) + s.run_seconds,
-           hwqueue.add_histograms(o.run_counts, hwqueue.histogram_of(s.runs))
-    from sums s
-    left join lateral (
-      select x.* from hwqueue.minute_stat x where x.shard_id = p_shard and x.queue_id = s.queue_id order by x.minute desc limit 1) o on true
-    on conflict (shard_id, queue_id, minute) do update set
-      completed = excluded.completed, failed = excluded.failed, cancelled = excluded.cancelled,
-      attempts_failed = excluded.attempts_failed, attempts_expired = excluded.attempts_expired,
-      attempts_superseded = excluded.attempts_superseded, attempts_released = excluded.attempts_released,
-      attempts_cancelled = excluded.attempts_cancelled, retried = excluded.retried, wait_seconds = excluded.wait_seconds,
-      wait_counts = excluded.wait_counts, run_seconds = excluded.run_seconds, run_counts = excluded.run_counts
-  )
-  select coalesce(sum(s.ended), 0) into v_count from sums s;
-  return v_count;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_held bigint := 0;
-  v_here bigint := 0;
-  v_elsewhere boolean := false;
-begin
-  if p_recount is not null then
-    v_held := coalesce((p_recount #>> array[p_value, 'held'])::bigint, 0);
-  elsif p_value is not null then
-    select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
-  end if;
-  if v_held > 0 then
-    v_here := case when p_recount is null then v_held - hwqueue.leaving(p_term_id, p_value, p_use <> 'cap', p_now, p_shard)
-              else hwqueue.staying(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
-  end if;
-  if p_self and p_use = 'toward' and v_here <= 0 then  -- may it start its group?
-    v_elsewhere := hwqueue.staying(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
-  end if;
-  return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here, 'elsewhere', v_elsewhere, 'self', p_self);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.term (
     shard_id integer NOT NULL,
@@ -3203,760 +895,115 @@ COMMENT ON COLUMN hwqueue.term.holds_up IS 'it was in force before and is counte
 
 CREATE FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
-    SET enable_bitmapscan TO 'on'
-    AS $$
-declare
-  v_known jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
-  v_lease uuid := (p_term.spec #>> '{all,0,lease}')::uuid;
-  v_classes bigint[];
-  v_claims uuid[];
-  v_locked int;
-  v_count record;
-begin
-  v_classes := array(
-    select m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = p_term.term_id
-    union
-    select k.class_id from hwqueue.placement_class k
-    where p_term.use = 'away' and k.shard_id = p_shard and k.terms <> '[]'
-      and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest)));
-  v_claims := array(
-    select c.lease_id
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and c.class_id = any (v_classes) and (c.counted @> v_known) is not true
-      and (coalesce(c.lease_id = v_lease, true)
-           or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
-  if v_claims <> '{}' and not p_holds then
-    return false;
-  end if;
-  select count(*) into v_locked from (
-    select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_claims) for update skip locked) l;
-  if v_locked < cardinality(v_claims) then
-    return false;
-  end if;
-  for v_count in
-    select c.lease_id, jsonb_build_array(t.value) as counted
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n, p_shard)) t
-    -- asked again: before it was ours, register_node may have counted it anew
-    where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.counted @> v_known) is not true
-      and (t.value -> 't')::bigint = p_term.term_id
-  loop
-    update hwqueue.claim c set counted = coalesce(c.counted, '[]') || v_count.counted
-    where c.shard_id = p_shard and c.lease_id = v_count.lease_id;
-    perform hwqueue.add_counts(v_count.counted, 1, p_shard);
-  end loop;
-  return true;
-end
-$$;
+    SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.count_wrong_marks(p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return (
-    select count(*)
-    from hwqueue.low_water w
-    cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, position)
-    where w.shard_id = p_shard and case
-      when w.class_id = 0 then exists (
-        select from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = w.queue_id
-          and r.tier = m.tier and r.rank = m.rank and r.position < m.position)
-      else exists (
-        select from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = w.class_id
-          and r.tier = m.tier and r.rank = m.rank and r.position < m.position) end);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE
-    AS $$
-  select greatest(p_now - interval '1 hour', (
-    select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1))
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_term hwqueue.touched_term;
-  v_counted jsonb;
-begin
-  foreach v_term in array p_touched loop
-    if v_term.counts or v_term.use = 'away' then
-      v_counted := coalesce(v_counted, '[]') || jsonb_build_object(
-        't', v_term.term_id, 'd', v_term.place, 'n', v_term.counts::int, 'h', (v_term.use = 'away' and v_term.decides)::int);
-    end if;
-  end loop;
-  return v_counted;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_node, p_shard)).touched) $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.cpu_isolation_on(p_asked text, p_default text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select nullif(coalesce(p_asked, p_default), 'best_effort') $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select case when p_isolation is null then p_cpu_milli else 1000 * greatest(1, (p_cpu_milli + 999) / 1000) end $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.create_queue(p_queue text, p_policy jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_row hwqueue.queue;
-  v_existing hwqueue.queue;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_queue, 'queue');
-  perform hwqueue.check_shard(p_shard);
-  v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
-  insert into hwqueue.queue (
-    shard_id, name, claim_timeout, heartbeat_interval, poll_interval, patience, max_attempts, retry, ageing_step, notify, reap_grace,
-    max_params_bytes, max_result_bytes, window_size, probe_size, weight_affinity, weight_fit, weight_spread,
-    retain_completed, retain_failed, failure_domain, created_at)
-  values (
-    p_shard, p_queue, v_row.claim_timeout, v_row.heartbeat_interval, v_row.poll_interval, v_row.patience, v_row.max_attempts, v_row.retry,
-    v_row.ageing_step, v_row.notify, v_row.reap_grace, v_row.max_params_bytes, v_row.max_result_bytes, v_row.window_size,
-    v_row.probe_size, v_row.weight_affinity, v_row.weight_fit, v_row.weight_spread, v_row.retain_completed,
-    v_row.retain_failed, v_row.failure_domain, hwqueue.clock())
-  on conflict do nothing
-  returning * into v_existing;
-  if found then
-    insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
-    perform hwqueue.write_first_mark(v_existing.queue_id, 0, 0, p_shard);
-    perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard, nullif(p_policy, '{}'), p_queue => p_queue);
-    return;
-  end if;
-  v_existing := hwqueue.find_queue(p_queue, p_shard);
-  if hwqueue.queue_policy(v_existing) <> hwqueue.queue_policy(v_row) then
-    perform hwqueue.refuse('QHQ02', format('queue %s exists with another policy', p_queue),
-      jsonb_build_object('queue', p_queue, 'policy', hwqueue.queue_policy(v_existing)),
-      'change it with set_queue_policy, or create it with the policy it has');
-  end if;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text DEFAULT NULL::text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_shard(p_shard);
-  perform hwqueue.check_name(p_name, 'p_name');
-  if octet_length(p_secret_sha256) is distinct from 32 then
-    perform hwqueue.refuse('QHA01', 'p_secret_sha256 must be the 32 bytes of a sha256', jsonb_build_object('field', 'p_secret_sha256'),
-      'make a secret of at least 32 random bytes and give its hash');
-  end if;
-  perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role', array['producer', 'viewer', 'operator', 'admin']);
-  perform hwqueue.json_text(to_jsonb(p_tenant), 'p_tenant', 100);
-  begin
-    insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, created_login, expires_at)
-    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), session_user,
-            hwqueue.check_expiry(p_expires_at, v_now));
-  exception when unique_violation then
-    perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
-      jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');
-  end;
-  perform hwqueue.note_event('token_created', format('token %s for role %s', p_name, p_role), p_shard,
-    jsonb_build_object('token', p_name, 'role', p_role, 'tenant', p_tenant, 'expires_at', p_expires_at));
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.current_generation(p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_generation bigint;
-begin
-  select s.generation into v_generation from hwqueue.shard s
-  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time() and s.storage_path = hwqueue.storage_path();
-  if v_generation is null then
-    v_generation := hwqueue.note_server(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
-  end if;
-  return v_generation;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce(jsonb_agg(coalesce(
-    (select b from jsonb_array_elements(p_before) b where b - 'since' = t.value),
-    t.value || jsonb_build_object('since', p_now)) order by t.ordinality), '[]')
-  from jsonb_array_elements(p_taints) with ordinality t
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT counted jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_class hwqueue.placement_class;
-  v_waits record;
-  v_entered record;
-begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now, p_shard);
-  if not v_waits.is_known then
-    perform hwqueue.look_around(p_class_id, p_now, p_shard);
-  end if;
-  if v_waits.wait > '0' then
-    since := p_now - v_waits.wait;
-    if p_eligible_at > since then
-      select x.tier, x.rank, case when x.lease_id is null then 'waits' else 'later' end into tier, rank, reason
-      from hwqueue.patient_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
-      return;
-    end if;
-  end if;
-  v_entered := hwqueue.enter_terms(v_class, p_lease, p_node, false, p_now, p_shard);
-  if v_entered.reason = 'unlooked' then  -- what is remembered of the fleet does not tell
-    perform hwqueue.look_around(p_class_id, p_now, p_shard);
-    v_entered := hwqueue.enter_terms(v_class, p_lease, p_node, true, p_now, p_shard);
-  end if;
-  reason := v_entered.reason;
-  counted := v_entered.counted;
-  is_named := v_entered.is_named;
-  if is_named then
-    only_lease := p_lease;  -- what was decided holds for this lease of the class, not for others
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select jsonb_populate_record(null::hwqueue.queue, '{"claim_timeout": "60 seconds", "heartbeat_interval": "15 seconds",
-    "poll_interval": "1 second", "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "failure_domain": "rack",
-    "notify": true, "reap_grace": "0",
-    "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
-    "max_params_bytes": 1048576, "max_result_bytes": 1048576, "window_size": 100, "probe_size": 1000,
-    "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1, "retain_completed": "7 days", "retain_failed": "30 days"}')
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_class_id bigint;
-  v_deleted int := 0;
-  v_rows int;
-  v_hanging int := 0;
-begin
-  foreach v_class_id in array p_class_ids loop
-    -- skip locked: a registration or a step for terms, in a transaction that may last, may have written them
-    delete from hwqueue.profile_eligibility e where e.ctid = any (array(
-      select o.ctid from hwqueue.profile_eligibility o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
-    get diagnostics v_rows = row_count;
-    v_hanging := v_hanging + v_rows;
-    delete from hwqueue.node_eligibility e where e.ctid = any (array(
-      select o.ctid from hwqueue.node_eligibility o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
-    get diagnostics v_rows = row_count;
-    v_hanging := v_hanging + v_rows;
-    delete from hwqueue.class_fleet f where f.ctid = any (array(
-      select o.ctid from hwqueue.class_fleet o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
-    continue when exists (select 1 from hwqueue.class_fleet f where f.shard_id = p_shard and f.class_id = v_class_id)
-               or exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
-               or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
-    delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = v_class_id;
-    delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
-    delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
-    delete from hwqueue.low_water w using hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = v_class_id and w.shard_id = p_shard and w.queue_id = c.queue_id and w.class_id = v_class_id;
-    delete from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
-    v_deleted := v_deleted + 1;
-    exit when v_hanging >= p_limit;
-  end loop;
-  return v_deleted;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if p_leases = '{}' then
-    return 0;
-  end if;
-  -- the fence (offset 0) keeps the planner from asking every key there is for its lease
-  delete from hwqueue.idempotency i where i.ctid = any (array(
-    select k.ctid
-    from hwqueue.lease l
-    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
-    cross join lateral (
-      select x.ctid from hwqueue.idempotency x
-      where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id and x.idempotency_key = l.idempotency_key
-        and x.lease_id = l.lease_id offset 0) k
-    where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null));
-  delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (p_leases);
-  delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
-  delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
-  return cardinality(p_leases);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.delete_only(p_places tid[]) RETURNS hwqueue.ready
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_entry hwqueue.ready;
-begin
-  if cardinality(p_places) = 1 then
-    delete from hwqueue.ready r where r.ctid = p_places[1] returning r.* into v_entry;
-  end if;
-  return v_entry;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE plpgsql STABLE
-    SET enable_nestloop TO 'off'
-    AS $$
-declare
-  v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
-begin
-  return query
-    with waiting as materialized (
-      select w.*, row_number() over (order by w.pending desc, w.class_id) <= 200
-                  or row_number() over (order by w.oldest_at, w.class_id) <= 200 as is_judged
-      from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r where r.shard_id = p_shard group by r.class_id) w
-    ), ids as materialized (
-      select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w where w.is_judged
-    ), room as materialized (
-      select p.class_id, bit_and(p.mask) as mask
-      from ids cross join lateral hwqueue.capacity_parts(ids.class_ids, false, v_look.open, v_look.none, p_now, p_shard) p
-      group by p.class_id
-    ), judged as materialized (
-      select f.class_id, case when f.nodes_matching = 0 then 'no_match'
-                              when bit_count(f.nodes & v_look.open & coalesce(r.mask, f.nodes) & coalesce(t.mask, f.nodes)) = 0
-                              then 'contended' end as reason
-      from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, p_now, p_shard) f
-      left join room r on r.class_id = f.class_id
-      left join hwqueue.untaken_masks(ids.class_ids, v_look.none, p_now, p_shard) t on t.class_id = f.class_id
-    ), unmet as materialized (
-      select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at, w.pending * c.cpu_milli / 1000.0 as cpu_cores,
-             w.pending * c.memory_mib * 1048576 as memory_bytes,
-             w.pending * case when c.gpu_milli > 0 then c.gpu_milli / 1000.0 else c.gpu_count end as gpus,
-             row_number() over (partition by j.reason order by w.pending desc, w.class_id) as place
-      from judged j
-      join waiting w on w.class_id = j.class_id
-      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = j.class_id
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
-      where j.reason is not null
-    ), shown as (
-      select u.queue, u.class_id::text as class, u.reason, u.pending, u.oldest_at, u.cpu_cores, u.memory_bytes, u.gpus
-      from unmet u where u.place <= 50
-      union all
-      select '', 'other', u.reason, sum(u.pending), min(u.oldest_at), sum(u.cpu_cores), sum(u.memory_bytes), sum(u.gpus)
-      from unmet u where u.place > 50 group by u.reason
-    )
-    select s.name, jsonb_build_object('queue', d.queue, 'class', d.class, 'reason', d.reason), s.value
-    from shown d
-    cross join lateral (values
-      ('hwqueue_unmet_leases', d.pending::double precision),
-      ('hwqueue_unmet_oldest_seconds', hwqueue.seconds_since(d.oldest_at, p_now)),
-      ('hwqueue_unmet_cpu_cores', d.cpu_cores),
-      ('hwqueue_unmet_memory_bytes', d.memory_bytes),
-      ('hwqueue_unmet_gpus', d.gpus)
-    ) s(name, value)
-    union all
-    select 'hwqueue_unmet_class_info',
-           jsonb_build_object('class', u.class_id::text, 'queue', u.queue, 'task', u.task_name, 'placement', left(hwqueue.class_words(c), 200)), 1
-    from unmet u
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-    where u.place <= 50
-    union all
-    select 'hwqueue_unmet_unjudged_leases', '{}', coalesce(sum(w.pending), 0) from waiting w where not w.is_judged
-    union all
-    select 'highway_tasks_pending_no_affinity_match', jsonb_build_object('queue', q.name), coalesce(sum(u.pending), 0)
-    from hwqueue.queue q
-    left join unmet u on u.queue = q.name and u.reason = 'no_match'
-    where q.shard_id = p_shard and q.dropped_at is null
-    group by q.name;
-end
-$$;
+    SET enable_nestloop TO 'off';
 
 CREATE FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_node hwqueue.node;
-  v_ended int;
-  v_state hwqueue.node_state;
-  v_now timestamptz;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  perform hwqueue.await_node(p_node, p_shard);
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
-  v_now := hwqueue.clock();
-  v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
-  delete from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node;
-  delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
-  perform hwqueue.note_attestations(p_node, p_shard);
-  update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
-  update hwqueue.node_state s set login = null where s.shard_id = p_shard and s.node_id = p_node;
-  perform hwqueue.note_edit(p_node, p_shard);
-  perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended', v_node.name, v_ended), p_shard,
-    jsonb_build_object('claims_ended', v_ended), p_node => p_node);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case p_domain
-    when 'node' then p_node::text
-    when 'own:node' then p_node::text
-    when 'rack' then p_rack::text
-    when 'own:rack' then coalesce(p_rack::text, p_node::text)
-    else case when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6)) in ('string', 'number', 'boolean')
-              then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
-              when p_domain like 'own:%' then p_node::text end
-  end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.domain_words(p_domain text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_domain is null or p_domain = 'failure' then 'in the same failure domain'
-              when p_domain in ('node', 'own:node') then 'on the same node'
-              else 'in the same ' || left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_class hwqueue.placement_class;
-  v_resources jsonb := coalesce(p_placement -> 'resources', '{}');
-begin
-  v_class.shard_id := p_shard;
-  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target);
-  v_class.queue_id := p_queue_id;
-  v_class.task_name := p_task;
-  v_class.tenant := p_tenant;
-  v_class.service_id := p_service;
-  v_class.labels := p_labels;
-  v_class.placement := p_placement;
-  v_class.cost := hwqueue.placement_cost(p_placement);
-  v_class.patience := p_patience;
-  v_class.target := p_target;
-  v_class.away_from := p_away_from;
-  v_class.required := coalesce(p_placement -> 'require', '[]');
-  v_class.preferred := coalesce(p_placement -> 'prefer', '[]');
-  v_class.anchors := hwqueue.class_anchors(v_class.required);
-  v_class.tolerate := coalesce(p_placement -> 'tolerate', '[]');
-  -- tags may hold keys of these names too: then the class is judged per node without need, which does no harm
-  v_class.is_pinned := jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
-    'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust))', '{}', true);
-  v_class.trusts := array(
-    select distinct t #>> '{}' from jsonb_path_query(v_class.required, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
-  v_class.cpu_milli := coalesce((v_resources ->> 'cpu_milli')::bigint, 0);
-  v_class.memory_mib := coalesce((v_resources ->> 'memory_mib')::bigint, 0);
-  v_class.gpu_milli := coalesce((v_resources ->> 'gpu_milli')::int, 0);
-  v_class.gpu_count := coalesce((v_resources ->> 'gpu')::int, case when v_class.gpu_milli > 0 then 1 else 0 end);
-  v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
-    select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
-    where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
-  v_class.cpu_isolation := p_placement #>> '{isolation,cpu}';
-  v_class.gpu_exclusivity := p_placement #>> '{isolation,gpu}';
-  v_class := hwqueue.bind_terms(v_class);
-  v_class.custom := nullif(v_resources - array['cpu_milli', 'memory_mib', 'gpu', 'gpu_milli'], '{}');
-  return v_class;
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_node hwqueue.node;
-  v_now timestamptz;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  if p_deadline < interval '0' or p_deadline > interval '3650 days' then
-    perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
-      jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');
-  end if;
-  if p_deadline is not null then
-    perform hwqueue.await_node(p_node, p_shard);
-  end if;
-  v_node := hwqueue.set_cordon(p_node, p_shard);
-  v_now := hwqueue.clock();
-  update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.note_event('node_drained', format('node %s is drained', v_node.name) || coalesce(', what runs there is to stop by ' || (v_now + p_deadline), ''),
-    p_shard, jsonb_build_object('drain_by', v_now + p_deadline), p_node => p_node);
-  if p_deadline is not null then
-    perform hwqueue.ask_to_stop(p_node, hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline, 'node is drained', v_now, p_shard);
-  end if;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_queue hwqueue.queue;
-  v_now timestamptz;
-begin
-  perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  perform hwqueue.require_read_committed();
-  perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for no key update;
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  if not coalesce(p_force, false) and (
-       exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue.queue_id)
-    or exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue.queue_id)
-    or exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)) then
-    perform hwqueue.refuse('QHQ03', format('queue %s is not empty', p_queue), jsonb_build_object('queue', p_queue),
-      'wait until it is, or drop it with p_force => true, which loses the leases');
-  end if;
-  v_now := hwqueue.clock();
-  update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
-  perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue), p_shard,
-    jsonb_build_object('claims', (select count(*) from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)),
-    p_queue => p_queue);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.due_look(p_queues text[], p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select (date_part('epoch', p_now) * 10)::bigint || '/' || p_shard || case when cardinality(p_queues) = 1 then p_queues[1] else p_queues::text end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_before hwqueue.node;
-  v_node hwqueue.node;
-  v_now timestamptz;
-  v_count int;
-begin
-  loop
-    v_before := hwqueue.read_node(p_node, p_shard);
-    -- before the lock: it may wait for a registration of such a node
-    v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, hwqueue.clock(), p_shard);
-    if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
-      perform hwqueue.await_node(p_node, p_shard);
-    end if;
-    begin
-      perform hwqueue.lock_node(p_node, null, p_shard);
-      exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;
-      perform hwqueue.give_up();
-    exception when sqlstate 'HWX01' then  -- edited since: once more
-    end;
-  end loop;
-  v_now := hwqueue.clock();
-  if jsonb_array_length(v_node.operator_taints) > 100 then
-    perform hwqueue.refuse('QHA01', format('node %s has 100 taints already', p_node), jsonb_build_object('field', 'p_taint'),
-      'take off one that is not needed any more');
-  end if;
-  update hwqueue.node n
-  set operator_taints = v_node.operator_taints, profile_id = v_node.profile_id
-  where n.shard_id = p_shard and n.node_id = p_node;
-  if v_node.profile_id <> v_before.profile_id then
-    perform hwqueue.forget_node(p_node, p_shard);
-  end if;
-  if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
-    perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
-  end if;
-  v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
-              where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
-  if v_node.operator_taints <> v_before.operator_taints then
-    perform hwqueue.note_edit(p_node, p_shard);
-    perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
-      case when p_taint is not null then format('node %s is tainted %s', v_node.name, hwqueue.taint_text(p_taint))
-           else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,
-      p_shard, coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)), p_node => p_node);
-  end if;
-  return v_count;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
-    LANGUAGE sql STABLE
-    AS $$
-  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom,
-         p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
-  from hwqueue.profile_eligibility p
-  where p.shard_id = p_shard and p.profile_id = p_profile_id and p.queue_id = p_queue_id
-  union all
-  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom,
-         n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
-  from hwqueue.node_eligibility n
-  where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_cancelled boolean := p_claim.stop_reason is not distinct from 'cancelled';
-  v_attempts int := p_claim.attempt - case when p_outcome = 'released' then 1 else 0 end;
-  v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
-begin
-  perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
-  insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at, ended_at, error)
-  values (p_shard, p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id,
-          case when v_cancelled then 'cancelled' else p_outcome end, p_claim.claimed_at, p_now, p_error);
-  if p_next is not null and not v_cancelled then
-    update hwqueue.lease l
-    set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
-    where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
-    return hwqueue.put_back(p_claim.lease_id, v_attempts, (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_next, p_now, p_shard);
-  end if;
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error)
-  values (p_shard, p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token, p_claim.node_id, v_attempts,
-          v_state, coalesce(p_error, case when v_cancelled then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end));
-  perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end, array[p_claim.lease_id],
-    case when v_cancelled then 'cancelled while it ran' else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
-    p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome, 'error', left(p_error ->> 'message', 200)), p_claim.node_id);
-  return v_state;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_claim hwqueue.claim;
-  v_count int := 0;
-begin
-  for v_claim in
-    select c.* from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.node_epoch < p_epoch order by c.lease_id for update
-  loop
-    -- the clock again, now that claims are locked (oldest_ender)
-    perform hwqueue.end_claim(v_claim, 'superseded', jsonb_build_object('reason', 'node_superseded'),
-      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null then p_now end, hwqueue.clock(), p_shard);
-    v_count := v_count + 1;
-  end loop;
-  return v_count;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error)
-  select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id, l.attempt_count, p_state,
-         coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline))
-  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text, OUT is_named boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_terms record := hwqueue.touched_terms(p_class, p_lease, p_node, p_shard);
-  v_joins boolean := p_class.terms @> '[{"spec": {"use": "toward"}}]';
-  v_starts boolean := false;
-  v_gates record;
-  v_free boolean;
-  v_plain boolean;
-  v_empty boolean := false;
-  v_facts jsonb;
-begin
-  is_named := p_class.target is not null or v_terms.is_named;
-  if v_joins then
-    v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-    v_starts := hwqueue.starts_group(p_class, v_facts);
-  end if;
-  v_gates := hwqueue.gates_of(v_terms.touched, jsonb_array_length(p_class.terms), v_joins, v_starts);
-  v_free := v_gates.alone = '{}' and v_gates.shared = '{}';
-  v_plain := v_gates.is_plain and not v_terms.is_named and p_class.service_id is null and p_class.trusts = '{}';
-  -- a first look, if there is anything that it could come upon: mostly that is the end of it
-  if not v_joins then
-    v_empty := hwqueue.are_empty(v_terms.touched, p_shard);
-  end if;
-  if not v_empty or v_free and not v_plain then
-    v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now, p_shard));
-    reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_free, p_exact, p_now, p_shard);
-  end if;
-  if reason is null and not v_free then
-    if hwqueue.lock_gates(v_gates.alone, v_gates.shared, p_shard) then
-      -- what was read before the gates were ours may have changed
-      if not v_plain or not hwqueue.are_empty(v_terms.touched, p_shard) then
-        v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-        reason := case when v_joins and hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
-                       else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
-      end if;
-    else
-      reason := 'busy';
-    end if;
-  end if;
-  if reason is null then
-    counted := hwqueue.counted_terms(v_terms.touched);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select left(regexp_replace(coalesce(
-    case when jsonb_typeof(p_error) = 'object' then nullif(concat_ws(': ', p_error ->> 'type',
-      coalesce(p_error ->> 'message', p_error ->> 'detail', p_error ->> 'reason')), '') end,
-    p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.estimate_batch(p_batch bigint[], p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform hwqueue.refresh_reach(array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (p_batch) and c.gpu_count > 0
-      and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
-    order by c.class_id limit 50), p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.event_codes(p_codes jsonb) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if jsonb_typeof(p_codes) is distinct from 'array' then
-    return array[hwqueue.json_text(p_codes, 'filter.code', 100)];
-  end if;
-  if jsonb_array_length(p_codes) not between 1 and 100 then
-    perform hwqueue.refuse_value(p_codes, 'filter.code', 'text, or a list of 1 to 100 texts', 'leave it out for all codes', 'QHA01');
-  end if;
-  return array(
-    select distinct coalesce(hwqueue.json_text(c.value, format('filter.code[%s]', c.ordinality - 1), 100), '')
-    from jsonb_array_elements(p_codes) with ordinality c);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.event_day(p_at timestamp with time zone) RETURNS bigint
-    LANGUAGE sql STABLE
-    AS $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
+    LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.event (
     shard_id integer NOT NULL,
@@ -3990,486 +1037,59 @@ CREATE FUNCTION hwqueue.event_page(p_after bigint, p_below bigint, p_code text, 
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_seqscan TO 'off'
     SET enable_bitmapscan TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_slots smallint[] := hwqueue.event_slots(p_since, p_until, hwqueue.clock());
-begin
-  if p_after is not null then
-    return query
-      select e.* from hwqueue.event e
-      where e.shard_id = p_shard and e.event_id > p_after and e.event_id < p_below
-        and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
-        and (p_filter.node_id is null or e.node_id = p_filter.node_id) and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
-        and (p_filter.class_id is null or e.class_id = p_filter.class_id) and (p_filter.actor is null or e.actor = p_filter.actor)
-        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until) and (v_slots is null or e.slot = any (v_slots))
-      order by e.event_id limit p_limit;
-  else
-    return query
-      select e.* from hwqueue.event e
-      where e.shard_id = p_shard and (p_below is null or e.event_id < p_below)
-        and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
-        and (p_filter.node_id is null or e.node_id = p_filter.node_id) and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
-        and (p_filter.class_id is null or e.class_id = p_filter.class_id) and (p_filter.actor is null or e.actor = p_filter.actor)
-        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until) and (v_slots is null or e.slot = any (v_slots))
-      order by e.event_id desc limit p_limit;
-  end if;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.event_slots(p_since timestamp with time zone, p_until timestamp with time zone, p_now timestamp with time zone) RETURNS smallint[]
-    LANGUAGE sql STABLE
-    AS $$
-  select case when p_since is not null or p_until is not null then array(
-    select distinct (d & 15)::smallint
-    from generate_series(hwqueue.event_day(greatest(p_since, p_now - interval '15 days')), hwqueue.event_day(least(p_until, p_now))) d) end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.excerpt(p_value jsonb) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if hwqueue.may_be_long(p_value) and jsonb_typeof(p_value) in ('array', 'object') then
-    return 'a long JSON ' || jsonb_typeof(p_value);
-  end if;
-  return left(p_value::text, 60);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform hwqueue.note_leases('claim_expired', array[p_claim.lease_id], format('attempt %s expired, its node gave no heartbeat', p_claim.attempt), p_shard,
-    jsonb_build_object('attempt', p_claim.attempt, 'expires_at', p_claim.expires_at), p_claim.node_id);
-  perform hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'claim_expired', 'expires_at', p_claim.expires_at),
-    case when hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard) is not null then p_now end, p_now, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_claim hwqueue.claim;
-  v_count int := 0;
-begin
-  for v_claim in
-    select c.*
-    from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.assignment is null and c.expires_at + q.reap_grace <= p_now
-    order by c.check_at limit p_limit
-    for update of c skip locked
-  loop
-    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
-    v_count := v_count + 1;
-    if clock_timestamp() >= p_until then
-      return v_count;
-    end if;
-  end loop;
-  for v_claim in
-    select c.*
-    from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.assignment is not null and c.expires_at + q.reap_grace <= p_now
-    order by c.check_at limit p_limit - v_count
-    for no key update of s skip locked for update of c skip locked
-  loop
-    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
-    v_count := v_count + 1;
-    if clock_timestamp() >= p_until then
-      return v_count;
-    end if;
-  end loop;
-  return v_count;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_class hwqueue.placement_class;
-  v_head hwqueue.ready;
-  v_found record;
-begin
-  perform hwqueue.require_all_tenants();
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
-  if not found then
-    perform hwqueue.refuse('QHC01', format('placement class %s does not exist', coalesce(p_class::text, 'null')),
-      jsonb_build_object('class_id', p_class, 'shard_id', p_shard), 'look it up in a view such as pending_reasons; classes that nothing needs are pruned');
-  end if;
-  as_of := hwqueue.clock();
-  select r.* into v_head from hwqueue.ready r
-  where r.shard_id = p_shard and r.class_id = p_class order by r.tier, r.rank, r.position limit 1;
-  select * into v_found from hwqueue.explain_waiting(v_class, v_head.lease_id, v_head.eligible_at, null, as_of, p_shard);
-  class_id := p_class;
-  shard_id := p_shard;
-  select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_class.queue_id;
-  words := hwqueue.class_words(v_class);
-  headline := case when v_found.pending = 0 then 'nothing of it is pending; ' else '' end || v_found.headline;
-  code := coalesce(v_found.code, 'ready');
-  permanent := v_found.permanent;
-  waits_until := v_found.waits_until;
-  funnel := v_found.funnel;
-  sole_blockers := v_found.sole_blockers;
-  nearest := v_found.nearest;
-  help := v_found.help;
-  pending := v_found.pending;
-  nodes_registered := v_found.nodes_registered;
-  nodes_live := v_found.nodes_live;
-  nodes_matching := v_found.nodes_matching;
-  nodes_free := v_found.nodes_free;
-  leases := (
-    select coalesce(jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'priority', l.priority, 'eligible_at', r.eligible_at,
-             'attempt', r.attempt_count + 1, 'deadline', r.deadline) order by r.tier, r.rank, r.position), '[]')
-    from (select * from hwqueue.ready d where d.shard_id = p_shard and d.class_id = p_class order by d.tier, d.rank, d.position limit 20) r
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id);
-  return next;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_lease hwqueue.lease := hwqueue.find_lease(p_lease, p_shard);
-  v_class hwqueue.placement_class;
-  v_claim hwqueue.claim;
-  v_end hwqueue.outcome;
-  v_entry hwqueue.ready;
-  v_found record;
-begin
-  perform hwqueue.require_all_tenants();
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
-  -- one statement, one snapshot
-  select hwqueue.lease_state(p_lease, p_shard) as state, hwqueue.lease_end(p_lease, p_shard) as ended into v_found;
-  state := v_found.state;
-  v_end := v_found.ended;
-  select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-  as_of := hwqueue.clock();
-  lease_id := p_lease;
-  shard_id := p_shard;
-  select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
-  class_id := v_lease.class_id;
-  words := hwqueue.class_words(v_class);
-  permanent := v_end.state is not null;
-  if state = 'claimed' and v_claim.lease_id is not null then
-    select s.headline, s.code into headline, code from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;
-    waits_until := v_claim.expires_at;
-  elsif state <> 'pending' then
-    code := state;
-    headline := hwqueue.resting_story(v_lease, v_end, state, as_of, p_shard);
-    waits_until := case when state = 'scheduled' then v_lease.available_at end;
-  else
-    select r.* into v_entry from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
-      and r.position = v_lease.position and r.lease_id = p_lease;
-    "position" := hwqueue.place_in_line(v_lease, p_shard);
-    select * into v_found from hwqueue.explain_waiting(v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of, p_shard);
-    code := coalesce(v_found.code, 'ready');
-    headline := v_found.headline || case when v_found.code is not null then ''
-      when "position" = 0 then '; it is the first in line'
-      when "position" > 10000 then '; more than 10000 leases of the queue come before it'
-      else '; ' || hwqueue.count_words("position", 'lease of the queue comes', 'leases of the queue come') || ' before it' end
-      || case when v_lease.deadline > as_of then format('; unless it is claimed in %s, it fails', hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
-    permanent := v_found.permanent;
-    waits_until := v_found.waits_until;
-    funnel := v_found.funnel;
-    sole_blockers := v_found.sole_blockers;
-    nearest := v_found.nearest;
-    help := v_found.help;
-    pending := v_found.pending;
-    nodes_registered := v_found.nodes_registered;
-    nodes_live := v_found.nodes_live;
-    nodes_matching := v_found.nodes_matching;
-    nodes_free := v_found.nodes_free;
-  end if;
-  return next;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamp with time zone, p_deadline timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean, OUT waits_until timestamp with time zone, OUT funnel jsonb, OUT sole_blockers jsonb, OUT nearest jsonb, OUT help jsonb, OUT pending bigint, OUT nodes_registered bigint, OUT nodes_live bigint, OUT nodes_matching bigint, OUT nodes_free bigint) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_queue hwqueue.queue;
-  v_known jsonb := hwqueue.known_of_others(p_class, p_lease, p_now, p_shard);
-  v_prefers boolean;
-  v_fleet jsonb;
-  v_first record;
-  v_free hwqueue.node;
-begin
-  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id;
-  v_prefers := p_eligible_at + coalesce(p_class.patience, v_queue.patience) > p_now
-    and (p_class.preferred <> '[]' or exists (
-           select 1 from hwqueue.profile p where p.shard_id = p_shard and p.taints @> '[{"effect": "prefer_no_schedule"}]'));
-  v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now, p_shard);
-  select count(*) into pending
-  from (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = p_class.class_id limit 10001) r;
-  nodes_registered := (v_fleet ->> 'registered')::bigint;
-  nodes_live := (v_fleet ->> 'live')::bigint;
-  nodes_matching := (v_fleet ->> 'matching')::bigint;
-  nodes_free := (v_fleet ->> 'free')::bigint;
-  funnel := v_fleet -> 'funnel';
-  sole_blockers := (
-    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
-      'predicate', case when s.value ? 'lacks' then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
-                        else hwqueue.without_terms(s.value -> 'predicate') end, 'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
-      'samples', s.value -> 'samples')) order by s.ordinality), '[]')
-    from jsonb_array_elements(v_fleet -> 'sole') with ordinality s);
-  nearest := hwqueue.near_nodes(array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n order by n.ordinality),
-                                p_class, p_lease, v_known, p_now, p_shard);
-  help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
-  select * into v_first from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard);
-  headline := v_first.headline;
-  code := v_first.code;
-  permanent := v_first.permanent;
-  if p_deadline <= p_now then
-    code := 'deadline_exceeded';
-    permanent := true;
-    headline := format('its deadline passed %s ago: the next reap fails it', hwqueue.span_words(p_now - p_deadline));
-  elsif code is null and v_prefers and v_fleet ->> 'best_free' is not null then
-    select n.* into v_free from hwqueue.node n where n.shard_id = p_shard and n.node_id = (v_fleet ->> 'best_free')::uuid;
-    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, true, p_now, p_shard)).wait;
-    if waits_until > p_now then
-      code := 'waiting_for_preferred';
-      headline := format('waits %s more for node %s, which suits it better than %s', hwqueue.span_words(waits_until - p_now), v_fleet ->> 'best',
-        case nodes_free when 1 then 'the free node ' || v_free.name else 'the ' || nodes_free || ' free nodes' end);
-    else
-      waits_until := null;
-    end if;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb, p_now timestamp with time zone) RETURNS TABLE(stage text, code text, permanent boolean)
-    LANGUAGE sql STABLE
-    AS $$
-  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust'
-         else 'labels' end,
-         u.code, x.is_fixed
-  from (select p_node.resources || p_node.gpu_ids as resources,
-               hwqueue.attested_at(p_node, p_now) as attested offset 0) k
-  cross join lateral (
-    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts,
-        k.attested) as code
-    offset 0) u
-  cross join lateral (
-    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, null,
-        k.attested) is not null
-             as is_fixed
-    where u.code is not null offset 0) x
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(expr jsonb, mask bit varying)
-    LANGUAGE sql STABLE
-    AS $$
-  with site as materialized (  -- nodes with the same labels, rack and attestations
-    select p.labels, p.rack, s.attested, s.mask
-    from (
-      select n.profile_id, case when n.attested = '{}' then n.attested else hwqueue.still_attested(n.attested, n.attested_until, p_now) end as attested,
-             bit_or(set_bit(p_none, k.number, 1)) as mask
-      from hwqueue.node_numbers(p_shard) k
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
-      group by 1, 2) s
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
-  ), asked as materialized (
-    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids,
-           hwqueue.placement_cost(jsonb_build_object('require', jsonb_build_array(e.expr))) as cost
-    from unnest(p_exprs) with ordinality e(expr, ordinality)
-    cross join lateral hwqueue.expr_sight(e.expr) s
-  ), sight as materialized (
-    select row_number() over () as sight_id, s.keys, s.sees_rack, s.trusts
-    from (select distinct a.keys, a.sees_rack, a.trusts from asked a) s
-  ), kind as materialized (  -- nodes that requirements of one sight cannot tell apart
-    select row_number() over () as kind_id, k.*
-    from (
-      select g.sight_id, hwqueue.labels_seen(t.labels, g.keys) as labels, case when g.sees_rack then t.rack end as rack,
-             case when g.trusts = '{}' then '{}' else array(select d from unnest(g.trusts) d where d = any (t.attested)) end as attested,
-             bit_or(t.mask) as mask
-      from sight g cross join site t
-      group by 1, 2, 3, 4) k
-  ), anchored as materialized (
-    select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral hwqueue.anchors_of(k.labels, k.rack) a(anchor)
-  ), work as materialized (
-    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end + a.cost) over (order by k.kinds + a.cost, a.id) as so_far
-    from asked a
-    join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
-    join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
-  ), sought as materialized (
-    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= p_most
-  ), met as (
-    select w.id, bit_or(k.mask) as mask
-    from sought s
-    join anchored c on c.sight_id = s.sight_id and c.anchor = s.anchor
-    join kind k on k.kind_id = c.kind_id
-    join work w on w.id = s.id
-    where hwqueue.expr_reason(w.expr, k.labels, k.rack, null, '{}', null, k.attested) is null
-    group by w.id
-  ), known as materialized (  -- by id, if any is named
-    select n.number, n.node, n.attested, i.id
-    from hwqueue.numbered_nodes(p_now, p_shard) n
-    cross join lateral unnest((n.node).node_id || (n.node).resources || (n.node).gpu_ids) i(id)
-    where exists (select 1 from work w where w.ids <> '{}')
-  ), named as (
-    select w.id, bit_or(set_bit(p_none, n.number, 1)) as mask,
-           bit_or(set_bit(p_none, n.number, 1)) filter (where hwqueue.expr_reason(w.expr, (n.node).labels, (n.node).rack, (n.node).node_id,
-             (n.node).resources || (n.node).gpu_ids, null, n.attested) is null) as met
-    from work w
-    join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i on i.expr_id = w.id
-    join known n on n.id = i.id
-    group by w.id
-  )
-  select w.expr, case when w.so_far <= p_most then
-           coalesce(m.mask, p_none) & ~coalesce(n.mask, p_none) | coalesce(n.met, p_none) end
-  from work w
-  left join met m on m.id = w.id
-  left join named n on n.id = w.id
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-declare
-  v_away boolean := p_expr ? 'away';
-  v_holds boolean;
-begin
-  if p_expr ? 'label' then
-    if p_expr ? 'other_label' then
-      v_holds := hwqueue.labels_hold(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_labels -> (p_expr ->> 'other_label'));
-    else
-      v_holds := hwqueue.label_holds(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_expr -> 'values');
-    end if;
-    return case when v_holds then null
-                when p_labels ? (p_expr ->> 'label') then 'label_mismatch'
-                else 'label_missing' end;
-  elsif p_expr ? 'tags' then
-    return case when p_labels @> (p_expr -> 'tags') then null
-                when p_labels ?& array(select jsonb_object_keys(p_expr -> 'tags')) then 'label_mismatch'
-                else 'label_missing' end;
-  elsif p_expr ? 'any' then
-    return case when exists (
-        select 1 from jsonb_array_elements(p_expr -> 'any') b
-        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts, p_attested)) then null
-      else 'required_affinity_unsatisfiable' end;
-  elsif p_expr ? 'trust' then
-    return case when p_expr ->> 'trust' = any (p_attested) then null else 'trust_not_attested' end;
-  elsif p_expr ?| array['leases', 'service', 'lease'] then
-    return case when p_facts is not null then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
-  elsif p_expr ? 'node' then
-    v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: some node that is not named
-  elsif p_expr ? 'rack' then
-    if p_rack is null then  -- toward fails and away holds, unless the expression says otherwise
-      return case when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass' then null
-                  when v_away then 'anti_affinity_conflict' else 'required_affinity_unsatisfiable' end;
-    end if;
-    v_holds := p_expr -> 'rack' @> to_jsonb(p_rack);
-  else
-    v_holds := (p_expr #>> '{resource,0}')::uuid = any (p_resources);
-  end if;
-  return case when v_holds <> v_away then null
-              when v_away then 'anti_affinity_conflict'
-              else 'required_affinity_unsatisfiable' end;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.expr_sight(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $_$
-begin
-  sees_rack := false;
-  trusts := '{}';
-  ids := '{}';
-  if p_expr ? 'label' then  -- most are: no path needs to be walked
-    keys := case when p_expr ? 'other_label' then array[p_expr ->> 'label', p_expr ->> 'other_label'] else array[p_expr ->> 'label'] end;
-    return;
-  end if;
-  keys := array(
-    select k.key from (
-      select t.key #>> '{}' as key from jsonb_path_query(p_expr, 'strict $.**.label ? (@.type() == "string")', '{}', true) t(key)
-      union select t.key #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.other_label ? (@.type() == "string")', '{}', true) t(key)
-      union select jsonb_object_keys(t.tags) from jsonb_path_query(p_expr, 'strict $.**.tags ? (@.type() == "object")', '{}', true) t(tags)) k
-    order by 1);
-  sees_rack := jsonb_path_exists(p_expr, 'strict $.** ? (exists(@.rack))', '{}', true);
-  trusts := array(
-    select distinct t #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
-  ids := array(
-    select distinct (t.id #>> '{}')::uuid
-    from (select jsonb_path_query(p_expr, 'lax $.**.node[*]') as id
-          union select jsonb_path_query(p_expr, 'lax $.**.resource[*]')) t
-    where jsonb_typeof(t.id) = 'string' and t.id #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if p_expr ? 'label' then
-    return hwqueue.label_words(p_expr);
-  elsif p_expr ? 'tags' then
-    return case when p_expr -> 'tags' = '{}' then 'any node' else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
-  elsif p_expr ? 'any' then
-    return (
-      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or ' order by b.ordinality)
-      from jsonb_array_elements(p_expr -> 'any') with ordinality b where b.ordinality <= 4);
-  elsif p_expr ? 'trust' then
-    return 'trusted for ' || left(p_expr ->> 'trust', 100);
-  elsif p_expr ?| array['lease', 'service', 'leases'] then
-    return format('%s %s %s', case when p_expr ? 'away' then 'away from' else 'with' end,
-      case when p_expr ? 'lease' then 'lease ' || (p_expr ->> 'lease')
-           when p_expr ? 'service' then 'service ' || (p_expr ->> 'service')
-           else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
-      hwqueue.domain_words(p_expr ->> 'domain'));
-  end if;
-  return hwqueue.target_words(p_expr, p_shard);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-declare
-  v_expr jsonb;
-begin
-  for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
-    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested) is not null then
-      return false;
-    end if;
-  end loop;
-  return true;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $_$
-  select coalesce(jsonb_agg(e.value order by e.ordinality), '[]')
-  from jsonb_array_elements(p_required) with ordinality e
-  where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust)
-                                    || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) <> p_of_profile
-$_$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.exprs_within(p_placement jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $_$
-  select jsonb_path_query_array(p_placement, 'strict $.** ? (exists(@.label) || exists(@.tags) || exists(@.node) || exists(@.rack)
-    || exists(@.resource) || exists(@.trust) || exists(@.lease) || exists(@.service) || exists(@.leases))', '{}', true)
-$_$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select string_agg(hwqueue.expr_words(e.value, p_shard), p_between order by e.ordinality)
-  from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4479,64 +1099,13 @@ CREATE FUNCTION hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend inte
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_until timestamptz;
-  v_running bigint;
-  v_is_own boolean;
-  v_why record;
-begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_extend(p_extend);
-  loop
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
-      and hwqueue.is_own(c.login) for update skip locked;
-    exit when found;
-    select c.claim_token, hwqueue.is_own(c.login) into v_running, v_is_own
-    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-    if v_running is distinct from p_token or not v_is_own then
-      select w.verdict, w.state into v_why from hwqueue.why_not_settled(p_lease, p_token, v_running, p_shard) w;
-      perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state, p_shard);
-    elsif not hwqueue.await_claims(array[p_lease], '5s', p_shard) then
-      perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed', p_shard);
-    end if;
-  end loop;
-  v_until := hwqueue.clock() + (
-    select case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end
-    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
-  -- check_at may only trail expires_at: pull it back when the claim is shortened
-  update hwqueue.claim c set expires_at = v_until, check_at = least(c.check_at, v_until)
-  where c.shard_id = p_shard and c.lease_id = p_lease;
-  return v_until;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-  if p_expr ? 'away' then
-    return case when p_fact ->> 'value' is null then case when p_expr ->> 'unknown' = 'fail' then 'anti_affinity_conflict' end
-                when (p_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end;
-  elsif p_fact ->> 'value' is null then
-    return case when p_expr ->> 'unknown' is distinct from 'pass' then 'required_affinity_unsatisfiable' end;
-  end if;
-  -- a lease may start the group that it requires to be with
-  return case when (p_fact ->> 'here')::bigint <= 0 and not ((p_fact -> 'self')::boolean and not (p_fact -> 'elsewhere')::boolean)
-              then 'required_affinity_unsatisfiable' end;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform hwqueue.end_waiting(p_leases, 'failed', null, p_now, p_shard);
-  perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
-  return cardinality(p_leases);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE sql SECURITY DEFINER
@@ -4546,580 +1115,75 @@ CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, 
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
-    'retry_at', case when p_retry_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-                    else p_retry_at::text end), p_shard)
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_index int := (p_predicate ->> 'term')::int;
-  v_spec jsonb := p_class.terms #> array[v_index::text, 'spec'];
-  v_fact jsonb := p_facts -> v_index;
-  v_domain text := coalesce((select t.domain from hwqueue.term t
-                             where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
-                            hwqueue.term_domain(v_spec, p_shard));
-  v_holders jsonb;
-  v_place text := case when v_fact ->> 'value' is not null then hwqueue.place_words(v_domain, v_fact ->> 'value', p_shard) end;
-begin
-  if p_stage = 'free' then
-    v_holders := hwqueue.room_holders(p_node.node_id, p_now, p_shard);
-  elsif p_stage = 'away' and p_predicate is null then
-    v_domain := p_kept_out;
-    v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack, p_node.labels), p_shard);
-    v_holders := hwqueue.away_holders(p_class, p_lease, p_kept_out, p_node, p_now, p_shard);
-  elsif p_stage = 'spread' or p_stage = 'away' and p_predicate ? 'away' then
-    v_holders := hwqueue.term_holders(v_spec, v_domain, p_node, p_now, p_shard);
-  end if;
-  return jsonb_strip_nulls(jsonb_build_object(
-    'wanted', hwqueue.blocker_words(p_stage, p_code, p_predicate, p_lacks, p_class),
-    'has', hwqueue.node_has(p_stage, p_predicate, p_lacks, v_fact, v_domain, p_class, p_node, p_load, p_now),
-    'place', v_place, 'holders', nullif(v_holders, '[]')));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_predicate jsonb;
-  v_message text := p_message;
-begin
-  if p_lacks is not null then
-    v_predicate := jsonb_build_object('resources', hwqueue.needs_of(p_class, p_lacks, p_node));
-    v_message := hwqueue.lacking(p_lacks, p_class, hwqueue.node_headroom(p_node, p_load));
-    v_message := case
-      when p_code = 'nodes_support_but_contended' then format('the node honours the class, but running leases have its %s', v_message)
-      else format('not enough %s: %s', v_message,
-                  case when p_permanent then 'the node never has as much' else 'in use by running leases' end) end;
-  elsif p_predicate is not null then
-    v_predicate := hwqueue.without_terms(p_predicate);
-  end if;
-  if p_code = 'trust_not_attested' then
-    v_message := hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id);
-  end if;
-  if v_message is null then
-    v_message := hwqueue.reason_message(p_code, v_predicate, p_node.labels);
-  end if;
-  return jsonb_build_object('stage', p_stage, 'code', p_code, 'permanent', p_permanent, 'message', v_message)
-    || case when v_predicate is null then '{}' else jsonb_build_object('predicate', v_predicate) end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate', (p_failure ->> 'lacks')::int, p_class)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_waiting bigint[] := '{}';
-  v_class_id bigint;
-  v_class hwqueue.placement_class;
-  v_queue_id int;
-  v_front record;
-  v_head hwqueue.ready;
-  v_wait interval;
-begin
-  foreach v_class_id in array p_classes loop
-    select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
-    if v_class.queue_id is distinct from v_queue_id then  -- from its front on: what was claimed before is in the index till a vacuum
-      v_queue_id := v_class.queue_id;
-      v_front := hwqueue.queue_front(v_queue_id, p_shard);
-    end if;
-    select r.* into v_head from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = v_class_id
-      and (r.tier, r.rank, r.position) >= (v_front.tier, v_front.rank, v_front.position)
-    order by r.tier, r.rank, r.position limit 1;
-    if found then
-      v_wait := (hwqueue.waits_for(v_class, p_node, v_head.eligible_at, false, p_now, p_shard)).wait;
-      if v_head.eligible_at + v_wait > p_now and (
-          hwqueue.patient_rank(v_class_id, v_head.tier, v_head.rank, p_now - v_wait, p_now, p_shard)).lease_id is null then
-        v_waiting := v_waiting || v_class_id;
-      end if;
-    end if;
-  end loop;
-  return v_waiting;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval DEFAULT NULL::interval, p_target uuid DEFAULT NULL::uuid) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  -- before the look: whoever finds a class has an id that prune_classes waits for
-  v_xid xid8 := pg_current_xact_id();
-  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target);
-  v_class_id bigint;
-  v_class hwqueue.placement_class;
-begin
-  select c.class_id into v_class_id from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
-  if v_class_id is null then
-    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target,
-                                   hwqueue.service_away_from(p_service, p_shard), p_shard);
-    insert into hwqueue.placement_class as c (
-      shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation, gpu_exclusivity, tolerate, trusts, spread, terms,
-      away_from, patience, target, cost, created_xid, created_at)
-    values (
-      p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
-      v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate, v_class.trusts,
-      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_class.cost, v_xid, hwqueue.clock())
-    returning c.class_id into v_class_id;
-  elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
-    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id for key share;
-  end if;
-  return v_class_id;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
-begin
-  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, greatest(20000, 40 * cardinality(p_class_ids)), p_now, p_shard) f);
-  registered := v_look.registered;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_left_out text[] := hwqueue.left_out_labels(p_node.labels, p_shard);
-  v_node hwqueue.node := p_node;
-begin
-  if v_left_out = '{}' then
-    return null;
-  end if;
-  v_node.labels := p_node.labels - v_left_out;
-  return hwqueue.write_profile(
-    v_node, sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8')), v_left_out, p_now, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_lease(p_lease uuid, p_shard integer) RETURNS hwqueue.lease
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_lease hwqueue.lease;
-begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  if not found or hwqueue.my_tenants() is not null and not hwqueue.is_own_lease(p_lease, hwqueue.my_tenants(), p_shard) then
-    perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')),
-      jsonb_build_object('lease_id', p_lease), 'check the id; finished leases go once their queue''s retention is over');
-  end if;
-  return v_lease;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return hwqueue.write_profile(p_node, hwqueue.profile_digest(p_node), '{}', p_now, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_queue hwqueue.queue;
-begin
-  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null;
-  if not found then
-    perform hwqueue.refuse('QHQ01', format('queue %s does not exist', coalesce(to_json(left(p_queue, 100))::text, 'null')),
-      jsonb_build_object('queue', left(p_queue, 100), 'shard_id', p_shard),
-      'create it first: select hwqueue.create_queue(p_queue => ''...''), or hwqueue queue create');
-  end if;
-  return v_queue;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_queue_id int;
-  v_node_id uuid;
-  v_attempt smallint;
-  v_claimed_at timestamptz;
-  v_assignment jsonb;
-  v_counted jsonb;
-  v_eligible_at timestamptz;
-begin
-  delete from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
-    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and (p_holds or c.xmax = '0' or hwqueue.is_let_go(c.xmax))
-  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.counted, c.eligible_at
-  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_counted, v_eligible_at;
-  if not found then
-    return false;
-  end if;
-  if v_assignment is not null then
-    perform hwqueue.give_back(v_node_id, v_assignment, p_shard);
-  end if;
-  if v_counted is not null then
-    v_counted := hwqueue.add_counts(v_counted, -1, p_shard);
-  end if;
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result,
-                               eligible_at)
-  values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt, 'completed',
-          case when v_eligible_at is null then p_result end, v_eligible_at);
-  if v_eligible_at is not null then
-    delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  end if;
-  return true;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) RETURNS integer[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_now timestamptz;
-  v_done int[];
-  v_gone uuid[];
-begin
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
-  v_now := hwqueue.clock();
-  with ended as (
-    delete from hwqueue.claim c using hwqueue.batch_items(p_leases, p_tokens, p_shard) i
-    where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
-      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null and c.counted is null
-      and (c.xmax = '0' or hwqueue.is_let_go(c.xmax))
-    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at, c.eligible_at
-  ), noted as (
-    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state,
-                                 eligible_at)
-    select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt, 'completed', e.eligible_at
-    from ended e
-  )
-  select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null)
-  into v_done, v_gone from ended e;
-  if v_gone is not null then
-    delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_gone);
-  end if;
-  return v_done;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_same boolean := p_from_tier is not null and p_from_tier = p_to_tier;
-begin
-  if p_from_tier is not null then
-    select r.tier, r.rank, r.position into tier, rank, "position"
-    from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_from_tier and r.rank > p_from_rank
-      and r.rank < case when v_same then p_to_rank else 9223372036854775807 end
-    order by r.rank, r.position limit 1;
-  end if;
-  if tier is null and not v_same then
-    select r.tier, r.rank, r.position into tier, rank, "position"
-    from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier > coalesce(p_from_tier, -1)
-      and r.tier < p_to_tier
-    order by r.tier, r.rank, r.position limit 1;
-    if tier is null then
-      select r.tier, r.rank, r.position into tier, rank, "position"
-      from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_to_tier and r.rank < p_to_rank
-      order by r.rank, r.position limit 1;
-    end if;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_stop(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$
-  select greatest(p_claimed_at, (t.value ->> 'since')::timestamptz) + make_interval(secs => coalesce(m.seconds, 0)), t.value - 'since'
-  from jsonb_array_elements(p_taints) t
-  cross join lateral (
-    select count(*) as tolerations, min((l.value ->> 'seconds')::bigint) as seconds
-    from jsonb_array_elements(p_tolerate) l where hwqueue.tolerates(l.value, t.value)) m
-  where t.value ->> 'effect' = 'no_execute' and (m.tolerations = 0 or m.seconds is not null)
-  order by 1, 2 limit 1
-$$;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0 else
-    14 + 3.5::double precision * least(p_gpu_count, 8) + 56 * (1 - coalesce(p_reach, 1))
-    + 14 * greatest(-1, least(0,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_memory_mib / greatest(p_room.memory_mib, 1)::double precision))
-    + case when p_gpu_milli = 0 then 0.35 else 0.35 * (1 - (
-        p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli) / 1000.0) end
-  end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) RETURNS bigint
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node));
-  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
-  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_need bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
-  v_gpus bigint;
-  v_cores bigint;
-  v_custom bigint;
-begin
-  if hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) <> 0 then
-    return 0;
-  end if;
-  if p_class.gpu_count > 0 and p_class.gpu_milli > 0 then
-    v_gpus := case when p_class.gpu_wanted <> '{}' then 1 else (select count(*) from unnest(v_room.gpu_free) f where f >= p_class.gpu_milli) end
-      * (1000 / p_class.gpu_milli);
-  elsif p_class.gpu_count > 0 then
-    v_gpus := case when p_class.gpu_wanted <> '{}' then 1
-                   when v_gpu = 'partition_exclusive' then v_room.gpu_parts_free / p_class.gpu_count
-                   else v_room.gpu_whole / p_class.gpu_count end;
-  end if;
-  if v_room.core_milli is not null then
-    v_cores := case
-      when v_cpu is null then v_room.core_milli / greatest(v_need, 1)
-      when v_cpu = 'whole_core' then 1000 * v_room.core_whole / v_need
-      else (select sum(1000 * n.cores / v_need) from (select count(*) as cores from unnest(p_node.core_numa) u(numa) group by u.numa) n) end;
-  end if;
-  v_custom := (select min((v_room.custom ->> c.key)::bigint / nullif(c.value::bigint, 0)) from jsonb_each(p_class.custom) c);
-  return least(v_room.cpu_milli / nullif(v_need, 0), v_room.memory_mib / nullif(p_class.memory_mib, 0), v_room.slots, v_gpus, v_cores, v_custom);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_attested text[] := hwqueue.attested_at(p_node, p_now);
-begin
-  select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
-         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
-  into classes, scores, checked
-  from (
-    select e.class_id, e.is_checked,
-           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now, p_shard)
-                else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
-                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0) end as score
-    from hwqueue.queue q
-    cross join lateral (
-      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
-      union all
-      select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
-             c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode), '{}'::text[],
-             hwqueue.must_be_checked(c, x.affinity, p_shard)
-      from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
-      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
-      cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
-      where c.queue_id = q.queue_id and not exists (  -- remembered by another session meanwhile
-        select from hwqueue.profile_eligibility o
-        where o.shard_id = p_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id and o.class_id = c.class_id)
-    ) e
-    left join lateral (  -- fenced: by its key, not all of them for each class
-      select s.share from hwqueue.class_fleet s
-      where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0 offset 0) r on true
-    where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
-      and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
-      -- to score these takes long
-      and (e.affinity is not null or (
-        select true from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id order by r.tier, r.rank, r.position limit 1))
-      and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room,
-                           e.cpu_isolation, e.gpu_exclusivity) = 0
-      and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
-  ) f;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when not p_class.terms @> '[{"spec": {"use": "soft"}}]'
-              then hwqueue.class_affinity(p_class, p_labels, p_rack, p_node, p_resources, null, p_taints) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, facts jsonb)
-    LANGUAGE sql STABLE
-    AS $$
-  with held as materialized (
-    select * from hwqueue.term_places(p_class, p_known, p_now, p_shard)
-  ), asked as materialized (
-    select (s.ordinality - 1)::int as index, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
-           (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' and s.value #> '{spec,all,0,lease}' is null as is_self,
-           s.value #>> '{spec,use}' = 'toward' and coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1), 0) > 0 as anywhere
-    from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
-  )
-  select n.node_id, jsonb_agg(jsonb_build_object('value', v.place, 'held', coalesce(h.held, 0), 'here', coalesce(h.here, 0),
-           'elsewhere', a.is_self and coalesce(h.here, 0) <= 0 and a.anywhere, 'self', a.is_self) order by a.index)
-  from hwqueue.node n
-  cross join asked a
-  cross join lateral (select hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place) v
-  left join held h on h.index = a.index and h.place = v.place
-  where n.shard_id = p_shard and n.deregistered_at is null
-  group by n.node_id
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(failure integer, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-begin
-  return query
-    -- most nodes are live and not cordoned, most classes and nodes know no isolation: one look finds others
-    with odd as materialized (
-      select n.node_id, n.cordoned_at is not null as is_cordoned,
-             not hwqueue.is_live(n, s, p_now) as is_silent, d.has_manner,
-             n.cpu_isolation, n.gpu_exclusivity, n.gpu_share_mode,
-             case when n.gpu_ids && p_class.gpu_wanted then n.gpu_ids else '{}' end as gpu_ids,
-             case when n.gpu_ids && p_class.gpu_wanted then n.gpu_parents else '{}' end as gpu_parents
-      from hwqueue.node n
-      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-      cross join lateral (
-        select p_class.cpu_isolation is not null or p_class.gpu_exclusivity is not null
-               or p_class.gpu_wanted <> '{}'
-               or n.gpu_share_mode <> 'fractional' as has_manner) d
-      where n.shard_id = p_shard and n.deregistered_at is null
-        and (n.cordoned_at is not null or d.has_manner or not hwqueue.is_live(n, s, p_now))
-    )
-    select (row_number() over (order by x.turn, x.part))::int, x.node_ids, x.stage, x.code, x.permanent,
-           x.message, x.predicate, x.lacks
-    from (
-      select 1 as turn, 1::bigint as part, array_agg(n.node_id) as node_ids, 'served' as stage,
-             'no_handler' as code, true as permanent,
-             hwqueue.unserving_words(u.predicate) as message, u.predicate, null::int as lacks
-      from hwqueue.unserving_nodes(p_class, p_shard) u
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = u.node_id
-      where n.deregistered_at is null
-      group by u.predicate
-      union all
-      select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
-      from hwqueue.unlike_labels(p_class, p_shard) f
-      union all
-      select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
-      from (
-        select p.taints, array_agg(n.node_id) as node_ids
-        from hwqueue.profile p
-        join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id
-        where p.shard_id = p_shard and p.taints <> '[]' and n.deregistered_at is null
-        group by p.taints) g
-      cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate))
-        with ordinality t
-      union all
-      -- a class that names a device is judged by its nodes, after what they are named for
-      select case when p_class.gpu_wanted = '{}' then 4 else 8 end, c.ordinality, g.node_ids, 'isolation',
-             c.code, true, c.message, c.predicate, null
-      from (
-        select o.cpu_isolation, o.gpu_exclusivity, o.gpu_share_mode, o.gpu_ids, o.gpu_parents,
-               array_agg(o.node_id) as node_ids
-        from odd o
-        where o.has_manner
-        group by 1, 2, 3, 4, 5) g
-      cross join lateral hwqueue.isolation_conflicts(
-        p_class, g.cpu_isolation, g.gpu_exclusivity, g.gpu_share_mode, g.gpu_ids, g.gpu_parents)
-        with ordinality c
-      union all
-      select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
-      from hwqueue.unlike_others(p_class, p_known, p_now, p_shard) f
-      union all
-      select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
-      from hwqueue.too_small_or_full(p_class, p_shard) f
-      union all
-      select 10, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
-      from odd o where o.is_cordoned having count(*) > 0
-      union all
-      select 11, 1, array_agg(o.node_id), 'live', 'node_not_live', false, null, null, null
-      from odd o where o.is_silent having count(*) > 0
-    ) x;
-end
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, score double precision)
     LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $_$
-declare
-  v_sight record := hwqueue.expr_sight(p_class.preferred);
-  v_prefers_others boolean := p_class.terms @> '[{"spec": {"use": "soft"}}]';
-  v_prefers_spread boolean := p_class.spread @? 'strict $[*] ? (exists(@.when) || exists(@.targets))';
-begin
-  return query
-    with facts as materialized (
-      select t.node_id, t.facts from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t
-      where v_prefers_others or v_prefers_spread
-    ), liked as materialized (
-      select m.node_id, g.affinity
-      from (
-        select array_agg(n.node_id) as node_ids, x.facts, hwqueue.class_affinity(
-                 p_class, hwqueue.labels_seen(n.labels, v_sight.keys), x.rack, x.own, x.resources, x.facts,
-                   x.taints) as affinity
-        from hwqueue.node n
-        left join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-          and p.taints @> '[{"effect": "prefer_no_schedule"}]'
-        left join facts t on v_prefers_others and t.node_id = n.node_id
-        cross join lateral (
-          select coalesce(t.facts, '[]') as facts, coalesce(p.taints, '[]') as taints,
-                 case when v_sight.sees_rack then n.rack end as rack,
-                 v_sight.trusts <> '{}' or n.node_id = any (v_sight.ids) or (n.resources || n.gpu_ids)
-                   && v_sight.ids as is_named) i
-        cross join lateral (
-          select i.*, case when i.is_named then n.node_id end as own,
-                 case when i.is_named then n.resources || n.gpu_ids else '{}' end as resources) x
-        where n.shard_id = p_shard and n.deregistered_at is null
-          and (p_class.preferred <> '[]' or p.profile_id is not null)
-        group by x.facts, x.taints, x.rack, x.own, x.resources, hwqueue.labels_seen(n.labels, v_sight.keys)) g
-      cross join lateral unnest(g.node_ids) m(node_id)
-    ), around as materialized (
-      select m.node_id, s.spread
-      from (select f.facts, array_agg(f.node_id) as node_ids from facts f
-            where v_prefers_spread group by f.facts) g
-      cross join lateral (
-        select hwqueue.spread_score(p_class, g.facts, p_known -> 'terms', p_known -> 'spread', p_now,
-            p_shard) as spread offset 0) s
-      cross join lateral unnest(g.node_ids) m(node_id)
-    )
-    select r.node_id, hwqueue.lease_score(
-             p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread, coalesce(l.affinity, 0),
-             case when r.room is null then 0
-                  else hwqueue.fit_score(r.cpu_milli, p_class.memory_mib, p_class.gpu_count,
-                      p_class.gpu_milli, p_reach, r.room) end,
-             coalesce(a.spread, 0))
-    from (
-      select n.node_id,
-             hwqueue.cpu_needed(p_class.cpu_milli,
-                 hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation)) as cpu_milli,
-             -- without GPUs on either side the fit is 0
-             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}' then hwqueue.node_headroom(n, coalesce(
-               u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) end as room
-      from hwqueue.node n
-      left join hwqueue.newest_loads(p_shard) u on p_class.gpu_count > 0 and u.node_id = n.node_id
-      where n.shard_id = p_shard and n.deregistered_at is null
-      offset 0) r
-    left join liked l on l.node_id = r.node_id
-    left join around a on a.node_id = r.node_id;
-end
-$_$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE TABLE hwqueue.profile (
     shard_id integer NOT NULL,
@@ -5157,26 +1221,10 @@ COMMENT ON COLUMN hwqueue.profile.judged_as IS 'the profile that is judged for t
 COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes of the profiles which are judged as this one have besides; no class that mentions one suits it';
 
 CREATE FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_unseen xid8[] := hwqueue.still_unseen(p_profile.classes_unseen, p_shard);
-begin
-  update hwqueue.profile p set classes_unseen = v_unseen where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  update hwqueue.profile_queue s set classes_unseen = v_unseen where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node;
-  update hwqueue.node_state s set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, pinned_queues = '{}',
-                                  moved_xid = pg_current_xact_id()
-  where s.shard_id = p_shard and s.node_id = p_node;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.profile_queue (
     shard_id integer NOT NULL,
@@ -5207,486 +1255,86 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
 CREATE FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_classes bigint[] := p_eligible.classes;
-begin
-  if p_is_judged is not true and (not p_eligible.is_even
-     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
-    return '{}';
-  end if;
-  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
-    v_classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
-  end if;
-  -- of a longer list, which is not complete, the rest would look complete
-  if p_without <> '{}' and cardinality(v_classes) <= 200 then
-    v_classes := array(select c from unnest(v_classes) c where c <> all (p_without));
-  end if;
-  return v_classes;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
-  v_is_mark boolean := coalesce(p_front.is_front, false) and not p_is_tried;
-  v_from bigint := p_front.position;
-  v_front record;
-  v_seen record;
-begin
-  places := '{}';
-  positions := '{}';
-  tier := p_front.tier;
-  rank := p_front.rank;
-  for v_turn in 1 .. 2 loop
-    if v_turn = 2 or not v_is_mark then
-      v_front := hwqueue.queue_front(p_eligible.queue_id, p_shard, v_turn = 1 and not p_is_tried);
-      exit when v_front.tier is null
-        or v_turn = 2 and (v_front.tier, v_front.rank, v_front.position) = (tier, rank, v_from);
-      tier := v_front.tier;
-      rank := v_front.rank;
-      v_from := v_front.position;
-      v_is_mark := v_front.is_mark;
-    end if;
-    if p_eligible.checked = '{}' then
-      places := hwqueue.lock_stretch(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
-                                     p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
-    else
-      -- what is left out stands in front: of a few others the heads alone
-      if p_without = '{}' or cardinality(p_eligible.classes) > 8 then
-        v_seen := hwqueue.stretch_entries(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window, v_depth,
-                                          p_now, p_shard);
-        positions := v_seen.positions;
-      end if;
-      -- others stand there: whatever there is of these
-      if positions = '{}' and cardinality(p_eligible.classes) <= 64 then
-        v_seen := hwqueue.head_entries(p_eligible, tier, rank, v_from, v_depth, p_now, p_shard);
-        tier := v_seen.tier;
-        rank := v_seen.rank;
-        positions := coalesce(v_seen.positions, '{}');
-      end if;
-    end if;
-    -- the mark may lag behind; of a few classes that makes no difference
-    exit when places <> '{}' or positions <> '{}' or not v_is_mark or cardinality(p_eligible.classes) <= 64;
-  end loop;
-  if positions <> '{}' then
-    classes := v_seen.classes;
-    checked := v_seen.checked;
-    head := v_seen.head;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return (
-    select bool_and(w.seen = p_window)
-    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank, position)
-    cross join lateral (
-      select count(*) as seen from (
-        select from hwqueue.ready r
-        where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = q.tier and r.rank = q.rank
-          and r.position between q.position and q.position + 4095
-        order by r.position limit p_window) e) w);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
-    SET enable_nestloop TO 'off'
-    AS $$
-declare
-  v_seen_to bigint;
-begin
-  with seen as not materialized (  -- of one queue it is read once
-    select q.queue_id, w.tier, w.rank, w.position, w.class_id, w.deadline
-    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank, position)
-    cross join lateral (
-      select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = q.queue_id and (r.tier, r.rank, r.position) >= (q.tier, q.rank, q.position)
-      order by r.tier, r.rank, r.position limit p_window
-    ) w
-  )
-  select l.tier, l.rank, l.score, l.positions, l.classes, case when cardinality(p_from.queue_ids) > 1 then (
-           select min(o.seen_to) from (
-             select case when bool_or((s.tier, s.rank) > (l.tier, l.rank)) then 9223372036854775807
-                         else coalesce(max(s.position) filter (where (s.tier, s.rank) = (l.tier, l.rank)), -1) end as seen_to
-             from seen s group by s.queue_id having count(*) = p_window) o) end
-  into tier, rank, score, positions, classes, v_seen_to
-  from (
-    select s.tier, s.rank, k.score, array_agg(s.position order by s.position) as positions, array_agg(s.class_id order by s.position) as classes
-    from seen s
-    join unnest(p_classes, p_scores) k(class_id, score) on k.class_id = s.class_id
-    where s.deadline is null or s.deadline > p_now
-    group by s.tier, s.rank, k.score order by s.tier, s.rank, k.score desc limit 1) l;
-  takes := case when v_seen_to is not null then greatest(1, (select count(*) from unnest(positions) p where p <= v_seen_to)) end;
-end
-$$;
+    SET enable_nestloop TO 'off';
 
 CREATE FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return coalesce((
-    select w.version < w.stands_until from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1), false);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.gate_of(p_place text) RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select (hashtextextended(p_place, 0) & 16383)::int $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT is_plain boolean) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_term hwqueue.touched_term;
-  v_gate int;
-  v_own int := 0;
-begin
-  alone := '{}';
-  shared := '{}';
-  is_plain := not p_joins;
-  foreach v_term in array p_touched loop
-    is_plain := is_plain and v_term.is_plain and (not v_term.decides or v_term.use in ('away', 'cap', 'soft') and v_term.place <> '');
-    v_own := v_own + v_term.decides::int;
-    if v_term.use in ('away', 'apart', 'cap', 'skew') and v_term.domain <> 'node' and v_term.place <> ''
-       or v_term.use = 'toward' and v_term.counts and p_joins then
-      v_gate := hwqueue.gate_of(v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end);
-      if v_term.decides and (p_starts or v_term.use <> 'toward') then
-        alone := case when v_gate = any (alone) then alone else alone || v_gate end;
-      else
-        shared := case when v_gate = any (shared) then shared else shared || v_gate end;
-      end if;
-    end if;
-  end loop;
-  is_plain := is_plain and v_own = p_terms;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  perform hwqueue.find_lease(p_lease, p_shard);
-  return query
-    select l.lease_id, l.shard_id, q.name, l.task_name, hwqueue.lease_state(l.lease_id, l.shard_id), l.priority, c.tenant, c.service_id,
-           c.labels, c.placement, l.params, l.headers, coalesce(r.attempt, o.attempt, l.attempt_count), coalesce(l.max_attempts, q.max_attempts),
-           l.available_at, l.deadline, l.created_at, coalesce(r.claimed_at, o.claimed_at, l.claimed_at),
-           o.finished_at, r.expires_at, coalesce(r.node_id, o.node_id, l.node_id),
-           nullif(coalesce(r.claim_token, o.claim_token, l.claim_token), 0), r.assignment, o.result, o.error,
-           coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id', a.node_id,
-                       'outcome', a.outcome, 'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error', a.error) order by a.claim_token)
-                     from hwqueue.attempt a where a.shard_id = l.shard_id and a.lease_id = l.lease_id), '[]'),
-           l.idempotency_key, r.stop_reason, l.wire
-    from hwqueue.lease l
-    join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
-    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
-    left join hwqueue.claim r on r.shard_id = l.shard_id and r.lease_id = l.lease_id
-    left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
-    where l.shard_id = p_shard and l.lease_id = p_lease;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_load hwqueue.node_load;
-begin
-  if p_assignment is null then
-    return;
-  end if;
-  v_load := hwqueue.read_load(p_node, p_shard);
-  v_load.claim_count := v_load.claim_count - 1;
-  v_load.cpu_used := v_load.cpu_used - coalesce((p_assignment ->> 'cpu_milli')::bigint, 0);
-  v_load.memory_used := v_load.memory_used - coalesce((p_assignment ->> 'memory_mib')::bigint, 0);
-  if p_assignment ? 'gpus' then
-    v_load.gpu_used := array(
-      select u.used - case when p_assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', n.gpu_ids[u.ordinality]))
-                           then (p_assignment ->> 'gpu_milli')::int else 0 end
-      from hwqueue.node n, unnest(v_load.gpu_used) with ordinality u(used, ordinality)
-      where n.shard_id = p_shard and n.node_id = p_node
-      order by u.ordinality);
-  end if;
-  if p_assignment ?| array['cores', 'unpinned'] then
-    v_load.core_used := array(
-      select u.used - coalesce(c.milli, 0) - case when p_assignment ? 'unpinned' then 1 else 0 end
-      from hwqueue.node n
-      cross join lateral unnest(v_load.core_used, n.core_ids) with ordinality u(used, core, ordinality)
-      left join hwqueue.cores_of(p_assignment) c on c.core = u.core
-      where n.shard_id = p_shard and n.node_id = p_node
-      order by u.ordinality);
-  end if;
-  if p_assignment ? 'custom' then
-    v_load.custom_used := hwqueue.add_amounts(v_load.custom_used, p_assignment -> 'custom', -1);
-  end if;
-  perform hwqueue.write_load(v_load);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.give_target(p_lease uuid, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_lease hwqueue.lease;
-  v_place tid;
-  v_class_id bigint;
-begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  v_class_id := hwqueue.target_class(v_lease.class_id, p_lease, p_shard);
-  if v_class_id is null or v_class_id = v_lease.class_id or (hwqueue.lease_end(p_lease, p_shard)).state is not null then
-    return true;
-  end if;
-  -- the one update that entries ever see: who locks one looks at its class again
-  select r.ctid into v_place from hwqueue.ready r
-  where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
-    and r.position = v_lease.position and r.lease_id = p_lease for update skip locked;
-  if found then
-    update hwqueue.ready r set class_id = v_class_id where r.ctid = v_place;
-    perform hwqueue.wake_due(array[v_class_id], p_shard);
-  else
-    select s.ctid into v_place from hwqueue.scheduled s
-    where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
-    for update skip locked;
-    if found then
-      update hwqueue.scheduled s set class_id = v_class_id where s.ctid = v_place;
-      -- no candidate before the lease is due (wake_due)
-      update hwqueue.placement_class c set waits = true
-      where c.shard_id = p_shard and c.class_id = v_class_id and c.created_xid = pg_current_xact_id();
-    else
-      perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update skip locked;
-      if not found then
-        return false;
-      end if;
-    end if;
-  end if;
-  update hwqueue.lease l set class_id = v_class_id where l.shard_id = p_shard and l.lease_id = p_lease;
-  return true;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.give_up() RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  raise exception 'not this one' using errcode = 'HWX01', hint = 'caught by the caller';
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.gone_leases(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_wanted jsonb := jsonb_build_array(jsonb_build_object('t', p_term_id, 'n', 1));
-begin
-  return (
-    select coalesce(jsonb_object_agg(g.place, g.leases), '{}')
-    from (
-      select d.value ->> 'd' as place, count(distinct l.lease_id) as leases
-      from (
-        select c.lease_id, c.counted from hwqueue.claim c
-        where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
-        union all
-        select c.lease_id, c.counted from hwqueue.claim c
-        where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now
-          and c.counted @> v_wanted
-        union all
-        select c.lease_id, c.counted from hwqueue.claim c
-        where c.shard_id = p_shard and c.node_id = any (p_dead) and c.counted @> v_wanted
-      ) l
-      cross join lateral jsonb_array_elements(l.counted) d
-      where (d.value -> 't')::bigint = p_term_id
-      group by 1
-    ) g);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select nullif(coalesce(p_asked, case when p_share_mode = 'exclusive' then 'device_exclusive' end), 'shared') $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select p_gpu_count * case when p_gpu_milli > 0 then p_gpu_milli else 1000 end
-         / greatest(p_room.gpu_total, 1)::double precision
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return query
-    with taken as (
-      delete from hwqueue.ready r where r.ctid = any (p_places) returning r.*
-    ), detail as materialized (
-      select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position, (p_generation << 40) + t.claim_count + 1 as claim_token,
-             (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
-             coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout,
-             case when q.retain_completed = '0' and l.idempotency_key is null then greatest(l.available_at, l.created_at) end as eligible_at
-      from taken t
-      -- fences (offset 0): by key, lease for lease. How many are taken is in no statistics, and the planner might read all leases there are
-      cross join lateral (
-        select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = t.lease_id offset 0) l
-      cross join lateral (
-        select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
-    ), granted as (
-      insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                                 claimed_at, expires_at, check_at, login, eligible_at)
-      select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt, d.claim_timeout,
-             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login,
-             d.eligible_at
-      from detail d
-    )
-    select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers, p_now + d.claim_timeout
-    from detail d order by d.tier, d.rank, d.position;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.grown_labels(p_labels jsonb, p_shard integer) RETURNS text[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return array(
-    select l.key from jsonb_each(p_labels) l
-    where not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
-      and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_state hwqueue.node_state;
-  v_node hwqueue.node;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  if not exists (select from pg_catalog.pg_roles r where r.rolname = p_login) then
-    perform hwqueue.refuse('QHA01',
-      format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),
-      jsonb_build_object('field', 'p_login'), 'name the login of the node''s worker, or a role that its logins have');
-  end if;
-  perform hwqueue.await_node(p_node, p_shard);
-  v_state := hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
-  if v_state.login is not distinct from p_login then
-    return;
-  end if;
-  perform hwqueue.lock_claims(p_node, p_shard), hwqueue.set_login(p_node, p_login, p_shard);
-  perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s', v_node.name, to_json(p_login)), p_shard,
-    jsonb_build_object('from', v_state.login, 'to', p_login), p_node => p_node);
-  perform hwqueue.suspend_attestations(v_node, true, format('it was handed over to login %s', to_json(p_login)),
-    hwqueue.clock(), p_shard);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.has_ended(p_xid xid8) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$ select pg_visible_in_snapshot(p_xid, pg_current_snapshot()) and p_xid is distinct from pg_current_xact_id_if_assigned() $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents)) $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.has_login(p_login text) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return exists (select from pg_catalog.pg_roles r where r.rolname = session_user and r.rolsuper)
-      or exists (select from pg_catalog.pg_roles r where r.rolname = p_login and pg_has_role(session_user, r.oid, 'member'));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid >= p_next_xid)
-      or exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (p_unseen));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return (select c.class_id from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.created_xid >= p_seen order by c.created_xid limit 1) is not null
-      or (select x.class_id from unnest(p_unseen) u(xid)
-          cross join lateral (
-            select c.class_id from hwqueue.placement_class c
-            where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid order by c.created_xid limit 1) x
-          limit 1) is not null;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.has_waiting(p_class_id bigint, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return exists (
-    select 1 from hwqueue.ready r
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
-    where r.shard_id = p_shard and r.class_id = p_class_id and q.dropped_at is null);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_leases uuid[];
-  v_times timestamptz[];
-begin
-  select e.tier, e.rank, array_agg(e.position order by e.position), array_agg(e.class_id order by e.position),
-         coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
-         array_agg(e.lease_id order by e.position), array_agg(e.eligible_at order by e.position)
-  into tier, rank, positions, classes, checked, v_leases, v_times
-  from (
-    select h.tier, h.rank, h.position, k.class_id, h.lease_id, h.eligible_at
-    from unnest(p_eligible.classes) k(class_id)
-    left join lateral (
-      select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-      where m.shard_id = p_shard and m.queue_id = p_eligible.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w on true
-    cross join lateral (
-      select p_from_tier as tier, p_from_rank as rank, greatest(p_from_position, w.positions[1]) as position
-      where w.tiers is null or w.tiers = array[p_from_tier] and w.ranks = array[p_from_rank]
-      union all
-      select f.tier, f.rank, f.position
-      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, p_from_tier, p_from_rank, p_from_position, p_shard) f
-      where w.tiers <> array[p_from_tier] or w.ranks <> array[p_from_rank]) s
-    cross join lateral (
-      select x.tier, x.rank, x.position, x.lease_id, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
-        and (x.tier, x.rank, x.position) >= (s.tier, s.rank, s.position)
-      order by x.tier, x.rank, x.position limit p_limit
-    ) h
-    order by h.tier, h.rank, h.position limit p_limit) e
-  group by e.tier, e.rank order by e.tier, e.rank limit 1;
-  head.lease_id := v_leases[1];
-  head.eligible_at := v_times[1];
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5696,897 +1344,190 @@ CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jso
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_leases uuid[];
-  v_tokens bigint[];
-  v_same boolean := coalesce(p_claims, '[]') = '[]';
-  v_now timestamptz;
-  v_held uuid[];
-begin
-  perform hwqueue.require_read_committed();
-  if not v_same then
-    perform hwqueue.check_numbers(p_claims, 'p_claims');
-    begin
-      select array_agg(b.lease_id), array_agg(b.claim_token), jsonb_agg(b) = p_claims and min(b.claim_token) >= 0
-      into v_leases, v_tokens, v_same
-      from (select r.lease_id, r.claim_token::bigint from jsonb_to_recordset(p_claims) r(lease_id uuid, claim_token numeric)) b;
-    exception when data_exception then
-      v_same := false;
-    end;
-  end if;
-  if v_same is not true or p_extend is not null then  -- what reads back as it was written needs no closer look
-    perform hwqueue.check_heartbeat(p_claims, p_extend);
-  end if;
-  v_now := hwqueue.clock();
-  update hwqueue.node_state s
-  set seen_at = v_now, classes_unseen = hwqueue.still_unseen(s.classes_unseen, p_shard),
-      moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid else pg_current_xact_id() end
-  where s.shard_id = p_shard and s.node_id = (
-    select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
-    where o.shard_id = p_shard and o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null
-      and hwqueue.is_own(o.login)
-    for no key update of o skip locked);
-  if not found then
-    perform hwqueue.check_epoch(p_node, p_epoch, p_shard);
-  end if;
-  if v_leases is null then
-    return;
-  end if;
-  v_held := array(
-    select c.lease_id from unnest(v_leases, v_tokens) b(lease_id, claim_token)
-    join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token
-    where c.node_id = p_node for update of c skip locked);
-  return query
-    update hwqueue.claim c
-    set expires_at = greatest(c.expires_at, v_now + case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout)
-                                                         else coalesce(p_extend, c.claim_timeout) end)
-    where c.shard_id = p_shard and c.lease_id = any (v_held)
-    returning c.lease_id, case when c.stop_requested_at <= v_now then c.stop_reason else 'ok' end, c.expires_at, p_shard, c.claim_token;
-  if cardinality(v_held) < cardinality(v_leases) then
-    return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, v_now, p_shard);
-  end if;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
-    LANGUAGE sql STABLE
-    AS $$
-  select distinct b.lease_id,
-         case when c.stop_requested_at <= p_now then c.stop_reason
-              when c.lease_id is not null then 'ok'
-              when hwqueue.lease_state(b.lease_id, p_shard) = 'cancelled' then 'cancelled' else 'lost' end,
-         c.expires_at, p_shard, b.claim_token
-  from unnest(p_leases, p_tokens) b(lease_id, claim_token)
-  left join hwqueue.claim c
-    on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token and c.node_id = p_node
-  where c.lease_id is null or c.lease_id <> all (p_held)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select nullif(
-    coalesce((select jsonb_object_agg(e.key, e.value) from jsonb_each(p_assignment) e
-              where e.key in ('cpu_isolation', 'cores', 'core_milli', 'numa', 'cpus', 'unpinned', 'gpu_exclusivity')), '{}')
-    || case when p_node.core_ids <> '{}' and (p_assignment ? 'cores') is distinct from true then '{"unpinned": true}'::jsonb else '{}' end, '{}')
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) RETURNS uuid[]
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return array(
-    select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.lease_id = any (p_leases)
-      and c.xmax <> '0' and not hwqueue.is_let_go(c.xmax));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select jsonb_build_object('action', a.action, 'words', case a.action
-    when 'revive' then format('%s but for being silent: start the worker of %s', m.nodes, a.samples)
-    when 'uncordon' then format('%s but for being cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
-    when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
-    when 'serve' then format(case when p_sole #> '{predicate,queue}' is not null then '%s but for %s: hwqueue worker run --queue %s'
-                                  else '%s but for %s: add it to the app of their workers' end, m.nodes, a.words, p_sole #>> '{predicate,queue}')
-    when 'attest' then format('%s but for not being %s: hwqueue node attest, or node confirm if that is suspended', m.nodes, a.words)
-    when 'resize' then format('%s but for being smaller than %s: ask for less', m.nodes, a.words)
-    when 'isolate' then format('%s but for not offering %s: let them, or ask for less', m.nodes, a.words)
-    else format('%s but for %s: relax it', m.nodes, a.words) end)
-  from (
-    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'served' then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
-             when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
-           hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
-           hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
-  ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match') as nodes) m
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.histogram_bounds() RETURNS double precision[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select array[0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400]::double precision[] $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.histogram_of(p_seconds double precision[]) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  with placed as materialized (
-    -- of the negatives: width_bucket takes a bound for the first of the next bucket
-    select 14 - width_bucket(-t.seconds, array[-86400, -14400, -3600, -900, -300, -60, -30, -10, -5, -1, -0.5, -0.1, -0.05, -0.01]) as bucket
-    from unnest(p_seconds) t(seconds)
-  )
-  select array(
-    select (select count(*) from placed p where p.bucket = b.bucket) from generate_series(0, 14) b(bucket) order by b.bucket)
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when r.bucket = 15 then 86400 else r.above + (r.bound - r.above) * (r.wanted - r.before) / r.count end
-  from (
-    select c.bucket, c.count, hwqueue.histogram_bounds() as bounds, coalesce((hwqueue.histogram_bounds())[c.bucket - 1], 0) as above,
-           (hwqueue.histogram_bounds())[c.bucket] as bound, sum(c.count) over (order by c.bucket) as until,
-           sum(c.count) over (order by c.bucket) - c.count as before, p_part * sum(c.count) over () as wanted
-    from unnest(p_counts) with ordinality c(count, bucket)
-  ) r
-  where r.count > 0 and r.until >= r.wanted
-  order by r.bucket limit 1
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('lease_id', c.lease_id, 'task', k.task_name, 'queue', q.name, 'service_id', k.service_id,
-           'node', n.name, 'since', c.claimed_at, 'expires_at', c.expires_at, 'stopping', nullif(c.stop_requested_at <= p_now is true, false),
-           'holds', case when p_amounts then hwqueue.resource_words(jsonb_strip_nulls(jsonb_build_object(
-             'cpu_milli', c.assignment -> 'cpu_milli', 'memory_mib', c.assignment -> 'memory_mib',
-             'gpu_milli', (c.assignment ->> 'gpu_milli')::int * jsonb_array_length(c.assignment -> 'gpus')))
-             || coalesce(c.assignment -> 'custom', '{}')) end)) order by c.claimed_at, c.lease_id), '[]')
-  from hwqueue.claim c
-  join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-  join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-  where c.shard_id = p_shard and c.lease_id = any (p_leases)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) RETURNS uuid
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$
-  select overlay('00000000-0000-7000-8000-000000000000'
-    placing overlay(lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') placing '-' from 9 for 0) from 1 for 13)::uuid
-$$;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  -- in the order of the table's columns
-  select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0,
-      array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
-             array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(room hwqueue.headroom, mask bit varying)
-    LANGUAGE sql STABLE
-    AS $$
-  with node as materialized (
-    select n.number, n.node from hwqueue.numbered_nodes(p_now, p_shard) n
-  )
-  select hwqueue.node_headroom(n.node, hwqueue.idle_load(n.node)), k.mask
-  from (
-    select min(x.number) as number, bit_or(set_bit(p_none, x.number, 1)) as mask
-    from node x
-    group by (x.node).cpu_milli, (x.node).memory_mib, (x.node).slots, (x.node).custom, cardinality((x.node).gpu_ids),
-             cardinality(array_remove((x.node).gpu_parents, null)), (x.node).core_numa
-  ) k
-  join node n on n.number = k.number
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_nodes jsonb := case when jsonb_typeof(p_nodes) = 'object' then jsonb_build_array(p_nodes) else p_nodes end;
-  v_spec jsonb;
-begin
-  if jsonb_typeof(v_nodes) is distinct from 'array' or jsonb_array_length(v_nodes) not between 1 and 100 then
-    perform hwqueue.refuse('QHA01', 'p_nodes must be a node''s specification or a list of 1 to 100', jsonb_build_object('field', 'p_nodes'),
-      'for example {"labels": {"gpu": true}, "capacity": {"cpu_milli": 64000}, "count": 3}');
-  end if;
-  for v_spec in select n.value from jsonb_array_elements(v_nodes) n loop
-    how_many := case when jsonb_typeof(v_spec) = 'object' then coalesce(hwqueue.json_integer(v_spec -> 'count', 'spec.count', 1, 1000000), 1) end;
-    node := hwqueue.parse_node_spec('00000000-0000-0000-0000-000000000000',
-      case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}' || v_spec - 'count' else v_spec end, p_shard);
-    node.operator_taints := '[]';
-    profile.labels := node.labels;
-    profile.rack := node.rack;
-    profile.taints := hwqueue.node_taints(node);
-    profile.cpu_isolation := node.cpu_isolation;
-    profile.gpu_exclusivity := node.gpu_exclusivity;
-    profile.default_cpu_isolation := node.default_cpu_isolation;
-    profile.gpu_share_mode := node.gpu_share_mode;
-    return next;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.in_force(p_terms jsonb, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select not exists (
-    select 1 from jsonb_array_elements(p_terms) s
-    where not exists (
-      select 1 from hwqueue.term t
-      where t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint and t.published_at is not null))
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_spawn record;
-  v_spawns hwqueue.spawn_request[] := p_spawns;
-  v_class_id bigint;
-  v_named bigint[] := '{}';
-begin
-  select o.lease_id, o.ordinal - 1 as index into v_spawn
-  from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
-        from unnest(p_spawns) s where s.own_id) o
-  where o.turn > 1 or exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = o.lease_id)
-  order by o.ordinal limit 1;
-  if found then
-    perform hwqueue.refuse('QHL06', format('lease %s exists already', v_spawn.lease_id),
-      jsonb_build_object('field', 'options.lease_id', 'lease_id', v_spawn.lease_id, 'index', v_spawn.index),
-      'use a fresh id, or idempotency_key to spawn once');
-  end if;
-  for v_index in 1 .. cardinality(v_spawns) loop
-    if v_spawns[v_index].own_id then  -- others may have asked something about it before it is there
-      v_class_id := v_spawns[v_index].class_id;
-      v_spawns[v_index].class_id := hwqueue.target_class(v_class_id, v_spawns[v_index].lease_id, p_shard);
-      if v_spawns[v_index].class_id <> v_class_id and v_spawns[v_index].available_at <= p_now then
-        v_named := v_named || v_spawns[v_index].class_id;
-      end if;
-    end if;
-  end loop;
-  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard), hwqueue.check_own_ids(p_spawns, p_now, p_shard);
-  if v_named <> '{}' then  -- a class may be left of an earlier lease with this id
-    perform hwqueue.wake_due(v_named, p_shard);
-  end if;
-exception when unique_violation then  -- another session has just spawned with the same id
-  perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
-    'use a fresh id, or idempotency_key to spawn once');
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_ready int;
-begin
-  insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank, position, class_id, lease_id, eligible_at, deadline)
-  overriding system value
-  select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority), s.position, s.class_id,
-         s.lease_id, p_now, s.deadline
-  from unnest(p_spawns) s where s.available_at <= p_now;
-  get diagnostics v_ready = row_count;
-  if v_ready < cardinality(p_spawns) then
-    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, available_at, deadline)
-    select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, s.available_at, s.priority), s.class_id,
-           s.lease_id, s.available_at, s.deadline
-    from unnest(p_spawns) s where s.available_at > p_now;
-  end if;
-  insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority, tier, rank, position,
-    max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at, created_at, wire)
-  select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
-         hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
-         case when s.available_at <= p_now then s.position else 0 end,
-         s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now, s.wire
-  from unnest(p_spawns) s;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_anybody_looking() RETURNS boolean
-    LANGUAGE sql
-    AS $$
-  select exists (
-    select from pg_locks l
-    where l.locktype = 'relation' and l.relation = 'hwqueue.spread_floor'::regclass and l.mode = 'RowExclusiveLock' and l.granted
-      and l.pid is distinct from pg_backend_pid()
-      and l.database = (select d.oid from pg_database d where d.datname = current_database()))
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null or p_node.gpu_ids <> '{}'
-         or p_node.custom <> '{}' or p_node.core_ids <> '{}'
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce(bool_and(not hwqueue.is_unseen(p_dropped, f.unseen, f.next_xid)), true)
-  from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce((
-    select hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels) = p_value
-    from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), false)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids))
-      or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_let_go(p_xmax xid) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_now bigint := pg_current_xact_id()::text::bigint;
-  -- how far back it is, below 0: given out later; not by age(), which counts from where this transaction asked first
-  v_back bigint := ((v_now - p_xmax::text::bigint + 2147483648) & 4294967295) - 2147483648;
-begin
-  return case when mxid_age(p_xmax) > 0 then false
-    else pg_xact_status(greatest(3, v_now - v_back)::text::xid8) is distinct from 'in progress' end;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_old_floor(p_next_xid xid8) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$ select pg_snapshot_xmax(pg_current_snapshot())::text::bigint - p_next_xid::text::bigint > 10000 $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_own(p_login text) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$ select p_login = session_user or p_login is null or hwqueue.has_login(p_login) $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select exists (
-    select 1 from hwqueue.lease l
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
-    where l.shard_id = p_shard and l.lease_id = p_lease and c.tenant = any (p_tenants))
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_own_service(p_service uuid, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select hwqueue.my_tenants() is null or coalesce(hwqueue.service_tenant(p_service, p_shard) = any (hwqueue.my_tenants()), false)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id) $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select exists (
-      select 1 from hwqueue.node n
-      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id and e.queue_id = p_class.queue_id
-        and e.class_id = p_class.class_id
-      where n.shard_id = p_shard and n.node_id = any (p_kinds) and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
-    or exists (
-      select 1 from hwqueue.node_eligibility e
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = e.node_id
-      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = e.node_id
-      where e.shard_id = p_shard and e.class_id = p_class.class_id and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
-        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return p_class.service_id is not null and p_class.away_from <> hwqueue.service_away_from(p_class.service_id, p_shard);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.is_unmatched(p_fit hwqueue.class_nodes, p_live bit varying) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known then false end $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_unseen(p_xid xid8, p_unseen xid8[], p_next_xid xid8) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select p_xid >= p_next_xid or p_xid = any (p_unseen) $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_version(p_version text, p_kind text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select hwqueue.version_segments(p_version) is not null
-         and (p_kind <> 'semver' or p_version !~ '^v?[0-9.]+[A-Za-z~]')
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if not coalesce(p_isolation ? 'gpu', false) or p_resources ? 'gpu' then
-    return p_resources;
-  elsif not p_resources ? 'gpu_milli' then
-    return p_resources || '{"gpu": 1}';
-  elsif p_isolation ->> 'gpu' <> 'shared' then
-    perform hwqueue.refuse('QHC04', format('%s asks for a share of a GPU and for isolation %s', p_field, p_isolation ->> 'gpu'),
-      jsonb_build_object('field', p_field || '.isolation.gpu', 'class', p_isolation ->> 'gpu'),
-      'gpu_milli goes with "shared" or with no class; ask for whole devices (gpu) to have them alone');
-  end if;
-  return p_resources;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS TABLE(code text, message text, predicate jsonb)
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select 'no_node_supports_class', format('the node does not honour CPU isolation %s', p_class.cpu_isolation),
-         jsonb_build_object('cpu', p_class.cpu_isolation)
-  where p_class.cpu_isolation <> all (p_cpu)
-  union all
-  select 'no_node_supports_class', format('the node does not honour GPU exclusivity %s', p_class.gpu_exclusivity),
-         jsonb_build_object('gpu', p_class.gpu_exclusivity)
-  where p_class.gpu_exclusivity <> all (p_gpu)
-  union all
-  select 'class_conflicts_with_daemon_mode', 'the node gives every GPU to one lease alone',
-         jsonb_strip_nulls(jsonb_build_object('gpu', p_class.gpu_exclusivity, 'gpu_milli', nullif(p_class.gpu_milli, 0)))
-  where p_share_mode = 'exclusive' and (p_class.gpu_exclusivity = 'shared' or p_class.gpu_milli > 0)
-  union all
-  select 'class_conflicts_with_resource_id',
-         format('device %s is %s', d.id, case when d.parent is null then 'whole, the lease asks for a part of one'
-                                              else 'a part of another, which only partition_exclusive is given' end),
-         jsonb_build_object('gpu', hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode), 'resource', d.id)
-  from unnest(p_class.gpu_wanted) w(id)
-  join unnest(p_gpu_ids, p_gpu_parents) d(id, parent) on d.id = w.id
-  where (hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode) is not distinct from 'partition_exclusive') <> (d.parent is not null)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    when jsonb_typeof(p_value) = 'boolean' then p_value::boolean
-    else hwqueue.refuse_value(p_value, p_field, 'true or false', 'give a JSON boolean', p_code)::boolean end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[], p_code text DEFAULT 'QHA01'::text) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' = any (p_choices) then p_value #>> '{}'
-    else hwqueue.refuse_value(p_value, p_field, 'one of ' || array_to_string(p_choices, ', '), 'give one of these words as a JSON string',
-      p_code) end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    when p_value in ('"node"', '"rack"') then p_value #>> '{}'
-    when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' like 'label:_%' and length(p_value #>> '{}') <= 259 then p_value #>> '{}'
-    else hwqueue.refuse_value(p_value, p_field, '"node", "rack" or "label:KEY"',
-      'KEY is a node label of 1 to 253 characters, as in "label:zone"', p_code) end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text DEFAULT 'QHA01'::text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    when jsonb_typeof(p_value) = 'number' and p_value::numeric between p_min and p_max and p_value::numeric % 1 = 0 then p_value::bigint
-    else hwqueue.refuse_value(p_value, p_field, 'an integer from ' || p_min::text || ' to ' || p_max::text,
-      'give a whole JSON number in that range', p_code)::bigint end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval DEFAULT '00:00:00'::interval, p_code text DEFAULT 'QHA01'::text) RETURNS interval
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_names text[];
-begin
-  if p_value is null or p_value = 'null' then
-    return null;
-  end if;
-  if (case when jsonb_typeof(p_value) <> 'array' then true
-           else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
-    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field),
-      jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out for any');
-  end if;
-  v_names := array(select distinct n from jsonb_array_elements_text(p_value) n order by n);
-  perform hwqueue.check_name(n, p_field, p_max_length) from unnest(v_names) n;
-  return v_names;
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text DEFAULT 'QHA01'::text) RETURNS numeric
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    when jsonb_typeof(p_value) = 'number' and p_value::numeric between p_min and p_max then round(p_value::numeric, 6)
-    else hwqueue.refuse_value(p_value, p_field, 'a number from ' || p_min::text || ' to ' || p_max::text,
-      'give a JSON number in that range', p_code)::numeric end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue."json_object"(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    when jsonb_typeof(p_value) = 'object' then p_value
-    else hwqueue.refuse_value(p_value, p_field, 'a JSON object', 'pass an object such as {}', p_code)::jsonb end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) RETURNS interval
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    else hwqueue.parse_short_interval(p_value, p_field, p_min, p_most) end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_text(p_value jsonb, p_field text, p_max_length integer, p_code text DEFAULT 'QHA01'::text) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    when jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') between 1 and p_max_length then p_value #>> '{}'
-    else hwqueue.refuse_value(p_value, p_field, 'text of 1 to ' || p_max_length::text || ' characters',
-      'give a shorter, non-empty JSON string', p_code) end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_time(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE
-    AS $$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    else hwqueue.parse_time(p_value, p_field, p_code) end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.json_uuid(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS uuid
-    LANGUAGE sql IMMUTABLE
-    AS $_$
-  select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
-    when jsonb_typeof(p_value) = 'string'
-         and p_value #>> '{}' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then (p_value #>> '{}')::uuid
-    else hwqueue.refuse_value(p_value, p_field, 'a uuid', 'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"',
-      p_code)::uuid end
-$_$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.json_uuids(p_list jsonb, p_field text) RETURNS uuid[]
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_list is null or jsonb_typeof(p_list) = 'null' then
-    return '{}'::uuid[];
-  end if;
-  if jsonb_typeof(p_list) <> 'array' or jsonb_array_length(p_list) > 1000 or p_list @> '[null]' then
-    perform hwqueue.refuse('QHA01', format('%s must be an array of at most 1000 uuids', p_field), jsonb_build_object('field', p_field),
-      'give a list of ids');
-  end if;
-  return array(select distinct hwqueue.json_uuid(e.value, format('%s[%s]', p_field, e.ordinality - 1))
-               from jsonb_array_elements(p_list) with ordinality e order by 1);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.judge_budget() RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select 5000 $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard integer, OUT extra jsonb, OUT more boolean, OUT awaits boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  c_limit constant int := 500;
-  v_state hwqueue.node_state;
-  v_profile hwqueue.profile;
-  v_locked hwqueue.profile;
-  v_batch bigint[];
-begin
-  extra := '[]'::jsonb;
-  more := false;
-  awaits := false;
-  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
-  -- mostly there is nothing: one question for both
-  if not hwqueue.has_new_classes(least(hwqueue.valid_mark(v_profile.classes_seen), hwqueue.valid_mark(p_state.classes_seen)),
-                                 v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
-    return;
-  end if;
-  awaits := hwqueue.terms_pending(p_shard);
-  -- read again: current_generation has reset what was seen since, if this is another server
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  if hwqueue.has_new_classes(hwqueue.valid_mark(v_state.classes_seen), v_state.classes_unseen, p_shard) then
-    more := hwqueue.judge_pinned(p_node, v_state, c_limit, p_shard) = c_limit;
-  end if;
-  if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
-    return;
-  end if;
-  select p.* into v_locked from hwqueue.profile p
-  where p.shard_id = p_shard and p.profile_id = p_node.profile_id for no key update skip locked;
-  if found then
-    more := hwqueue.judge_for_profile(v_locked, c_limit, false, p_shard) = c_limit or more;
-  else
-    v_batch := (hwqueue.next_classes(
-      row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class)::hwqueue.judged,
-      v_profile.anchors, false, c_limit, p_shard)).batch;
-    perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
-    select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
-             hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]') into extra
-    from unnest(v_batch) u(class_id)
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
-    where hwqueue.suits(c, v_profile, null, '{}')
-      and not exists (select 1 from hwqueue.profile_eligibility e
-                        where e.shard_id = p_shard and e.profile_id = p_node.profile_id
-                          and e.queue_id = c.queue_id and e.class_id = c.class_id);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
-    SET enable_seqscan TO 'on'
-    AS $$
-  with rule as materialized (
-    select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,
-           -- what is counted as one
-           min(x.failure) over (partition by x.stage, x.predicate, x.lacks) as rule_id
-    from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
-  ), failing as materialized (
-    select m.node_id, r.failure, r.rule_id, r.rank, r.permanent
-    from rule r cross join lateral unnest(r.node_ids) m(node_id)
-  ), verdict as materialized (
-    select n.node_id, n.name, row_number() over (order by n.name) as by_name, s.seen_at,
-           coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures,
-           coalesce(x.fixed, 0) as fixed,
-           coalesce(x.of_kind, 0) as of_kind, coalesce(x.unserved, false) as unserved, a.node_id is null as unannounced
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    left join (
-      select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed,
-             count(*) filter (where f.rank < 9) as of_kind, bool_or(f.rank = 3) as unserved
-      from failing f group by f.node_id) x on x.node_id = n.node_id
-    left join hwqueue.served a on a.shard_id = p_shard and a.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null
-  ), liked as materialized (
-    select p.profile_id, hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
-    from hwqueue.profile p where p_prefers and not p_class.is_pinned and p.shard_id = p_shard
-  ), best as materialized (
-    select v.node_id, v.name, v.failures, case when p_class.is_pinned
-             then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, hwqueue.node_taints(n)) else l.affinity end as affinity
-    from verdict v
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = v.node_id
-    left join liked l on l.profile_id = n.profile_id
-    where p_prefers and v.first_rank >= 9
-  ), counted as materialized (
-    select f.rule_id, mode() within group (order by r.code) as code, bool_and(f.permanent) as permanent,
-           count(*) filter (where f.is_alone) as alone,
-           (array_agg(f.name order by f.by_name) filter (where f.is_alone))[1:3] as alone_samples,
-           count(*) filter (where f.is_first) as first,
-           (array_agg(f.name order by f.by_name) filter (where f.is_first))[1:3] as first_samples
-    from (
-      select f.*, v.name, v.by_name, v.first_rank = f.rank as is_first,
-             case when f.rank < 9 then v.of_kind = 1 else v.failures = 1 end as is_alone
-      from failing f join verdict v on v.node_id = f.node_id) f
-    join rule r on r.failure = f.failure
-    where f.is_alone or f.is_first
-    group by f.rule_id
-  ), grouped as materialized (
-    select r.rank, r.predicate, c.alone, c.alone_samples, c.first, c.first_samples,
-           jsonb_strip_nulls(jsonb_build_object(
-             'stage', r.stage, 'code', c.code, 'permanent', c.permanent, 'predicate', r.predicate,
-             'lacks', r.lacks)) as rule
-    from counted c join rule r on r.failure = c.rule_id
-  )
-  select jsonb_build_object(
-    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'matching', count(*) filter (where v.first_rank >= 9),
-    'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
-    'funnel', (
-      select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
-                       || case when s.stage = 'served' and c.unannounced > 0 then jsonb_build_object('unannounced', c.unannounced) else '{}' end order by s.rank)
-      from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)
-      cross join lateral (select count(*) as nodes, count(*) filter (where d.unannounced) as unannounced from verdict d where d.first_rank > s.rank) c),
-    'sole', (
-      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
-      from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),
-    'first', (
-      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.first, 'samples', g.first_samples)
-                                order by g.rank desc, g.first desc, g.predicate), '[]')
-      from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate limit 20) g),
-    'near', (
-      select coalesce(jsonb_agg(d.node_id order by d.fixed, d.failures, d.name), '[]')
-      from (select * from verdict x order by x.fixed, x.failures, x.name limit 20) d),
-    'best', (select b.name from best b order by b.affinity desc nulls last, b.name limit 1),
-    'best_free', (select b.node_id from best b where b.failures = 0 order by b.affinity desc nulls last, b.name limit 1))
-  from verdict v
-$$;
+    SET enable_seqscan TO 'on';
 
 CREATE FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit integer, p_is_upkeep boolean, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_next record;
-begin
-  select n.batch, n.judged, n.more into v_next
-  from hwqueue.next_classes(
-    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class)::hwqueue.judged,
-    p_profile.anchors, false, p_limit, p_shard) n;
-  if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
-    return 0;  -- what is unseen is the caller's own, and judged
-  elsif p_is_upkeep and exists (
-      select 1 from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.cost > hwqueue.judge_budget()) then
-    return 0;
-  elsif v_next.batch <> '{}' then
-    perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
-    insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-      gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-    select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-           c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
-           hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
-    from hwqueue.placement_class c
-    cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
-    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
-    where c.shard_id = p_shard and c.class_id = any (v_next.batch)
-      and hwqueue.suits(c, p_profile, null, '{}')
-    on conflict do nothing;
-    perform hwqueue.note_eligible(p_profile.profile_id, v_next.batch, p_shard), hwqueue.estimate_batch(v_next.batch, p_shard);
-  end if;
-  update hwqueue.profile p
-  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
-      judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id
-  where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  update hwqueue.profile_queue s set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
-  where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
-  return case when v_next.more then p_limit else cardinality(v_next.batch) end;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_resources uuid[] := p_node.resources || p_node.gpu_ids;
-  v_next record;
-begin
-  select n.batch, n.judged, n.more into v_next
-  from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class)::hwqueue.judged,
-                            p_node.anchors, true, p_limit, p_shard) n;
-  if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
-    return 0;
-  elsif v_next.batch <> '{}' then
-    perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
-    insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
-      gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-    select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-           c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
-           hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
-    from hwqueue.placement_class c
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = p_node.node_id  -- p_node has the profile that is judged
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-    cross join lateral (
-      select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
-    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
-    where c.shard_id = p_shard and c.class_id = any (v_next.batch)
-      and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
-    on conflict do nothing;
-  end if;
-  update hwqueue.node_state s
-  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
-      judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id,
-      pinned_queues = case when v_next.batch = '{}' then s.pinned_queues else array(
-        select distinct e.queue_id from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id) end
-  where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  return case when v_next.more then p_limit else cardinality(v_next.batch) end;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_node hwqueue.node;
-begin
-  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
-    perform hwqueue.note_alive(p_state, p_now, p_shard);
-  end if;
-  v_node := hwqueue.read_node(p_state.node_id, p_shard);
-  v_node.profile_id := p_state.profile_id;
-  return v_node;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.kept_options() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select hwqueue.own_options() || array['wire']
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard integer) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if p_recount is not null then
-    return (
-      select min(k.value ->> 0) from jsonb_array_elements(p_recount -> 'kept_out') k
-      where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1);
-  end if;
-  return (
-    select t.domain
-    from hwqueue.class_term m
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-    cross join lateral hwqueue.read_count(t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
-    where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
-      and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
-    order by t.term_id limit 1);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce(jsonb_agg(distinct jsonb_build_array(h.domain, h.place)), '[]')
-  from (
-    select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
-    from (
-      select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
-      from hwqueue.placement_class k, jsonb_array_elements(k.terms) t
-      where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
-        and t.value #>> '{spec,use}' = 'away'
-        and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)
-    ) a
-    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = a.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-  ) h
-  where h.place is not null
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select format('a running lease in the same %s keeps away from such leases', replace(p_domain, 'own:', ''))
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea)
-    LANGUAGE sql STABLE
-    AS $$
-  select s.ordinal, c.tenant, s.idempotency_key, s.lease_id,
-         sha256(convert_to(jsonb_build_array(s.task_name, s.params, c.placement, c.labels)::text, 'UTF8'))
-  from unnest(p_spawns) s
-  -- limit: looked up by key, one by one, whatever the planner thinks of arrays and of tables that have just been filled
-  cross join lateral (select c.* from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = s.class_id limit 1) c
-  where s.idempotency_key is not null
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_kind jsonb := hwqueue.check_object(p_kind, array['task', 'params', 'options'], 'lease');
-begin
-  return hwqueue.spawn_class(p_queue_id, hwqueue.json_text(v_kind -> 'task', 'task', 200),
-                             coalesce(nullif(v_kind -> 'options', 'null'), '{}'), p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.spread_fleet (
     shard_id integer NOT NULL,
@@ -6613,40 +1554,10 @@ COMMENT ON COLUMN hwqueue.spread_fleet.live_until IS 'until then no node can hav
 COMMENT ON COLUMN hwqueue.spread_fleet.next_xid IS 'it knows nothing of transactions from this one on, nor of those in unseen';
 
 CREATE FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_fleet hwqueue.spread_fleet;
-begin
-  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.doubtful, f.live_until, f.unseen, f.next_xid into v_fleet
-  from hwqueue.spread_fleet f
-  where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain) order by f.fleet_id desc limit 1;
-  return case when v_fleet.live_until > p_now and not hwqueue.has_moved(v_fleet.unseen, v_fleet.next_xid, p_shard)
-                   and not exists (
-                     select 1 from hwqueue.node_state s
-                     where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful) and s.seen_at + s.heartbeat_timeout > p_now)
-              then v_fleet end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_known jsonb;
-begin
-  if hwqueue.terms_in_force(p_class, p_shard) then
-    v_known := jsonb_build_object('kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard), 'spread', (
-      select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
-                                     then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
-      from jsonb_array_elements(p_class.spread) with ordinality s));
-  else
-    v_known := hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
-  end if;
-  return v_known || jsonb_build_object('kept_at', (
-    select coalesce(jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true), '{}') from jsonb_array_elements(v_known -> 'kept_out') k));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.class_range (
     shard_id integer NOT NULL,
@@ -6664,195 +1575,43 @@ COMMENT ON TABLE hwqueue.class_range IS 'how well the best and the worst of the 
 COMMENT ON COLUMN hwqueue.class_range.live_until IS 'until then those two live; unseen and next_xid: as in spread_fleet';
 
 CREATE FUNCTION hwqueue.known_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_range hwqueue.class_range;
-begin
-  select r.* into v_range from hwqueue.class_range r
-  where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
-  return case when v_range.live_until > p_now and not hwqueue.has_moved(v_range.unseen, v_range.next_xid, p_shard) then v_range end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  return (
-  with term as (
-    select e.value ->> 'label' as label, e.value ->> 'op' as op, e.value -> 'values' as alternatives
-    from jsonb_array_elements(p_required) e
-    where e.value ? 'label' and not e.value ? 'other_label'
-  )
-  select coalesce(
-    (select format('label %s must exist and must not', to_json(a.label)) from term a join term b using (label)
-     where a.op = 'does_not_exist' and b.op not in ('does_not_exist', 'not_in') limit 1),
-    (select format('label %s has no value left', to_json(a.label)) from term a
-     where a.op = 'in' and not exists (
-       select 1 from jsonb_array_elements(a.alternatives) v
-       where not exists (
-         select 1 from term b where b.label = a.label
-           and (b.op = 'in' and not b.alternatives @> jsonb_build_array(v.value)
-                or b.op = 'not_in' and b.alternatives @> jsonb_build_array(v.value)))) limit 1),
-    (select format('label %s must be above %s and below %s', to_json(a.label), a.alternatives -> 0, b.alternatives -> 0)
-     from term a join term b using (label)
-     where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
-       and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
-            or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-  case p_op
-    when 'exists' then
-      return p_value is not null;
-    when 'does_not_exist' then
-      return p_value is null;
-    when 'in' then
-      return coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value), false);
-    when 'not_in' then
-      return not coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value), false);
-    when 'gt' then
-      return coalesce(hwqueue.label_number(p_value) > hwqueue.label_number(p_values -> 0), false);
-    when 'gte' then
-      return coalesce(hwqueue.label_number(p_value) >= hwqueue.label_number(p_values -> 0), false);
-    when 'lt' then
-      return coalesce(hwqueue.label_number(p_value) < hwqueue.label_number(p_values -> 0), false);
-    when 'lte' then
-      return coalesce(hwqueue.label_number(p_value) <= hwqueue.label_number(p_values -> 0), false);
-    when 'regexp' then
-      return coalesce(jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 256
-                      and (p_value #>> '{}') ~ (p_values ->> 0), false);
-    when 'version', 'semver' then
-      return coalesce(jsonb_typeof(p_value) in ('string', 'number') and jsonb_typeof(p_values -> 0) = 'string'
-                      and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op), false);
-    when 'contains_all' then
-      return coalesce(jsonb_typeof(p_value) = 'array' and p_value @> p_values, false);
-    when 'contains_any' then
-      return coalesce(jsonb_typeof(p_value) = 'array'
-                      and exists (select 1 from jsonb_array_elements(p_values) v where p_value @> jsonb_build_array(v.value)), false);
-    else
-      return false;
-  end case;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.label_number(p_value jsonb) RETURNS numeric
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $_$
-  select case
-    when jsonb_typeof(p_value) = 'number' then (p_value #>> '{}')::numeric
-    when jsonb_typeof(p_value) = 'string' and (p_value #>> '{}') ~ '^-?[0-9]{1,128}([.][0-9]{1,128})?$' then (p_value #>> '{}')::numeric
-  end
-$_$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.label_words(p_expr jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case p_expr ->> 'op'
-    when 'exists' then 'has ' || l.label
-    when 'does_not_exist' then 'has no ' || l.label
-    else format('%s %s %s', l.label, case p_expr ->> 'op'
-        when 'not_in' then 'not in' when 'gt' then '>' when 'gte' then '>=' when 'lt' then '<' when 'lte' then '<='
-        when 'regexp' then 'matches' when 'contains_all' then 'contains' when 'contains_any' then 'contains' else p_expr ->> 'op' end,
-      case when p_expr ? 'other_label' then 'label ' || left(p_expr ->> 'other_label', 60)
-           else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and' else 'or' end) end) end
-  from (select left(p_expr ->> 'label', 60) as label) l
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select coalesce(jsonb_object_agg(k, p_labels -> k), '{}') from unnest(p_keys) k where p_labels ? k
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case
-    when p_value is null or p_other is null then p_op = 'not_in'
-    when p_op in ('contains_all', 'contains_any') then
-      jsonb_typeof(p_other) = 'array' and hwqueue.label_holds(p_op, p_value, p_other)
-    else hwqueue.label_holds(p_op, p_value, jsonb_build_array(p_other))
-  end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) RETURNS jsonb
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$
-  select case cardinality(p_keys)
-    when 0 then '{}'
-    when 1 then case when p_labels ? p_keys[1] then jsonb_build_object(p_keys[1], p_labels -> p_keys[1]) else '{}' end
-    else hwqueue.labels_among(p_labels, p_keys) end
-$$;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS text
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$
-  select concat_ws(', ',
-    case when p_shortage & 1 > 0 then 'cpu_milli' end,
-    case when p_shortage & 2 > 0 then 'memory_mib' end,
-    case when p_shortage & 4 > 0 then 'slots' end,
-    case when p_shortage & 8 > 0 then case when p_class.gpu_milli > 0 then 'gpu_milli' else 'gpu' end end,
-    case when p_shortage & 16 > 0 then hwqueue.lacking_custom(p_class.custom, p_room.custom) end,
-    case when p_shortage & 32 > 0 then 'cores' end)
-$$;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select string_agg(c.key, ', ' order by c.key) from jsonb_each(p_needed) c
-  where c.value::bigint > coalesce((p_free ->> c.key)::bigint, 0)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[]) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
-begin
-  select coalesce(array_agg(c.position), '{}'), coalesce(array_agg(c.class_id), '{}') into positions, classes
-  from (
-    select h.position, k.class_id
-    from unnest(p_classes) with ordinality k(class_id, ordinality)
-    cross join lateral (
-      select x.position from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-        and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
-        and (x.deadline is null or x.deadline > p_now)
-      order by x.position limit p_limit
-    ) h
-    order by h.position limit p_limit
-  ) c;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if pg_current_xact_id_if_assigned() is not null then
-    return null;
-  end if;
-  return (select case when s.is_called then s.last_value else 0 end from hwqueue.ready_position_seq s);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lease_contradiction(p_required jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  with term as (
-    select e.value - array['domain', 'away', 'unknown'] as target, e.value ->> 'domain' as domain, e.value ? 'away' as away
-    from jsonb_array_elements(p_required) e
-    where e.value ?| array['lease', 'service', 'leases']
-  )
-  select format('toward and away from %s', t.target) from term t join term a using (target)
-  where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE TABLE hwqueue.outcome (
     shard_id integer NOT NULL,
@@ -6881,709 +1640,103 @@ COMMENT ON COLUMN hwqueue.outcome.state IS 'completed, failed or cancelled';
 COMMENT ON COLUMN hwqueue.outcome.eligible_at IS 'of a lease that went when it completed: since when it could be claimed; null: the lease is there';
 
 CREATE FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) RETURNS hwqueue.outcome
-    LANGUAGE sql STABLE
-    AS $$
-  select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_value text := hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels);
-  v_runs record;
-  v_there boolean;
-begin
-  select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as is_staying into v_runs
-  from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-  if v_runs.node_id is null then
-    select o.node_id, true as is_staying into v_runs
-    from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease and o.state = 'completed';
-    return jsonb_build_object('value', v_value, 'held', 0, 'elsewhere', false, 'self', false, 'here',
-      case when hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard) then 1 else 0 end);
-  end if;
-  v_there := hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard);
-  return jsonb_build_object('value', v_value, 'held', case when v_there then 1 else 0 end, 'elsewhere', false, 'self', false,
-    'here', case when v_there and v_runs.is_staying then 1 else 0 end);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, lease_id uuid, ordinal integer, at timestamp with time zone, event text, attempt integer, claim_token bigint, node_id uuid, node_name text, lasted interval, detail jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  perform hwqueue.find_lease(p_lease, p_shard);
-  return query
-    with step as (
-      select l.created_at as at, 1 as turn, 'spawned' as event, null::int as attempt, null::bigint as claim_token, null::uuid as node_id,
-             null::jsonb as detail
-      from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease
-      union all
-      select x.at, x.turn, x.event, a.attempt, a.claim_token, a.node_id, x.detail
-      from hwqueue.attempt a
-      cross join lateral (values (a.claimed_at, 3, 'claimed', null), (a.ended_at, 4, a.outcome, a.error)) x(at, turn, event, detail)
-      where a.shard_id = p_shard and a.lease_id = p_lease
-      union all
-      select l.available_at, 5, 'scheduled', null, null, null, null
-      from hwqueue.lease l
-      join hwqueue.scheduled d on d.shard_id = p_shard and d.queue_id = l.queue_id and d.available_at = l.available_at and d.lease_id = l.lease_id
-      where l.shard_id = p_shard and l.lease_id = p_lease
-      union all
-      select r.eligible_at, 5, 'ready', null, null, null, null
-      from hwqueue.lease l
-      join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = l.tier and r.rank = l.rank
-        and r.position = l.position and r.lease_id = l.lease_id
-      where l.shard_id = p_shard and l.lease_id = p_lease
-      union all
-      select c.claimed_at, 3, 'claimed', c.attempt, c.claim_token, c.node_id, c.assignment
-      from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
-      union all
-      select x.at, x.turn, x.event, o.attempt, nullif(o.claim_token, 0), o.node_id, x.detail
-      from hwqueue.outcome o
-      cross join lateral (values (o.claimed_at, 3, 'claimed', null), (o.finished_at, 6, o.state, o.error)) x(at, turn, event, detail)
-      where o.shard_id = p_shard and o.lease_id = p_lease and (x.turn = 6 or o.state = 'completed')
-    )
-    select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id, n.name,
-           case when s.turn < 6 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
-    from step s
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
-    window o as (order by s.at, coalesce(s.claim_token, case when s.turn > 1 then 9223372036854775807 else 0 end), s.turn)
-    order by 3;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, state text, max_attempts integer, own_max_attempts integer, again_in interval, placement jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  if p_lease_ids is null or cardinality(p_lease_ids) > 1000 then
-    perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of at most 1000 ids',
-      jsonb_build_object('field', 'p_lease_ids'), 'ask in several calls');
-  end if;
-  perform hwqueue.check_login(p_node, (
-    select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
-  return query
-    select l.lease_id, w.state, coalesce(l.max_attempts, q.max_attempts)::int, l.max_attempts::int,
-           case when w.state = 'scheduled' then greatest(l.available_at - v_now, interval '0') end, c.placement
-    from hwqueue.lease l
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
-    left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
-    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-    cross join lateral (select hwqueue.lease_state(l.lease_id, p_shard) as state offset 0) w
-    where l.shard_id = p_shard and l.lease_id = any (p_lease_ids) and p_node in (k.node_id, coalesce(o.node_id, l.node_id));
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) RETURNS bigint
-    LANGUAGE sql STABLE
-    AS $$
-  select case when p_step > interval '0'
-    then floor(extract(epoch from p_eligible_at) / extract(epoch from p_step))::bigint else 0 end - p_priority
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision, p_fit double precision, p_spread double precision) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit + p_weight_spread * p_spread $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select case
-    when o.lease_id is not null then o.state
-    when exists (select 1 from hwqueue.claim c where c.shard_id = l.shard_id and c.lease_id = l.lease_id) then 'claimed'
-    when exists (select 1 from hwqueue.scheduled s where s.shard_id = l.shard_id and s.queue_id = l.queue_id
-                 and s.available_at = l.available_at and s.lease_id = l.lease_id) then 'scheduled'
-    else 'pending' end
-  from hwqueue.lease l
-  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = p_lease
-  where l.shard_id = p_shard and l.lease_id = p_lease
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
-begin
-  return (
-    select count(*) from (
-      select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
-      union
-      select c.lease_id from hwqueue.claim c
-      where p_expired and c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now
-        and c.expires_at <= p_now and c.counted @> v_wanted) l);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) RETURNS text[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_many int := hwqueue.most_label_values();
-  v_grown text[];
-  v_keys text[];
-begin
-  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) = v_many then
-    v_grown := hwqueue.grown_labels(p_labels, p_shard);
-    v_keys := case when v_grown = '{}' then v_grown else array(
-      select l.key
-      from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
-      where p.shard_id = p_shard and l.key = any (v_grown)
-      group by l.key having count(distinct l.value) >= v_many order by l.key) end;
-    -- in one statement with what it sees, so that reap reads the classes that this cannot see
-    insert into hwqueue.left_out_label (shard_id, key, is_mentioned, unseen, next_xid)
-    select p_shard, k, exists (
-             select 1 from hwqueue.placement_class c
-             where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])), s.unseen, s.next_xid
-    from unnest(v_keys) k cross join hwqueue.seen_now() s
-    on conflict do nothing;
-  end if;
-  return array(
-    select o.key from hwqueue.left_out_label o
-    where o.shard_id = p_shard and p_labels ? o.key and not o.is_mentioned order by o.key);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.letter_pairs(p_name text) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select array(select distinct substr(' ' || lower(p_name) || ' ', i, 2) from generate_series(1, length(p_name) + 1) i) $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_term hwqueue.term;
-  v_fleet hwqueue.spread_fleet;
-  v_floor record;
-  v_gone jsonb;
-  v_level bigint;
-begin
-  select t.* into v_term from hwqueue.term t where t.shard_id = p_shard and t.digest = p_digest;
-  v_fleet := hwqueue.known_fleet(v_term.spec, v_term.domain, p_now, p_shard);
-  if v_fleet.fleet_id is null then
-    return 'unlooked';
-  end if;
-  v_gone := hwqueue.gone_leases(v_term.term_id, v_fleet.dead, p_now, p_shard);
-  -- how many each place must have
-  v_level := (p_fact ->> 'held')::bigint - coalesce((v_gone ->> (p_fact ->> 'value'))::bigint, 0)
-    + case when (p_fact -> 'self')::boolean then 1 else 0 end - (p_spread ->> 'max_skew')::bigint;
-  if v_level <= 0 then
-    return null;
-  elsif v_fleet.place_count < coalesce((p_spread ->> 'min_domains')::int, 1) then
-    return 'spread_exceeded';
-  end if;
-  -- one statement, one snapshot: prune_counts removes what the floors that are there know of
-  select f.places_digest, f.least, f.lowest, f.next_xid, array(
-    select k.domain from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= f.next_xid
-    union all
-    select k.domain from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid = any (f.unseen)
-    limit 129) as dropped into v_floor
-  from (
-    select o.* from hwqueue.spread_floor o
-    where o.shard_id = p_shard and o.term_id = v_term.term_id order by o.floor_id desc limit 1) f;
-  if v_floor.places_digest is distinct from v_fleet.places_digest or hwqueue.is_old_floor(v_floor.next_xid)
-     or cardinality(v_floor.dropped) > 128 then
-    return 'unlooked';
-  elsif exists (
-      select 1
-      from (
-        select l as place, true as is_live from unnest(v_floor.lowest) l where v_floor.least < v_level
-        union all
-        select d, false from unnest(v_floor.dropped) d
-        union all
-        select g, false from jsonb_object_keys(v_gone) g
-      ) s
-      cross join lateral hwqueue.read_count(v_term.term_id, s.place, p_shard) n
-      where n.leases - coalesce((v_gone ->> s.place)::bigint, 0) < v_level
-        and (s.is_live or s.place = any (array(
-          select unnest(f.places) from hwqueue.spread_fleet f
-          where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id)))) then
-    return 'spread_exceeded';
-  end if;
-  return case when v_floor.least < v_level then 'unlooked' end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(event_id bigint, at timestamp with time zone, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text, detail jsonb, shard_id integer, login text)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_filter hwqueue.event;
-  v_codes text[];
-  v_since timestamptz;
-  v_until timestamptz;
-  v_below bigint;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since', 'until', 'before', 'final'], 'filter');
-  if p_limit is null or p_limit not between 1 and 10000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_after, or "before"');
-  end if;
-  v_codes := hwqueue.event_codes(p_filter -> 'code');
-  v_filter.queue := hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100);
-  v_filter.node_id := hwqueue.json_uuid(p_filter -> 'node', 'filter.node');
-  v_filter.lease_id := hwqueue.json_uuid(p_filter -> 'lease', 'filter.lease');
-  v_filter.class_id := hwqueue.json_integer(p_filter -> 'class', 'filter.class', 0, 9223372036854775807);
-  v_filter.actor := hwqueue.json_text(p_filter -> 'actor', 'filter.actor', 200);
-  v_since := hwqueue.json_time(p_filter -> 'since', 'filter.since');
-  v_until := hwqueue.json_time(p_filter -> 'until', 'filter.until');
-  v_below := hwqueue.json_integer(p_filter -> 'before', 'filter.before', 0, 9223372036854775807);
-  if p_after is not null or coalesce(hwqueue.json_boolean(p_filter -> 'final', 'filter.final'), false) then
-    -- least passes over a null
-    v_below := least(v_below, (
-      select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20) from hwqueue.shard s where s.shard_id = p_shard));
-  end if;
-  if p_after is not null then  -- followers ask often, and mostly there is nothing: a look that need not be planned each time
-    perform 1 from hwqueue.event e where e.shard_id = p_shard and e.event_id > p_after order by e.event_id limit 1;
-    if not found then
-      return;
-    end if;
-  end if;
-  return query
-    select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message, e.detail, e.shard_id, e.login
-    from unnest(v_codes) c(code)
-    cross join lateral hwqueue.event_page(p_after, v_below, c.code, v_filter, v_since, v_until, p_limit, p_shard) e
-    order by case when p_after is null then -e.event_id else e.event_id end limit p_limit;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-begin
-  return array(
-    select l.lease_id
-    from hwqueue.lease l
-    -- lease_state, as joins: those that the filter does not need go, and the one that it needs may come first
-    left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
-    left join hwqueue.claim r on r.shard_id = l.shard_id and r.lease_id = l.lease_id
-    left join hwqueue.scheduled s on s.shard_id = l.shard_id and s.queue_id = l.queue_id and s.available_at = l.available_at
-      and s.lease_id = l.lease_id
-    where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before) and (p_from is null or l.lease_id >= p_from)
-      and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
-      and case when p_state is null then true
-               when p_state in ('completed', 'failed', 'cancelled') then o.state = p_state
-               when p_state = 'claimed' then r.lease_id is not null
-               when p_state = 'scheduled' then s.lease_id is not null
-               else o.lease_id is null and r.lease_id is null and s.lease_id is null end
-      and (p_tenants[1] is null and p_service is null
-           or exists (select 1 from hwqueue.placement_class c
-                      where c.shard_id = l.shard_id and c.class_id = l.class_id
-                        and (p_tenants[1] is null or c.tenant = any (p_tenants))
-                        and (p_service is null or c.service_id = p_service)))
-      and (p_node is null
-           or l.lease_id in (select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node))
-    order by l.lease_id desc limit p_limit);
-end
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state text DEFAULT NULL::text, p_task text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_tenant text DEFAULT NULL::text, p_service uuid DEFAULT NULL::uuid, p_node uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_tenants text[] := coalesce(hwqueue.my_tenants(), array[p_tenant]);  -- {null}: all
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
-  v_newest uuid := hwqueue.id_of_time(hwqueue.clock() + interval '1 day');
-  v_ids uuid[] := '{}';
-begin
-  if p_tenant <> all (v_tenants) then
-    perform hwqueue.refuse_foreign(format('p_tenant is %s', to_json(left(p_tenant, 60))), 'p_tenant', 'leave out p_tenant');
-  elsif p_tenant is not null then
-    v_tenants := array[p_tenant];
-  end if;
-  if p_state not in ('scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled') then
-    perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))), jsonb_build_object('field', 'p_state'),
-      'states: scheduled, pending, claimed, completed, failed, cancelled');
-  end if;
-  if p_limit is null or p_limit not between 1 and 10000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_before');
-  end if;
-  if p_before is null or p_before <= v_newest then
-    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest), v_tenants, p_service, p_node, p_shard);
-  end if;
-  if cardinality(v_ids) < p_limit then
-    v_ids := v_ids || hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit - cardinality(v_ids), v_newest,
-      case when p_before > v_newest then p_before end, v_tenants, p_service, p_node, p_shard);
-  end if;
-  return query
-    select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id, g.labels, g.placement, g.headers,
-           g.attempt, g.max_attempts, g.available_at, g.deadline, g.created_at, g.claimed_at, g.finished_at, g.expires_at, g.node_id,
-           g.claim_token, g.error, g.idempotency_key, g.stop_reason
-    from unnest(v_ids) with ordinality i(lease_id, ordinality)
-    cross join lateral hwqueue.get_lease(i.lease_id, p_shard) g
-    order by i.ordinality;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_nodes(p_name text DEFAULT NULL::text, p_node uuid DEFAULT NULL::uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, shard_id integer, name text, node_epoch bigint, live boolean, seen_at timestamp with time zone, cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots integer, claims integer, registered_at timestamp with time zone, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb, login text, instance_id text)
     LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-  select hwqueue.require_all_tenants();
-  select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
-         n.drain_by is not null, n.labels, n.rack,
-         jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib)) || n.custom,
-         jsonb_build_object('cpu_milli', u.cpu_used, 'memory_mib', u.memory_used) || u.custom_used,
-         coalesce((select jsonb_agg(jsonb_build_object('resource_id', g.id, 'model', g.model, 'memory_mib', g.memory, 'milli_used', g.used)
-                                    || jsonb_strip_nulls(jsonb_build_object('parent_resource_id', g.parent)) order by g.ordinality)
-                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used, n.gpu_parents) with ordinality
-                          g(id, model, memory, used, parent, ordinality)), '[]'),
-         n.slots,
-         (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
-         n.registered_at,
-         coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect', t.taint ->> 'by') from (
-           select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
-           union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
-         coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
-                                                       'attested_by', a.attested_by, 'any_instance', a.any_instance,
-                                                       'suspended_at', a.suspended_at, 'suspended_why', a.suspended_why) order by a.domain)
-                   from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]'),
-         coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)
-                   from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
-         jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu', n.default_cpu_isolation,
-                            'gpu_share_mode', n.gpu_share_mode),
-         s.login, n.instance_id
-  from (
-    select o.* from hwqueue.node o
-    where o.shard_id = p_shard and o.deregistered_at is null and (p_name is null or o.name = p_name)
-      and (p_node is null or o.node_id = p_node) and (p_after is null or o.name > p_after)
-    order by o.name limit hwqueue.checked_limit(p_limit)
-  ) o
-  join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
-  join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-  cross join lateral hwqueue.read_load(n.node_id, p_shard) u
-  cross join (select hwqueue.clock() as now) t
-  order by n.name
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb, shard_id integer)
     LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-  select hwqueue.require_all_tenants();
-  select q.name, q.paused_at is not null,
-         (select count(*) from hwqueue.ready r where r.shard_id = q.shard_id and r.queue_id = q.queue_id),
-         (select count(*) from hwqueue.scheduled s where s.shard_id = q.shard_id and s.queue_id = q.queue_id),
-         (select count(*) from hwqueue.claim c where c.shard_id = q.shard_id and c.queue_id = q.queue_id),
-         hwqueue.queue_policy(q), q.shard_id
-  from hwqueue.queue q
-  where q.shard_id = p_shard and q.dropped_at is null
-  order by q.name
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, shard_id integer, created_login text, revoked_login text)
     LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-  select hwqueue.require_all_tenants();
-  select t.name, t.role, t.tenant, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by, t.shard_id,
-         t.created_login, t.revoked_login
-  from hwqueue.api_token t
-  where t.shard_id = p_shard
-  order by t.created_at desc, t.name
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when count(*) = 1 then max(v.word)
-    else string_agg(v.word, ', ' order by v.ordinality) filter (where v.ordinality < least(v.total, 4))
-      || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more' else max(v.word) filter (where v.ordinality = v.total) end
-    end
-  from (
-    select case when length(e.value #>> '{}') > 60 then left(e.value #>> '{}', 57) || '...' else coalesce(e.value #>> '{}', 'null') end as word,
-           e.ordinality, count(*) over () as total
-    from jsonb_array_elements(p_values) with ordinality e
-  ) v
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE sql STABLE
-    AS $$
-  select count(distinct hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels))
-  from hwqueue.node n
-  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-  where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return array(
-    select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
-      and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
-    order by r.position limit p_limit
-    for update skip locked);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) RETURNS uuid[]
-    LANGUAGE sql
-    AS $$
-  select array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node order by c.lease_id for update)
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
-    SET enable_bitmapscan TO 'on'
-    AS $$
-declare
-  v_classes bigint[] := array(
-    select k.class_id from hwqueue.placement_class k
-    where k.shard_id = p_shard and k.terms <> '[]' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest)));
-begin
-  return (
-    select count(*) = cardinality(v_classes) from (
-      select from hwqueue.placement_class k
-      where k.shard_id = p_shard and k.class_id = any (v_classes) for no key update skip locked) l);
-end
-$$;
+    SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.lock_gates(p_alone integer[], p_shared integer[], p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_locked int := 0;
-begin
-  if p_alone <> '{}' then
-    select count(*) into v_locked from (
-      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (p_alone) for no key update skip locked) l;
-  end if;
-  if v_locked = cardinality(p_alone) and p_shared <> '{}' then
-    select v_locked + count(*) into v_locked from (
-      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (p_shared) for share skip locked) l;
-  end if;
-  return v_locked = cardinality(p_alone) + cardinality(p_shared);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from hwqueue.scan_from;
-  v_depth int := p_limit;
-  v_seen tid[];
-  v_places tid[];
-begin
-  if hwqueue.front_stands(p_queue_id, p_shard) then
-    v_from := hwqueue.class_fronts(p_classes, (array[p_queue_id], array[p_from_tier], array[p_from_rank], array[p_from_position],
-                                               array[true], true, null, null, null), p_shard);
-  end if;
-  if cardinality(p_classes) = 1 then
-    return array(
-      select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[1] and (r.deadline is null or r.deadline > p_now)
-        and (r.tier, r.rank, r.position)
-            >= (coalesce(v_from.class_tiers[1], p_from_tier), coalesce(v_from.class_ranks[1], p_from_rank), coalesce(v_from.class_positions[1], p_from_position))
-      order by r.tier, r.rank, r.position limit p_limit
-      for update skip locked);
-  end if;
-  loop
-    v_seen := array(
-      select h.place
-      from unnest(p_classes, v_from.class_tiers, v_from.class_ranks, v_from.class_positions) k(class_id, tier, rank, position)
-      cross join lateral (
-        select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
-          and (x.tier, x.rank, x.position)
-              >= (coalesce(k.tier, p_from_tier), coalesce(k.rank, p_from_rank), coalesce(k.position, p_from_position))
-        order by x.tier, x.rank, x.position limit v_depth
-      ) h
-      order by h.tier, h.rank, h.position limit v_depth);
-    v_places := array(
-      select r.ctid from hwqueue.ready r
-      -- by class again: what stood there may be gone, and another entry have its place
-      where r.ctid = any (v_seen) and r.shard_id = p_shard and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
-      order by r.tier, r.rank, r.position limit p_limit
-      for update skip locked);
-    exit when v_places <> '{}' or cardinality(v_seen) < v_depth or v_depth >= 16384;
-    v_depth := least(8 * v_depth, 16384);
-  end loop;
-  return v_places;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_lane(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
-begin
-  return array(
-    select r.ctid
-    from (
-      select h.place
-      from unnest(p_classes) with ordinality k(class_id, ordinality)
-      cross join lateral (
-        select x.ctid as place, x.position from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-          and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
-          and (x.deadline is null or x.deadline > p_now)
-        order by x.position limit p_depth
-      ) h
-      order by h.position limit p_depth
-    ) c
-    join hwqueue.ready r on r.ctid = c.place
-    where (r.class_id = any (p_classes)) is true  -- as above
-    limit p_limit
-    for update of r skip locked);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) RETURNS hwqueue.node_state
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_state hwqueue.node_state;
-begin
-  select s.* into v_state from hwqueue.node_state s
-  where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if p_epoch is not null then
-    perform hwqueue.check_login(p_node, v_state.login, p_shard);
-  end if;
-  if v_state.node_epoch is null or v_state.node_epoch <> p_epoch then
-    perform hwqueue.refuse_epoch(p_node, v_state.node_epoch, p_epoch, p_shard);
-  end if;
-  return v_state;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return array(
-    select r.ctid
-    from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
-    cross join lateral (  -- with a limit, one by one; a span and an order, which only the index by class has
-      select x.ctid as place from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank
-        and x.position between f.position and f.position
-      order by x.position limit 1) h
-    join hwqueue.ready r on r.ctid = h.place
-    where (r.class_id = f.class_id) is true  -- not for an index: by its place
-    order by f.ordinal limit p_limit
-    for update of r skip locked);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
-  v_places tid[];
-begin
-  if cardinality(p_classes) = 1 then
-    v_places := array(
-      select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[1] and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit
-      for update skip locked);
-  elsif cardinality(p_classes) <= 200 then
-    v_places := array(
-      select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from
-          and case when cardinality(p_classes) <= 64 then least(v_to, p_from + 31 + 8 * p_limit) else v_to end
-        and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit
-      for update skip locked);
-  else
-    v_places := array(
-      select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and v_to
-        and exists (select 1 from hwqueue.profile_eligibility e
-                    where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
-                      and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-                      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
-        and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit
-      for update skip locked);
-  end if;
-  if v_places = '{}' and cardinality(p_classes) <= 64 then
-    v_places := hwqueue.lock_heads(p_classes, p_queue_id, p_tier, p_rank, p_from, p_limit, p_now, p_shard);
-  end if;
-  return v_places;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select case when exists (select from pg_catalog.pg_roles r where r.rolname = p_login)
-      then format('log in as %s or as a member of it, or let an operator hand the node over: hand_over_node', to_json(p_login))
-    else format('role %s does not exist on this server: let an operator hand the node over: hand_over_node', to_json(p_login)) end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.look_around(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_term hwqueue.term;
-  v_fleet hwqueue.spread_fleet;
-  v_floor hwqueue.spread_floor;
-  v_class hwqueue.placement_class;
-  v_range hwqueue.class_range;
-begin
-  lock table hwqueue.spread_floor in row exclusive mode;  -- before the look (prune_counts)
-  for v_term in
-    select t.*
-    from hwqueue.placement_class c
-    cross join lateral jsonb_array_elements(c.spread) s
-    join hwqueue.term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
-    where c.shard_id = p_shard and c.class_id = p_class_id and t.use = 'skew' and not s.value ? 'tally' and t.published_at is not null
-  loop
-    v_fleet := hwqueue.known_fleet(v_term.spec, v_term.domain, p_now, p_shard);
-    if v_fleet.fleet_id is not null then
-      v_fleet.places := (
-        select f.places from hwqueue.spread_fleet f
-        where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id);
-    else
-      v_fleet := hwqueue.look_at_fleet(v_term.spec, v_term.domain, p_now, p_shard);
-      delete from hwqueue.spread_fleet f where f.ctid = any (array(
-        select o.ctid from hwqueue.spread_fleet o
-        where o.shard_id = p_shard and o.fleet_key = v_fleet.fleet_key for update skip locked));
-      insert into hwqueue.spread_fleet (shard_id, fleet_key, places, place_count, places_digest, dead, doubtful, live_until, unseen, next_xid)
-      values (p_shard, v_fleet.fleet_key, v_fleet.places, v_fleet.place_count, v_fleet.places_digest, v_fleet.dead, v_fleet.doubtful,
-              v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid);
-    end if;
-    v_floor := hwqueue.look_at_floor(v_term.term_id, v_fleet.places, p_shard);
-    delete from hwqueue.spread_floor f where f.ctid = any (array(
-      select o.ctid from hwqueue.spread_floor o
-      where o.shard_id = p_shard and o.term_id = v_term.term_id for update skip locked));
-    insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
-    values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid);
-  end loop;
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_range := hwqueue.known_range(p_class_id, p_now, p_shard);
-  if v_class.preferred <> '[]' and v_range.class_id is null then
-    v_range := hwqueue.look_at_range(v_class, p_now, p_shard);
-    delete from hwqueue.class_range r where r.ctid = any (array(
-      select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
-    insert into hwqueue.class_range (shard_id, class_id, best, worst, live_until, unseen, next_xid)
-    values (p_shard, p_class_id, v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE
@@ -7591,38 +1744,7 @@ CREATE FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timesta
     SET enable_hashjoin TO 'on'
     SET enable_sort TO 'on'
     SET plan_cache_mode TO 'force_custom_plan'
-    SET enable_nestloop TO 'off'
-    AS $$
-declare
-  v_fleet hwqueue.spread_fleet;
-begin
-  select coalesce(array_agg(distinct l.place) filter (where l.is_live), '{}'),
-         coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
-         coalesce(array_agg(l.node_id) filter (where not l.is_live and l.doubtful_until > p_now), '{}'),
-         coalesce(min(l.live_until) filter (where l.is_live), 'infinity'), (select x.unseen from hwqueue.seen_now() x),
-         (select x.next_xid from hwqueue.seen_now() x)
-  into v_fleet.places, v_fleet.dead, v_fleet.doubtful, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
-  from (
-    select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
-           s.seen_at + 2 * n.heartbeat_timeout as doubtful_until,
-           hwqueue.is_live(n, s, p_now) as is_live,
-           -- one in doubt may have claims that are not committed
-           not hwqueue.is_live(n, s, p_now) and (s.seen_at + 2 * n.heartbeat_timeout > p_now or exists (
-             select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id)) as has_died
-    from (
-      select k.profile_id, k.rack, k.labels from hwqueue.profile k
-      where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
-    join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id and n.deregistered_at is null
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-  ) l
-  where l.place is not null;
-  v_fleet.shard_id := p_shard;
-  v_fleet.fleet_key := hwqueue.fleet_key(p_spec, p_domain);
-  v_fleet.place_count := cardinality(v_fleet.places);
-  v_fleet.places_digest := hashtextextended(v_fleet.places::text, 0);
-  return v_fleet;
-end
-$$;
+    SET enable_nestloop TO 'off';
 
 CREATE TABLE hwqueue.spread_floor (
     shard_id integer NOT NULL,
@@ -7644,27 +1766,7 @@ CREATE FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard
     SET enable_seqscan TO 'on'
     SET enable_hashjoin TO 'on'
     SET enable_sort TO 'on'
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-  v_floor hwqueue.spread_floor;
-begin
-  select coalesce(f.least, 0), coalesce(f.lowest, '{}'), x.unseen, x.next_xid
-  into v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid
-  from hwqueue.seen_now() x
-  left join (
-    select coalesce(r.leases, 0) as least, (array_agg(p.place))[1 : 64] as lowest
-    from unnest(p_places) p(place)
-    left join (
-      select k.domain, sum(k.leases) as leases from hwqueue.term_count k
-      where k.shard_id = p_shard and k.term_id = p_term_id group by k.domain) r on r.domain = p.place
-    group by 1 order by 1 limit 1
-  ) f on true;
-  v_floor.shard_id := p_shard;
-  v_floor.term_id := p_term_id;
-  return v_floor;
-end
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.look_at_nodes(p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.fleet_look
     LANGUAGE plpgsql STABLE
@@ -7672,158 +1774,19 @@ CREATE FUNCTION hwqueue.look_at_nodes(p_now timestamp with time zone, p_shard in
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_look hwqueue.fleet_look;
-begin
-  with node as (
-    select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open, hash_record_extended(row(
-             n.node_id, n.profile_id, n.labels, n.rack, n.taints, n.operator_taints, n.resources, n.cpu_milli, n.memory_mib, n.custom,
-             n.slots, n.gpu_ids, n.gpu_parents, n.core_ids, n.core_numa, n.cpu_isolation, n.gpu_exclusivity, n.default_cpu_isolation,
-             n.gpu_share_mode, v.queues, v.tasks,
-             case when n.attested <> '{}' then hwqueue.still_attested(n.attested, n.attested_until, p_now) end), 0) as hash
-    from hwqueue.node_numbers(p_shard) k
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = k.node_id
-    cross join lateral (select hwqueue.is_live(n, s, p_now) as is_live) l
-    order by k.number
-  )
-  select count(*), coalesce(array_agg(k.node_id), '{}'), repeat('0', count(*)::int),
-         coalesce(string_agg(case when k.is_live then '1' else '0' end, ''), ''),
-         coalesce(string_agg(case when k.is_open then '1' else '0' end, ''), ''), coalesce(bit_xor(k.hash), 0)
-  into v_look.registered, v_look.node_ids, v_look.none, v_look.live, v_look.open, v_look.digest
-  from node k;
-  return v_look;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_look
-    LANGUAGE sql STABLE
-    AS $$
-  select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
-         cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
-         case when cardinality(e.classes) > 1 then (
-                select r.position from hwqueue.ready r
-                where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank = w.ranks[1] and r.position >= w.positions[1]
-                order by r.position limit 1) + case when cardinality(e.classes) <= 64 then least(q.window_size, 40) else q.window_size end - 1
-              when w.stands then w.positions[1] + 1031
-              else 9223372036854775807 end,
-         f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id],
-         q.retain_completed = '0'
-  from hwqueue.queue q
-  left join lateral (  -- limit: as a plain join it may read all queues of the profile
-    select x.* from hwqueue.profile_queue x
-    where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
-  left join lateral (
-    select m.tiers, m.ranks, m.positions, m.version < m.stands_until as stands from hwqueue.low_water m
-    where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
-  cross join lateral (
-    select e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
-           and (
-             select c.class_id from hwqueue.placement_class c
-             where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
-           -- mostly there is none unseen, and the look costs more than all the others
-           and (e.classes_unseen || p_classes_unseen = '{}' or (
-             select x.class_id from unnest(e.classes_unseen || p_classes_unseen) u(xid)
-             cross join lateral (
-               select c.class_id from hwqueue.placement_class c
-               where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid order by c.created_xid limit 1) x
-             limit 1) is null)
-           and (
-             select r.position from hwqueue.ready r
-             where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null as is_front offset 0) f
-  where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) RETURNS SETOF hwqueue.queue_look
-    LANGUAGE sql STABLE
-    AS $$
-  select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
-         k.marks, k.tier, k.rank, k.position,
-         least(coalesce(k.last, k.position + least(k.window_size, 40) - 1), case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
-         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
-         k.drops_completed
-  from (
-    select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks, l.drops_completed,
-           f.tier, f.rank, f.position, l.last,
-           coalesce(l.marks = 1 and l.tier = 0
-             and (l.is_first and l.queue_id <> all (p_pinned)
-                  or f.tier is null and (
-                    select r.position from hwqueue.ready r
-                    where r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
-                    order by r.rank, r.position limit 1) is null), false) as is_known
-    from unnest(p_queues) n(name)
-    cross join lateral hwqueue.look_at_queue(n.name, p_profile_id, p_classes_seen, p_classes_unseen, p_shard) l
-    left join lateral (
-      select r.tier, r.rank, r.position from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = l.queue_id and (r.tier, r.rank, r.position) >= (0, l.rank, l.position)
-      order by r.tier, r.rank, r.position limit 1) f on true
-  ) k
-  window o as (order by k.tier, k.rank, k.position)
-  order by k.tier, k.rank, k.position limit 1
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_named uuid[] := hwqueue.named_nodes(p_class);
-  v_range hwqueue.class_range;
-begin
-  with able as materialized (
-    select e.affinity, e.profile_id, null::uuid as node_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.class_id = p_class.class_id
-    union all
-    select e.affinity, null, e.node_id from hwqueue.node_eligibility e
-    where e.shard_id = p_shard and e.class_id = p_class.class_id
-    union all  -- those that have not seen the class yet; of a class that costs much, claims will tell
-    select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
-    from hwqueue.profile p
-    where p.shard_id = p_shard and p.judged_as is null and p_class.cost <= 500
-      and (p_class.is_pinned or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
-      and hwqueue.suits(p_class, p, null, '{}')
-    union all
-    select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
-    from hwqueue.node n
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-    where n.shard_id = p_shard and n.node_id = any (v_named) and p_class.cost <= 500
-      and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
-  )
-  select b.affinity, w.affinity, least(b.live_until, w.live_until, d.until, 'infinity'), x.unseen, x.next_xid
-  into v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid
-  from hwqueue.seen_now() x
-  left join lateral (
-    select p_now + interval '1 second' as until from hwqueue.node_state s
-    where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
-  -- from either end, to the first that lives
-  left join lateral (
-    select a.affinity, l.live_until from (select * from able order by affinity desc offset 0) a
-    cross join lateral hwqueue.able_until(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(live_until)
-    where l.live_until is not null limit 1) b on true
-  left join lateral (
-    select a.affinity, l.live_until from (select * from able order by affinity offset 0) a
-    cross join lateral hwqueue.able_until(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(live_until)
-    where l.live_until is not null limit 1) w on true;
-  v_range.shard_id := p_shard;
-  v_range.class_id := p_class.class_id;
-  return v_range;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.look_for_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, p_now, p_shard) then
-    return null;
-  end if;
-  perform set_config('hwqueue.due_look', hwqueue.due_look(p_queues, p_now, p_shard), false);
-  return hwqueue.promote_due(p_queue_ids, p_limit, p_now, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.low_water (
     shard_id integer NOT NULL,
@@ -7843,65 +1806,13 @@ COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark l
 COMMENT ON COLUMN hwqueue.low_water.stands_until IS 'of a queue (class_id 0): below this version claims look for marks of classes';
 
 CREATE FUNCTION hwqueue.mark_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  return coalesce((
-    select m.position from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions) m(tier, rank, position)
-    where m.tier = p_tier and m.rank = p_rank), 0);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_profile_ids bigint[];
-  v_locked bigint[];
-  v_pinned boolean := exists (
-    select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
-begin
-  if v_pinned then
-    update hwqueue.node_eligibility e set is_checked = true
-    -- skip locked: register_node deletes them, in a transaction that may last. One that is updated between the snapshot and the lock is missed:
-    -- v_pinned says that there was something to mark, and whoever is told so asks again
-    where e.ctid = any (array(
-      select o.ctid from hwqueue.node_eligibility o
-      where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked for update skip locked));
-  end if;
-  v_profile_ids := array(
-    select distinct e.profile_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.class_id = any (p_class_ids) and not e.is_checked);
-  v_locked := array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = any (v_profile_ids) for no key update skip locked);
-  update hwqueue.profile_eligibility e set is_checked = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.profile_id = any (v_locked) and not e.is_checked;
-  update hwqueue.profile_queue s
-  set checked = array(select distinct u from unnest(s.checked || array(
-        select e.class_id from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.class_id = any (p_class_ids)
-          and e.gpu_count = 0 and e.custom is null)) u limit 201)
-  where s.shard_id = p_shard and s.profile_id = any (v_locked);
-  return v_pinned or v_profile_ids <> '{}';
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_ids int[];
-begin
-  v_ids := array(
-    select s.queue_id from hwqueue.queue_signal s
-    where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.waiting_since is null
-    for update skip locked);
-  if v_ids <> '{}' then
-    update hwqueue.queue_signal s set waiting_since = p_now where s.shard_id = p_shard and s.queue_id = any (v_ids);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
     LANGUAGE plpgsql
@@ -7909,239 +1820,40 @@ CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit 
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off'
     SET enable_hashjoin TO 'on'
-    SET enable_seqscan TO 'on'
-    AS $$
-declare
-  v_asked record;
-  v_queue hwqueue.queue;
-  v_class hwqueue.placement_class;
-  v_known jsonb;
-  v_now timestamptz;
-begin
-  select * into v_asked from hwqueue.match_question(p_placement, p_options, p_shard);
-  v_queue := v_asked.for_queue;
-  v_class := v_asked.for_class;
-  v_now := hwqueue.clock();
-  v_known := hwqueue.recount_terms(v_class, null, v_now, p_shard);
-  return query
-    with failing as materialized (
-      select * from hwqueue.fleet_failures(v_class, v_known, v_now, p_shard) f where f.stage <> 'live'
-    ), failed as materialized (
-      select m.node_id, array_agg(f.failure order by f.failure) as failures
-      from failing f cross join lateral unnest(f.node_ids) m(node_id) group by m.node_id
-    ), verdict as materialized (
-      select row_number() over (order by v.is_eligible desc, v.score desc, v.name) as place, v.*
-      from (
-        select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score, f.failures is null and l.is_live
-               and v_queue.paused_at is null as is_eligible
-        from hwqueue.node n
-        join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-        cross join lateral (select hwqueue.is_live(n, s, v_now) as is_live) l
-        left join failed f on f.node_id = n.node_id
-        left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c
-          on c.node_id = n.node_id
-        where n.shard_id = p_shard and n.deregistered_at is null
-          and (v_asked.node_names is null or n.name = any (v_asked.node_names))) v
-    ), kind as materialized (  -- nodes that fail the same are told the same
-      select row_number() over () as kind, v.failures,
-             bool_or(v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true)) as is_shown
-      from verdict v where v.failures is not null group by v.failures
-    ), part as materialized (
-      select k.kind, k.is_shown, u.failure from kind k cross join lateral unnest(k.failures) u(failure)
-    ), worded as materialized (
-      select f.failure,
-             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, v_class, n,
-                                    hwqueue.read_load(n.node_id, p_shard)) as reason
-      from failing f
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = f.node_ids[1]
-      where f.failure in (select p.failure from part p where p.is_shown)
-    ), told as materialized (
-      select p.kind, array_agg(f.code order by f.failure) as codes,
-             array_agg(f.permanent order by f.failure) as permanents,
-             case when p.is_shown then jsonb_agg(w.reason order by f.failure) end as reasons
-      from part p
-      join failing f on f.failure = p.failure
-      left join worded w on w.failure = p.failure
-      group by p.kind, p.is_shown
-    )
-    select v.place, v.node_id, v.name, v.score,
-           coalesce(t.codes, '{}') || case when v.is_live then '{}' else array['node_not_live'] end
-             || case when v_queue.paused_at is null then '{}' else array['queue_paused'] end,
-           coalesce(t.permanents, '{}') || case when v.is_live then '{}' else array[false] end
-             || case when v_queue.paused_at is null then '{}' else array[false] end,
-           case when v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true) then
-             coalesce(t.reasons, '[]')
-             || case when v.is_live then '[]'
-               else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
-                  'permanent', false, 'message', format('no sign of life since %s', v.seen_at))) end
-             || case when v_queue.paused_at is null then '[]'
-               else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
-                  'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end
-           end
-    from verdict v
-    left join kind k on k.failures = v.failures
-    left join told t on t.kind = k.kind
-    order by v.place;
-end
-$$;
+    SET enable_seqscan TO 'on';
 
 CREATE FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  return query
-    select m.codes = '{}', m.codes, p.permanent, count(*), jsonb_agg(m.node_name order by m.place)
-    from hwqueue.match_fleet(p_placement, p_options, 0, 0, p_shard) m
-    cross join lateral (select true = any (m.permanents) as permanent) p
-    group by m.codes, p.permanent
-    order by m.codes = '{}' desc, count(*) desc, m.codes, p.permanent;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  return query
-    select m.node_id, m.node_name, m.codes = '{}', m.score, m.reasons
-    from hwqueue.match_fleet(p_placement, p_options, null, 0, p_shard) m order by m.place;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_skip integer DEFAULT 0, p_shard integer DEFAULT 0) RETURNS TABLE(nodes integer, eligible integer, reasons jsonb, items jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  if (p_limit between 1 and 10000 and p_skip between 0 and 1000000) is not true then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000 and p_skip from 0 to 1000000',
-      jsonb_build_object('field', case when (p_limit between 1 and 10000) is true then 'p_skip' else 'p_limit' end),
-      'page with p_skip');
-  end if;
-  return query
-    with judged as materialized (
-      select m.*, m.codes = '{}' as is_eligible
-      from hwqueue.match_fleet(p_placement, p_options, p_limit, p_skip, p_shard) m
-    )
-    select count(*)::int, (count(*) filter (where j.is_eligible))::int,
-           (select coalesce(jsonb_object_agg(c.code, c.kept_out), '{}')
-            from (select e.code, sum(i.nodes) as kept_out
-                  from (select d.codes, count(*) as nodes from judged d group by d.codes) i
-                  cross join lateral (select distinct x as code from unnest(i.codes) x) e
-                  group by e.code) c),
-           coalesce(jsonb_agg(jsonb_build_object('node_id', j.node_id, 'node_name', j.node_name,
-                                                 'eligible', j.is_eligible, 'score', j.score,
-                                                 'reasons', j.reasons) order by j.place)
-                      filter (where j.reasons is not null), '[]')
-    from judged j;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_service uuid;
-begin
-  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue', 'nodes'],
-                               'options');
-  node_names := hwqueue.json_names(p_options -> 'nodes', 'options.nodes', 253);
-  for_queue := hwqueue.default_policy();
-  if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
-    for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
-  end if;
-  p_placement := hwqueue.normalise_placement(p_placement, 'placement');
-  v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
-  for_class := hwqueue.draft_class(for_queue.queue_id,
-      hwqueue.json_text(p_options -> 'task', 'options.task', 200),
-    coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
-    hwqueue.check_labels(p_options -> 'labels', 'options.labels'), p_placement, null, null,
-    hwqueue.service_away_from(v_service, p_shard), p_shard);
-  perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
-  select r.share into reach
-  from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id
-    and r.class_id = c.class_id
-  where c.shard_id = p_shard and c.digest = for_class.digest order by c.class_id limit 1;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$ select pg_column_size(p_value) > 4096 or pg_column_compression(p_value) is not null $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select exists (
-    select 1 from unnest(p_keys) k
-    where position(substr(to_jsonb(k)::text, 2, length(to_jsonb(k)::text) - 2)
-                   in p_class.required::text || p_class.preferred::text) > 0)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_kind text;
-begin
-  if p_left is null or p_right is null then
-    return coalesce(p_left, p_right);
-  end if;
-  foreach v_kind in array array['cpu', 'gpu'] loop
-    if p_left -> v_kind <> p_right -> v_kind then
-      perform hwqueue.refuse('QHC04', format('%s asks for %s isolation %s and %s', p_field, v_kind, p_left ->> v_kind, p_right ->> v_kind),
-        jsonb_build_object('field', p_field, 'class', p_right ->> v_kind), 'ask for one class, in one place');
-    end if;
-  end loop;
-  return p_left || p_right;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_left is not null or p_right is not null
-    then hwqueue.normal_set(coalesce(p_left, '[]') || coalesce(p_right, '[]')) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_isolation jsonb := coalesce(p_left -> 'isolation', p_right -> 'isolation');
-  v_resources jsonb := coalesce(p_left -> 'resources', p_right -> 'resources');
-begin
-  if p_left -> 'strength' <> p_right -> 'strength' then
-    perform hwqueue.refuse('QHC04', format('%s asks for strength %s and %s', p_field, p_left -> 'strength', p_right -> 'strength'),
-      jsonb_build_object('field', p_field), 'give the strength once');
-  end if;
-  if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
-    v_isolation := hwqueue.merge_isolation(p_left -> 'isolation', p_right -> 'isolation', p_field);
-    v_resources := hwqueue.merge_resources(hwqueue.own_resources(p_left), hwqueue.own_resources(p_right), p_field);
-    v_resources := hwqueue.isolated_resources(v_isolation, v_resources, p_field);
-  end if;
-  return hwqueue.with_strength(hwqueue.build_placement(
-    hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
-    hwqueue.merge_lists(p_left -> 'prefer', p_right -> 'prefer'),
-    hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
-    hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
-    v_resources, v_isolation), coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_left <> '{}' and p_right <> '{}' and p_left <> p_right then
-    perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, p_left, p_right), jsonb_build_object('field', p_field),
-      'give the resources once');
-  end if;
-  return case when p_left <> '{}' then p_left else p_right end;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql SECURITY DEFINER
@@ -8149,122 +1861,22 @@ CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name te
     SET max_parallel_workers_per_gather TO '0'
     SET work_mem TO '64MB'
     SET jit TO 'off'
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-  select hwqueue.require_all_tenants();
-  select m.name, m.labels, m.value
-  from (select hwqueue.clock() as now) t
-  cross join lateral (
-    select * from hwqueue.queue_metrics(t.now, p_shard)
-    union all select * from hwqueue.total_metrics(p_shard)
-    union all select * from hwqueue.demand_metrics(t.now, p_shard)
-    union all select * from hwqueue.node_metrics(t.now, p_shard)
-    union all select * from hwqueue.upkeep_metrics(t.now, p_shard)
-  ) m
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.moment_words(p_at timestamp with time zone) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC' $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.most_label_values() RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select 1000 $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_claim record;
-begin
-  perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.counted is not null order by c.lease_id for update;
-  for v_claim in
-    select c.lease_id, c.counted, hwqueue.counts_of(k, c.lease_id, n, p_shard) as now_counted
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.counted is not null
-  loop
-    if v_claim.counted is distinct from v_claim.now_counted then
-      perform hwqueue.add_counts(v_claim.counted, -1, p_shard), hwqueue.add_counts(v_claim.now_counted, 1, p_shard);
-      update hwqueue.claim c set counted = v_claim.now_counted where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
-    end if;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_horizon hwqueue.position_horizon;
-  v_ended boolean;
-begin
-  if p_drawn is null then
-    return;
-  end if;
-  select h.* into v_horizon from hwqueue.position_horizon h
-  where h.shard_id = p_shard order by h.version desc limit 1 for update skip locked;
-  if not found then
-    return;
-  end if;
-  v_ended := pg_snapshot_xmin(pg_current_snapshot()) >= v_horizon.drawn_before
-    or hwqueue.reads_locks() and hwqueue.oldest_holder('hwqueue.ready_position_seq') >= v_horizon.drawn_before;
-  if not v_ended and hwqueue.valid_mark(v_horizon.drawn_before) <> '0' then
-    return;
-  end if;
-  delete from hwqueue.position_horizon h where h.shard_id = p_shard and h.version = v_horizon.version;
-  insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
-  values (p_shard, v_horizon.version + 1, case when v_ended then v_horizon.drawn_position else v_horizon.safe_position end, p_drawn,
-          pg_current_xact_id());
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.move_low_water(p_entry hwqueue.ready, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_marks hwqueue.low_water;
-  v_front record;
-  v_stands boolean;
-  v_safe bigint;
-  v_old bigint;
-begin
-  select w.* into v_marks from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = 0 order by w.version desc limit 1 for update skip locked;
-  -- before the looks at the entries: what the horizon speaks for has ended, so they see it
-  v_safe := (select h.safe_position + 1 from hwqueue.position_horizon h where h.shard_id = p_shard order by h.version desc limit 1);
-  if v_marks.version is null or v_safe is null then
-    return;
-  end if;
-  v_front := hwqueue.queue_front(p_entry.queue_id, p_shard);
-  v_stands := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
-    or (v_front.tier, v_front.rank) = (p_entry.tier, p_entry.rank) and v_front.position < p_entry.position - 1000, false);
-  v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
-  perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
-    select r.position from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_entry.queue_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
-    order by r.position limit 1)), v_stands);
-  if v_stands and exists (
-      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_entry.class_id and c.target is null) then
-    select w.* into v_marks from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id order by w.version desc limit 1;
-    if not found then
-      v_marks.shard_id := p_shard;
-      v_marks.queue_id := p_entry.queue_id;
-      v_marks.class_id := p_entry.class_id;
-      v_marks.version := 0;
-      v_marks.stands_until := 0;
-    end if;
-    v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
-    perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
-      select r.position from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_entry.class_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
-      order by r.position limit 1)), false);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.reap_mark (
     shard_id integer NOT NULL,
@@ -8308,269 +1920,53 @@ COMMENT ON COLUMN hwqueue.reap_mark.watched_node IS 'how far nodes have been loo
 COMMENT ON COLUMN hwqueue.reap_mark.judged_profile IS 'the last profile that was looked at for classes to judge';
 
 CREATE FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_next hwqueue.reap_mark := p_from;
-  v_seen record;
-begin
-  -- one statement, one snapshot: what those who have ended brought is seen
-  select pg_snapshot_xmin(s.snapshot) >= p_mark.noted_before as ended, pg_snapshot_xmax(s.snapshot) < p_mark.noted_before as foreign_id,
-    (select c.check_at from hwqueue.claim c
-     where c.shard_id = p_shard and c.check_at >= p_from.claims_from and c.check_at < p_mark.noted_at
-     order by c.check_at limit 1) as claim_at,
-    (select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
-     where r.shard_id = p_shard and r.deadline is not null
-       and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from and greatest(r.deadline, r.eligible_at) < p_mark.noted_at
-     order by greatest(r.deadline, r.eligible_at) limit 1) as deadline_at,
-    (select min(f.available_at) from hwqueue.queue q
-     cross join lateral (
-       select e.available_at from hwqueue.scheduled e
-       where e.shard_id = p_shard and e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from and e.available_at < p_mark.noted_at
-       order by e.available_at limit 1) f
-     where q.shard_id = p_shard) as scheduled_at
-  into v_seen from (select pg_current_snapshot() as snapshot) s;
-  v_next.version := p_mark.version + 1;
-  v_next.reaped_at := p_now;
-  v_next.claims_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.claims_from end, v_seen.claim_at);
-  v_next.deadlines_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.deadlines_from end, v_seen.deadline_at);
-  v_next.scheduled_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.scheduled_from end, v_seen.scheduled_at);
-  if v_seen.ended or v_seen.foreign_id then
-    v_next.noted_at := p_now;
-    v_next.noted_before := pg_current_xact_id();
-  end if;
-  delete from hwqueue.reap_mark m where m.shard_id = p_shard and m.version = p_mark.version;
-  insert into hwqueue.reap_mark select v_next.*;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.move_terms(p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_term hwqueue.term;
-  v_new_id bigint;
-begin
-  perform 1 from hwqueue.term t
-  where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec, p_shard);
-  if not found then
-    return;
-  end if;
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
-  for v_term in
-    select t.* from hwqueue.term t
-    where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec, p_shard)
-  loop
-    delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up, created_at)
-    values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard), v_term.anchors, '0', true, hwqueue.clock())
-    returning term_id into v_new_id;
-    update hwqueue.class_term m set term_id = v_new_id where m.shard_id = p_shard and m.term_id = v_term.term_id;
-    update hwqueue.class_rule r set term_id = v_new_id where r.shard_id = p_shard and r.term_id = v_term.term_id;
-    delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = v_term.term_id;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.moves_low_water(p_qty integer) RETURNS boolean
-    LANGUAGE sql
-    AS $$ select random() * 32 < p_qty $$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard) or hwqueue.is_stale(p_class, p_shard)
-    or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$ select case when current_setting('hwqueue.tenant', true) <> '' then array[current_setting('hwqueue.tenant', true)] end $$;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uuid[]
-    LANGUAGE sql IMMUTABLE
-    AS $_$
-  select array(
-    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
-    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
-$_$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce(jsonb_agg(jsonb_build_object('node_id', n.node_id, 'node', n.name, 'rack', n.rack, 'seen_at', s.seen_at,
-           'state', case when n.cordoned_at is not null then 'cordoned' when hwqueue.is_live(n, s, p_now) then 'live' else 'silent' end,
-           'reasons', r.reasons || case when hwqueue.is_live(n, s, p_now) then '[]' else jsonb_build_array(jsonb_build_object('stage', 'live',
-             'code', 'node_not_live', 'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end) order by i.ordinality), '[]')
-  from unnest(p_node_ids) with ordinality i(node_id, ordinality)
-  join hwqueue.node n on n.shard_id = p_shard and n.node_id = i.node_id
-  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = i.node_id
-  cross join lateral (
-    select hwqueue.read_load(n.node_id, p_shard) as load,
-           hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now, p_shard) as facts,
-           (select d.domain from (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
-            where p_known -> 'kept_at' ? (d.domain || '@' || hwqueue.domain_value(d.domain, n.node_id, n.rack, n.labels))
-            order by d.domain limit 1) as kept_out offset 0) k
-  cross join lateral (
-    select coalesce(jsonb_agg(
-             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, n, k.load)
-             || hwqueue.failure_detail(f.stage, f.code, f.predicate, f.lacks, k.facts, k.kept_out, p_class, p_lease, n, k.load, p_now, p_shard)
-             order by array_position(hwqueue.funnel_stages(), f.stage)), '[]') as reasons
-    from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now, p_shard) f offset 0) r
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  with wanted as materialized (
-    select hwqueue.letter_pairs(p_name) as pairs
-  )
-  select k.name
-  from (
-    select n.name, 2.0 * (select count(*) from unnest(o.pairs) p where p = any (w.pairs))
-                   / (cardinality(o.pairs) + cardinality(w.pairs)) as alike
-    from wanted w
-    cross join unnest(p_names[1:200]) n(name)
-    cross join lateral (select hwqueue.letter_pairs(n.name) as pairs offset 0) o) k
-  where k.alike >= 0.5
-  order by k.alike desc, k.name limit 1
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text) RETURNS TABLE(name text, amount bigint)
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select 'cpu_milli', p_cpu_milli
-  union all select 'memory_mib', p_memory_mib
-  union all select 'slots', 1
-  union all
-  select case when p_cpu_isolation is null then 'core_milli' when p_cpu_isolation = 'whole_core' then 'core_whole' else 'core_numa' end,
-         case when p_cpu_isolation is null then greatest(p_cpu_milli, 1) else p_cpu_milli end
-  union all
-  select case when p_gpu_exclusivity = 'partition_exclusive' then 'gpu_parts' when p_gpu_milli > 0 then 'gpu_most' else 'gpu_whole' end,
-         case when p_gpu_milli > 0 and p_gpu_exclusivity is distinct from 'partition_exclusive' then p_gpu_milli else p_gpu_count end
-  where p_gpu_count > 0
-  union all
-  select 'custom:' || c.key, c.value::bigint from jsonb_each(coalesce(p_custom, '{}')) c
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$
-  select jsonb_strip_nulls(jsonb_build_object(
-      'cpu_milli', case when p_bits & 1 > 0 then hwqueue.cpu_needed(p_class.cpu_milli, i.cpu) end,
-      'memory_mib', case when p_bits & 2 > 0 then p_class.memory_mib end,
-      'slots', case when p_bits & 4 > 0 then 1 end,
-      'gpu', case when p_bits & 8 > 0 and p_class.gpu_milli = 0 then p_class.gpu_count end,
-      'gpu_milli', case when p_bits & 8 > 0 and p_class.gpu_milli > 0 then p_class.gpu_milli end,
-      'cores', case when p_bits & 32 > 0 then hwqueue.cpu_needed(greatest(p_class.cpu_milli, 1), i.cpu) / 1000.0 end))
-    || case when p_bits & 16 > 0 then p_class.custom else '{}' end
-  from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
-$$;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.new_event_id(p_base bigint) RETURNS bigint
-    LANGUAGE sql
-    AS $$ select p_base + (pg_current_xact_id()::text::bigint << 20) + (nextval('hwqueue.event_number') & 1048575) $$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.new_id() RETURNS uuid
-    LANGUAGE sql PARALLEL SAFE
-    AS $$
-  -- the random one has its variant in the right place; the first 15 characters are the time and the version
-  select overlay(gen_random_uuid()::text
-    placing overlay(lpad(to_hex(floor(extract(epoch from hwqueue.clock()) * 1000)::bigint), 12, '0') placing '-' from 9 for 0) || '-7'
-    from 1 for 15)::uuid
-$$;
+    LANGUAGE sql PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.new_ids(p_count integer) RETURNS uuid[]
-    LANGUAGE plpgsql PARALLEL SAFE
-    AS $$
-declare
-  v_first text := hwqueue.new_id();
-  v_prefix text := left(v_first, 24);
-  -- the highest bit is set so that it has 12 digits, the next is not so that it keeps them
-  v_start bigint := ('x' || right(v_first, 12))::bit(48)::bigint & ~(1::bigint << 46) | (1::bigint << 47);
-begin
-  return array(select (v_prefix || to_hex(v_start + n))::uuid from generate_series(1, p_count) n);
-end
-$$;
+    LANGUAGE plpgsql PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.newest_loads(p_shard integer) RETURNS SETOF hwqueue.node_load
-    LANGUAGE sql STABLE
-    AS $$
-  select distinct on (u.node_id) u.* from hwqueue.node_load u where u.shard_id = p_shard order by u.node_id, u.version desc
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
-    LANGUAGE sql
-    AS $$
-  select case when p_attempt < coalesce(l.max_attempts, q.max_attempts)
-              then p_now + hwqueue.retry_delay(coalesce(l.retry, q.retry), p_attempt) end
-  from hwqueue.lease l
-  join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
-  where l.shard_id = p_shard and l.lease_id = p_lease
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judged, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
-    SET enable_bitmapscan TO 'on'
-    AS $$
-declare
-  v_own xid8 := pg_current_xact_id_if_assigned();
-  v_from hwqueue.judged := case when hwqueue.valid_mark(p_from.next_xid) = p_from.next_xid then p_from
-                                      else row('0', '{}', null, null)::hwqueue.judged end;
-  v_now record;
-  v_own_judged bigint := case when v_from.xid = v_own then -v_from.class_id end;
-  v_last xid8;
-begin
-  select s.unseen, s.next_xid, b.classes, b.xids, b.found into v_now
-  from hwqueue.seen_now() s
-  cross join lateral (
-    -- as many as the budget has room for, the last one may go beyond it
-    select coalesce(array_agg(k.class_id order by k.place) filter (where k.spent < hwqueue.judge_budget()), '{}') as classes,
-           array_agg(k.created_xid order by k.place) filter (where k.spent < hwqueue.judge_budget()) as xids, count(*) as found
-    from (
-      select u.created_xid, u.class_id, row_number() over o as place, sum(u.cost) over o - u.cost as spent
-      from (
-        select false as is_own, x.created_xid, x.class_id, x.cost
-        from unnest(v_from.unseen) r(xid)
-        cross join lateral (
-          select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
-            and c.is_pinned = p_pinned and c.anchors && p_anchors
-            and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
-          order by c.class_id limit p_limit) x
-        where r.xid < v_from.next_xid and r.xid is distinct from v_own
-        union all
-        (select false, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-         where c.shard_id = p_shard
-           and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
-           and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
-           and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
-         order by c.created_xid, c.class_id limit p_limit)
-        union all
-        (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-         where c.shard_id = p_shard and c.created_xid = v_own
-           and (c.class_id > coalesce(v_own_judged, -1) or c.is_woken)
-           and c.is_pinned = p_pinned and c.anchors && p_anchors
-           and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
-         order by c.class_id limit p_limit)
-      ) u window o as (order by u.is_own, u.created_xid, u.class_id) order by place limit p_limit) k) b;
-  batch := v_now.classes;
-  more := v_now.found = p_limit or cardinality(batch) < v_now.found;
-  v_last := v_now.xids[cardinality(batch)];
-  judged := row(v_now.next_xid, v_now.unseen, v_last, batch[cardinality(batch)])::hwqueue.judged;
-  if more and v_last is distinct from v_own then  -- what comes behind the last of them is unseen
-    judged.next_xid := greatest(v_last, v_from.next_xid);
-    judged.unseen := array(
-      select u from unnest(v_now.unseen || v_from.unseen) u
-      where u < judged.next_xid and (u = any (v_now.unseen) or u >= v_last) group by u);
-  elsif v_last is distinct from v_own then  -- all are judged
-    judged.xid := case when v_own_judged is not null then v_own end;
-    judged.class_id := -v_own_judged;
-  else
-    judged.class_id := -greatest(judged.class_id, v_own_judged);
-  end if;
-end
-$$;
+    SET enable_bitmapscan TO 'on';
 
 CREATE TABLE hwqueue.shard (
     shard_id integer NOT NULL,
@@ -8597,1191 +1993,150 @@ COMMENT ON COLUMN hwqueue.shard.event_days IS 'for how many whole days prune kee
 COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifications';
 
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_shard.timeline is null
-                or (p_shard.timeline, p_shard.system_identifier, coalesce(p_shard.storage_path, p_path)) = (p_timeline, p_system, p_path)
-              then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_front record;
-  v_head record;
-  v_from hwqueue.scan_from := p_from;
-  v_start bigint;
-begin
-  if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
-     and (not (true = any (p_from.stands)) or cardinality(p_classes) > p_probe or hwqueue.front_is_dense(p_from, p_window, p_shard)) then
-    v_front := hwqueue.front_lane(p_classes, p_scores, p_from, p_window, p_now, p_shard);
-    tier := v_front.tier;
-    rank := v_front.rank;
-    score := v_front.score;
-    positions := v_front.positions;
-    seen_classes := v_front.classes;
-    takes := v_front.takes;
-    for i in 1 .. least(cardinality(p_classes), p_probe) loop
-      exit when tier is null or p_scores[i] <= score or cardinality(p_from.queue_ids) > 1;
-      if p_from.differ and i % 16 = 1 then  -- mostly one of the first has something
-        v_from := hwqueue.class_fronts(p_classes[i : i + 15], p_from, p_shard);
-      end if;
-      -- not in the statement: before Postgres 18 it would be planned each time. In order, for the index by class
-      v_start := hwqueue.start_in(v_from, (i - 1) % 16 + 1, tier, rank);
-      perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
-        and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;
-      if found then
-        score := p_scores[i];
-        positions := null;
-      end if;
-    end loop;
-  end if;
-  if tier is null or cardinality(p_from.queue_ids) > 1 then
-    -- no front, or those of several queues: a head behind one of them may come before another
-    v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_from, p_shard);
-    select h.tier, h.rank, h.position, k.class_id, k.score into v_head
-    from (
-      select c.class_id, c.score, coalesce(c.tier, p_from.tiers[1]) as tier, coalesce(c.rank, p_from.ranks[1]) as rank,
-             coalesce(c.position, p_from.positions[1]) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
-      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], v_from.class_tiers, v_from.class_ranks, v_from.class_positions)
-           c(class_id, score, tier, rank, position)) k
-    cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
-    cross join lateral (
-      select r.tier, r.rank, r.position from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
-        and (r.tier, r.rank, r.position) >= (case when a.is_after then p_after_tier else k.tier end,
-          case when a.is_after then k.after_rank else k.rank end, case when a.is_after then 0 else k.position end)
-      order by r.tier, r.rank, r.position limit 1
-    ) h
-    order by h.tier, h.rank, k.score desc, h.position limit 1;
-    if tier is null or (v_head.tier, v_head.rank, -v_head.score, v_head.position)
-                       < (tier, rank, -score, coalesce(positions[1], 9223372036854775807)) then
-      tier := v_head.tier;
-      rank := v_head.rank;
-      score := v_head.score;
-      positions := array[v_head.position];
-      seen_classes := array[v_head.class_id];
-      is_head := true;
-      takes := case when cardinality(p_classes) > p_probe and cardinality(p_from.queue_ids) > 1 then 1 end;
-    end if;
-  end if;
-  if tier is not null then
-    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score) where k.score = next_lane.score);
-    if cardinality(p_classes) > p_probe and positions is not null then
-      classes := array(select distinct c from unnest(classes || seen_classes) c);
-    end if;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, tenant text, service_id uuid, claim_token bigint, attempt smallint, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, stop_by timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  perform hwqueue.require_all_tenants();
-  if p_limit is null or p_limit not between 1 and 10000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'ask for fewer');
-  end if;
-  return query
-    select r.lease_id, r.shard_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt, r.claimed_at, r.expires_at,
-           r.stop_reason, r.stop_by, r.assignment
-    from hwqueue.claim r
-    join hwqueue.lease l on l.shard_id = r.shard_id and l.lease_id = r.lease_id
-    join hwqueue.queue q on q.shard_id = r.shard_id and q.queue_id = r.queue_id
-    join hwqueue.placement_class c on c.shard_id = r.shard_id and c.class_id = r.class_id
-    where r.shard_id = p_shard and r.node_id = p_node
-    order by r.claimed_at, r.lease_id limit p_limit;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.node_count_words(p_count integer, p_kind text DEFAULT ''::text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select p_count::text || ' ' || p_kind || case when p_count = 1 then 'node' else 'nodes' end $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
-    LANGUAGE sql STABLE
-    AS $$
-  select u.stage, u.code, u.permanent, null::text, e.value, null::int
-  from jsonb_array_elements(p_exprs) e
-  cross join lateral hwqueue.expr_failures(e.value, p_node, p_facts, p_now) u
-  union all
-  select 'spread', u.code, false, null, s.value, null
-  from jsonb_array_elements(p_class.spread) with ordinality s
-  cross join lateral (
-    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now,
-        p_shard) as code offset 0) u
-  where u.code is not null
-  union all
-  select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
-  where p_kept_out is not null
-  union all
-  select 'isolation', c.code, true, c.message, c.predicate, null
-  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
-                                   p_node.gpu_parents) c
-  where p_class.gpu_wanted <> '{}'
-  union all
-  select f.stage, f.code, f.permanent, null, null, f.lacks
-  from hwqueue.node_shortage(p_class, p_node, p_load) s
-  cross join lateral hwqueue.room_failures(s.lacks_now, s.lacks_ever, s.contended) f
-  union all
-  select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
-  where p_node.cordoned_at is not null
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_generation bigint := hwqueue.current_generation(p_shard);
-begin
-  -- what the shard's row says: if another session is about to write it, the next claim asks again
-  update hwqueue.node_state n
-  set generation = s.generation, server_started_at = s.server_started_at, storage_path = s.storage_path
-  from hwqueue.shard s
-  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time()
-    and s.storage_path = hwqueue.storage_path();
-  return v_generation;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks integer, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return left(case
-    when p_stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node,
-                                     hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
-    when p_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
-    when p_stage = 'taints' then hwqueue.taint_text(p_predicate)
-    when p_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id), 'trusted for ' || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
-    when p_stage = 'isolation' then case when p_predicate ? 'cpu' then array_to_string(p_node.cpu_isolation, ', ')
-                                         else array_to_string(p_node.gpu_exclusivity, ', ') end
-    when p_fact is not null then case
-      when p_fact ->> 'value' is null then 'no ' || regexp_replace(p_domain, '^(own:)?(label:)?', '')
-      else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none' else p_fact ->> 'held' end,
-                  hwqueue.place_words(p_domain, p_fact ->> 'value', p_node.shard_id)) end
-    when p_predicate ? 'label' then (p_node.labels -> (p_predicate ->> 'label'))::text
-    when p_predicate ? 'tags' then (
-      select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(p_predicate -> 'tags') k where p_node.labels ? k)
-    when p_predicate ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
-    when p_predicate ? 'node' then 'node ' || p_node.name end, 200);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS hwqueue.headroom
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-declare
-  v_room hwqueue.headroom;
-  v_used int[];
-begin
-  v_room.cpu_milli := p_node.cpu_milli - p_load.cpu_used;
-  v_room.memory_mib := p_node.memory_mib - p_load.memory_used;
-  v_room.slots := p_node.slots - p_load.claim_count;
-  v_room.custom := '{}';
-  if p_node.custom <> '{}' then
-    v_room.custom := (
-      select jsonb_object_agg(c.key, c.value::bigint - coalesce((p_load.custom_used ->> c.key)::bigint, 0))
-      from jsonb_each(p_node.custom) c);
-  end if;
-  v_room.gpu_ids := p_node.gpu_ids;
-  v_room.gpu_total := 0;
-  v_room.gpu_most := 0;
-  v_room.gpu_whole := 0;
-  v_room.gpu_parts_free := 0;
-  if p_node.gpu_ids <> '{}' then
-    v_used := case when p_node.gpu_parents = '{}' then p_load.gpu_used
-      else hwqueue.use_of_devices(p_node, p_load.gpu_used) end;
-    v_room.gpu_whole := cardinality(array_positions(v_used, 0));
-    if v_used <> '{}'
-      and v_room.gpu_whole + cardinality(array_positions(v_used, 1000)) = cardinality(v_used) then
-      -- no device is shared, as on most nodes: said without a query, which costs three times as much
-      v_room.gpu_free := array_replace(array_replace(array_replace(v_used, 0, -1), 1000, 0), -1, 1000);
-      v_room.gpu_sorted := array_fill(0, array[cardinality(v_used) - v_room.gpu_whole])
-        || array_fill(1000, array[v_room.gpu_whole]);
-      v_room.gpu_total := 1000 * v_room.gpu_whole;
-      v_room.gpu_most := case when v_room.gpu_whole > 0 then 1000 else 0 end;
-    else
-      select array_agg(1000 - u.used order by u.ordinality), array_agg(1000 - u.used order by 1000 - u.used),
-             sum(1000 - u.used), max(1000 - u.used)
-      into v_room.gpu_free, v_room.gpu_sorted, v_room.gpu_total, v_room.gpu_most
-      from unnest(v_used) with ordinality u(used, ordinality);
-    end if;
-    if p_node.gpu_parents <> '{}' then
-      v_room.gpu_parts := hwqueue.parts_of_devices(p_node, p_load.gpu_used);
-      v_room.gpu_parts_free := (select count(*) from unnest(v_room.gpu_parts) p(turn) where p.turn > 0);
-    end if;
-  end if;
-  if p_node.core_ids <> '{}' then
-    select sum(n.milli), sum(n.idle), max(n.idle) into v_room.core_milli, v_room.core_whole, v_room.core_numa
-    from (select sum(greatest(1000 - u.used, 0)) as milli, count(*) filter (where u.used = 0) as idle
-          from unnest(p_load.core_used, p_node.core_numa) u(used, numa) group by u.numa) n;
-  end if;
-  return v_room;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE
-    AS $$
-  with load as materialized (
-    select distinct on (x.node_id) x.* from hwqueue.node_load x where x.shard_id = p_shard order by x.node_id, x.version desc
-  ), fleet as materialized (
-    select case when not hwqueue.is_live(n, s, p_now) then 'silent' when n.drain_by is not null then 'draining'
-                when n.cordoned_at is not null then 'cordoned' else 'live' end as state,
-           s.seen_at, n.cpu_milli, n.memory_mib, l.cpu_used, l.memory_used,
-           -- whole devices: one that has parts in use is in use
-           cardinality(n.gpu_ids) - cardinality(array_remove(n.gpu_parents, null)) as gpus,
-           (select coalesce(sum(d.used), 0)
-            from unnest(case when n.gpu_parents = '{}' then l.gpu_used else hwqueue.use_of_devices(n, l.gpu_used) end, n.gpu_parents) d(used, parent)
-            where d.parent is null) as gpu_used
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-    left join load l on l.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null
-  ), sums as (
-    select k.state, count(f.state) as nodes, sum(f.cpu_milli) / 1000.0 as cpu_cores, sum(f.memory_mib) * 1048576 as memory_bytes,
-           sum(f.gpus) as gpus, sum(f.cpu_used) / 1000.0 as cpu_used, sum(f.memory_used) * 1048576 as memory_used,
-           sum(f.gpu_used) / 1000.0 as gpu_used
-    from unnest(array['live', 'cordoned', 'draining', 'silent']) k(state)
-    left join fleet f on f.state = k.state
-    group by k.state
-  )
-  select v.name, jsonb_build_object('state', s.state), coalesce(v.value, 0)
-  from sums s
-  cross join lateral (values
-    ('hwqueue_nodes', s.nodes::double precision),
-    ('hwqueue_node_cpu_cores', s.cpu_cores),
-    ('hwqueue_node_cpu_cores_used', s.cpu_used),
-    ('hwqueue_node_memory_bytes', s.memory_bytes),
-    ('hwqueue_node_memory_bytes_used', s.memory_used),
-    ('hwqueue_node_gpus', s.gpus),
-    ('hwqueue_node_gpus_used', s.gpu_used)
-  ) v(name, value)
-  union all
-  select 'hwqueue_node_oldest_heartbeat_seconds', '{}', coalesce(hwqueue.seconds_since(min(f.seen_at), p_now), 0) from fleet f
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_numbers(p_shard integer) RETURNS TABLE(number integer, node_id uuid)
-    LANGUAGE sql STABLE
-    AS $$
-  select (row_number() over (order by n.node_id))::int - 1, n.node_id
-  from hwqueue.node n where n.shard_id = p_shard and n.deregistered_at is null
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) RETURNS record
-    LANGUAGE plpgsql STABLE PARALLEL SAFE
-    AS $$
-begin
-  lacks_ever := 0;
-  contended := 0;
-  lacks_now := hwqueue.class_shortage(p_class, p_node, p_load);
-  if lacks_now <> 0 then
-    lacks_ever := hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node));
-    contended := hwqueue.contended_part(
-      lacks_now, lacks_ever, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
-      hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode));
-  end if;
-end
-$$;
+    LANGUAGE plpgsql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_node.taints = '[]' and p_node.operator_taints = '[]' then '[]'
-              else hwqueue.undated_taints(p_node.taints || p_node.operator_taints) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit integer DEFAULT NULL::integer, p_after text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamp with time zone, claims bigint, slots integer, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus integer, gpus_free integer, gpu_milli_used bigint, cores integer, cores_free integer, custom jsonb, custom_used jsonb, profile_id bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
     SET jit TO 'off'
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['live', 'silent', 'cordoned', 'draining']), hwqueue.check_limit(p_limit);
-  return query
-    select n.shard_id, n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0), n.slots,
-           n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib, coalesce(u.memory_used, 0),
-           cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)), coalesce((select sum(g) from unnest(u.gpu_used) g), 0),
-           cardinality(n.core_ids), cardinality(array_positions(u.core_used, 0)), n.custom, coalesce(u.custom_used, '{}'), n.profile_id
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-    left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
-    left join (select k.node_id, count(*) as claims from hwqueue.claim k where k.shard_id = p_shard group by k.node_id) c on c.node_id = n.node_id
-    cross join lateral (
-      select l.is_live, case when n.drain_by is not null then 'draining' when n.cordoned_at is not null then 'cordoned'
-                             when l.is_live then 'live' else 'silent' end as state
-      from (select hwqueue.is_live(n, s, v_now) as is_live) l) w
-    where n.shard_id = p_shard and n.deregistered_at is null and (p_state is null or w.state = p_state) and (p_after is null or n.name > p_after)
-    order by n.name limit p_limit;
-end
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
-    LANGUAGE sql STABLE
-    AS $$
-  select count(*)::int, coalesce(sum((c.assignment ->> 'cpu_milli')::bigint), 0)::bigint,
-         coalesce(sum((c.assignment ->> 'memory_mib')::bigint), 0)::bigint,
-         array(select coalesce(sum((u.assignment ->> 'gpu_milli')::int), 0)::int
-               from unnest(p_node.gpu_ids) with ordinality g(id, position)
-               left join hwqueue.claim u on u.shard_id = p_node.shard_id and u.node_id = p_node.node_id
-                 and u.assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id', g.id))
-               group by g.position order by g.position),
-         coalesce((select jsonb_object_agg(a.key, a.amount)
-                   from (select k.key, sum(k.value::bigint) as amount
-                         from hwqueue.claim u, jsonb_each(u.assignment -> 'custom') k
-                         where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'custom'
-                         group by k.key) a), '{}'),
-         hwqueue.core_use_of_claims(p_node)
-  from hwqueue.claim c
-  where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment is not null
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.none_leaves(p_now timestamp with time zone, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return not exists (
-      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
-    and not exists (
-      select 1 from hwqueue.claim c
-      where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normal_set(p_array jsonb) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-declare
-  v_array jsonb := hwqueue.normal_value(p_array);
-begin
-  if jsonb_array_length(v_array) < 2 then
-    return v_array;
-  end if;
-  return (select jsonb_agg(s.value order by s.value::text collate "C") from (select distinct e.value from jsonb_array_elements(v_array) e) s);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.normal_value(p_value jsonb) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
-begin
-  if position('.' in p_value::text) = 0 or jsonb_typeof(p_value) = 'string' then
-    return p_value;
-  elsif jsonb_typeof(p_value) = 'number' then
-    return to_jsonb(trim_scale(p_value::numeric));
-  elsif jsonb_typeof(p_value) = 'array' then
-    return (select jsonb_agg(hwqueue.normal_value(e.value) order by e.ordinality) from jsonb_array_elements(p_value) with ordinality e);
-  end if;
-  return (select jsonb_object_agg(e.key, hwqueue.normal_value(e.value)) from jsonb_each(p_value) e);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.normalise_direction(p_expr jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_away boolean := coalesce(hwqueue.json_boolean(p_expr -> 'away', p_field || '.away', 'QHC03'), false);
-  v_unknown text := hwqueue.json_choice(p_expr -> 'unknown', p_field || '.unknown', array['pass', 'fail'], 'QHC03');
-begin
-  return case when v_away then '{"away": true}'::jsonb else '{}' end
-    || case when v_unknown = case when v_away then 'fail' else 'pass' end
-            then jsonb_build_object('unknown', v_unknown) else '{}' end;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth integer, p_preferred boolean) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_kinds text[];
-  v_branches jsonb;
-begin
-  if jsonb_typeof(p_expr) is distinct from 'object' then
-    perform hwqueue.refuse('QHC03', format('%s must be an object', p_field), jsonb_build_object('field', p_field),
-      'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} or {"tags": {"gpu": true}}');
-  elsif p_expr ? 'label' and p_expr - array['label', 'op', 'values', 'other_label'] = '{}' then  -- what most are
-    return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
-  end if;
-  v_kinds := array(select k from jsonb_object_keys(p_expr) k
-                   where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease', 'service', 'leases') order by k);
-  if cardinality(v_kinds) <> 1 then
-    perform hwqueue.refuse('QHC03', format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, leases; it has %s',
-        p_field, coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
-      jsonb_build_object('field', p_field), 'write one expression for each: the list ANDs them');
-  end if;
-  case v_kinds[1]
-    when 'label' then
-      return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
-    when 'tags' then
-      perform hwqueue.check_object(p_expr, array['tags'], p_field, 'QHC03');
-      return hwqueue.normalise_tags(p_expr -> 'tags', p_field || '.tags');
-    when 'node', 'rack', 'resource' then
-      return jsonb_build_array(hwqueue.normalise_target_expr(p_expr, v_kinds[1], p_field));
-    when 'any' then
-      perform hwqueue.check_object(p_expr, array['any'], p_field, 'QHC03');
-      if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not between 1 and 100 or p_depth >= 4 then
-        perform hwqueue.refuse('QHC03', format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
-          jsonb_build_object('field', p_field || '.any'), 'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
-      end if;
-      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1, p_preferred))
-      into v_branches from jsonb_array_elements(p_expr -> 'any') with ordinality b;
-      if v_branches @> '[[]]' and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]') then
-        return '[]'::jsonb;  -- a branch that asks nothing holds always
-      end if;
-      v_branches := hwqueue.normal_set(v_branches);
-      return case when jsonb_array_length(v_branches) = 1 then v_branches -> 0
-                  else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
-    when 'trust' then
-      return jsonb_build_array(hwqueue.normalise_trust_expr(p_expr, p_preferred, p_field));
-    else
-      return jsonb_build_array(hwqueue.normalise_lease_expr(p_expr, v_kinds[1], p_field));
-  end case;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least integer, p_depth integer, p_preferred boolean) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_exprs jsonb := '[]'::jsonb;
-begin
-  if jsonb_typeof(p_exprs) is distinct from 'array' or jsonb_array_length(p_exprs) not between p_least and 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of %s to 100 expressions', p_field, p_least),
-      jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
-    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred);
-  end loop;
-  return hwqueue.normal_set(v_exprs);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_isolation(p_isolation jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_isolation jsonb;
-  v_kind text;
-  v_classes text[];
-begin
-  if p_isolation is null or jsonb_typeof(p_isolation) = 'null' then
-    return '{}'::jsonb;
-  end if;
-  v_isolation := jsonb_strip_nulls(hwqueue.check_object(p_isolation, array['cpu', 'gpu'], p_field, 'QHC03'));
-  foreach v_kind in array array['cpu', 'gpu'] loop
-    v_classes := case v_kind when 'cpu' then array['best_effort', 'whole_core', 'strict_isolated']
-      else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end;
-    if v_isolation ? v_kind
-       and (jsonb_typeof(v_isolation -> v_kind) <> 'string' or v_isolation ->> v_kind <> all (v_classes)) then
-      perform hwqueue.refuse('QHC03', format('%s.%s must be one of %s, got %s', p_field, v_kind, array_to_string(v_classes, ', '),
-          left((v_isolation -> v_kind)::text, 60)),
-        jsonb_build_object('field', p_field || '.' || v_kind, 'class', left(v_isolation ->> v_kind, 60)),
-        'leave it out to take what the node offers by default');
-    end if;
-  end loop;
-  return v_isolation;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_label_expr(p_expr jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
-  v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
-  v_op text := hwqueue.json_text(v_expr -> 'op', p_field || '.op', 32, 'QHC03');
-  v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
-  v_values jsonb := v_expr -> 'values';
-  v_first jsonb := v_values -> 0;
-  v_bad_values boolean;
-begin
-  if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte', 'regexp', 'version',
-                                  'semver', 'contains_all', 'contains_any') or v_label is null then
-    perform hwqueue.refuse('QHC03', format('%s needs a label and a known op, got label %s, op %s', p_field,
-        coalesce(to_json(v_label)::text, 'none'), coalesce(to_json(v_op)::text, 'none')),
-      jsonb_build_object('field', p_field || case when v_label is null then '.label' else '.op' end),
-      'ops: in, not_in, exists, does_not_exist, gt, gte, lt, lte, regexp, version, semver, contains_all, contains_any');
-  end if;
-  if v_op in ('exists', 'does_not_exist') then
-    if v_values is not null or v_other is not null then
-      perform hwqueue.refuse('QHC03', format('%s: op %s takes neither values nor other_label', p_field, v_op),
-        jsonb_build_object('field', p_field || '.values'), 'drop them');
-    end if;
-    return jsonb_build_object('label', v_label, 'op', v_op);
-  end if;
-  if v_other is not null then
-    if v_values is not null or v_op = 'regexp' then
-      perform hwqueue.refuse('QHC03', format('%s: op %s does not go with other_label here', p_field, v_op),
-        jsonb_build_object('field', p_field || '.other_label'),
-        'give either values or other_label; regexp takes values only: a pattern must be checked before it runs');
-    end if;
-    return jsonb_build_object('label', v_label, 'op', v_op, 'other_label', v_other);
-  end if;
-  v_bad_values := jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 1000
-    or jsonb_path_exists(v_values, 'strict $[*] ? (!(@.type() == "string" || @.type() == "number" || @.type() == "boolean"))');
-  if not v_bad_values and length(v_values::text) > 1100 then
-    v_bad_values := exists (select 1 from jsonb_array_elements(v_values) e where length(e::text) > 1100);
-  end if;
-  if v_bad_values then
-    perform hwqueue.refuse('QHC03', format('%s.values must be an array of 1 to 1000 strings, numbers or booleans', p_field),
-      jsonb_build_object('field', p_field || '.values'), 'give at least one scalar of at most 1024 characters; null is not a value');
-  end if;
-  if v_op in ('gt', 'gte', 'lt', 'lte') and (jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'number') then
-    perform hwqueue.refuse('QHC03', format('%s.values must hold one JSON number for op %s', p_field, v_op),
-      jsonb_build_object('field', p_field || '.values'), 'text is never ordered: give a number such as [4]');
-  elsif v_op in ('regexp', 'version', 'semver') then
-    if jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'string' then
-      perform hwqueue.refuse('QHC03', format('%s.values must hold one string for op %s', p_field, v_op),
-        jsonb_build_object('field', p_field || '.values'), 'give for example [">= 1.2, < 2"] or ["^a100"]');
-    elsif v_op = 'regexp' then
-      perform hwqueue.check_regexp(v_first #>> '{}', p_field || '.values[0]');
-    else
-      perform hwqueue.check_version_range(v_first #>> '{}', v_op, p_field || '.values[0]');
-    end if;
-  end if;
-  return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_expr jsonb;
-  v_domain text;
-begin
-  perform hwqueue.check_object(p_expr, array[p_kind, 'domain', 'away', 'unknown'] || case when p_kind = 'leases' then array['tenants'] else '{}' end,
-    p_field, 'QHC03');
-  if p_kind = 'leases' then
-    v_expr := jsonb_build_object('leases', hwqueue.normalise_selector(p_expr -> 'leases', p_field || '.leases'))
-      || hwqueue.normalise_tenants(p_expr -> 'tenants', p_field || '.tenants');
-    v_domain := hwqueue.require_domain(p_expr -> 'domain', p_field || '.domain');
-  else
-    if jsonb_typeof(p_expr -> p_kind) = 'null' then
-      perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, p_kind), jsonb_build_object('field', p_field || '.' || p_kind),
-        'name a target or leave the expression out');
-    end if;
-    v_expr := jsonb_build_object(p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03'));
-    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'), case p_kind when 'lease' then 'node' end);
-  end if;
-  return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
-    -- every node is a node
-    || hwqueue.normalise_direction(p_expr, p_field) - case when v_domain = 'node' then 'unknown' else '' end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_placement(p_placement jsonb, p_field text DEFAULT 'placement'::text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_placement jsonb;
-  v_required jsonb;
-  v_preferred jsonb;
-  v_resources jsonb;
-  v_isolation jsonb;
-  v_strength int;
-begin
-  if p_placement is null or jsonb_typeof(p_placement) = 'null' or p_placement = '{}' then
-    return '{}'::jsonb;
-  end if;
-  v_placement := hwqueue.check_object(hwqueue.check_numbers(p_placement, p_field, 'QHC03'),
-    array['require', 'prefer', 'strength', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
-  v_placement := hwqueue.check_depth(v_placement, p_field, 'QHC03');
-  if length(v_placement::text) > 65536 then
-    perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(v_placement::text)),
-      jsonb_build_object('field', p_field), 'the limit is 65536; use labels instead of long lists of nodes');
-  end if;
-  perform hwqueue.check_patterns(v_placement, p_field);  -- before any is compiled
-  if jsonb_typeof(v_placement -> 'require') <> 'null' then
-    v_required := hwqueue.normalise_exprs(v_placement -> 'require', p_field || '.require', 0, 0, false);
-    v_required := hwqueue.check_contradictions(v_required, p_field || '.require');
-  end if;
-  v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
-  v_strength := hwqueue.json_integer(v_placement -> 'strength', p_field || '.strength', 1, 100, 'QHC03');
-  v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
-  if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
-    v_placement := hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null);
-    return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
-  end if;
-  v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
-  v_placement := hwqueue.build_placement(v_required, v_preferred,
-    hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
-    hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
-    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation);
-  return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_preferences(p_prefer jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_item jsonb;
-  v_field text;
-  v_when jsonb;
-  v_weight bigint;
-  v_preferred jsonb := '[]'::jsonb;
-begin
-  if p_prefer is null or jsonb_typeof(p_prefer) = 'null' then
-    return '[]'::jsonb;
-  end if;
-  if jsonb_typeof(p_prefer) <> 'array' or jsonb_array_length(p_prefer) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 preferences', p_field),
-      jsonb_build_object('field', p_field), 'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]');
-  end if;
-  for v_item, v_field in
-    select e.value, format('%s[%s]', p_field, e.ordinality - 1) from jsonb_array_elements(p_prefer) with ordinality e
-  loop
-    perform hwqueue.check_object(v_item, array['weight', 'when'], v_field, 'QHC03');
-    v_weight := coalesce(hwqueue.json_integer(v_item -> 'weight', v_field || '.weight', -100, 100, 'QHC03'), 100);
-    v_when := v_item -> 'when';
-    if jsonb_typeof(v_when) is distinct from 'array' then
-      v_when := jsonb_build_array(v_when);
-    end if;
-    v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0, true);
-    if v_when = '[]' then  -- one that asks nothing holds everywhere, and counts; an empty list could not be spawned again
-      v_when := '[{"tags": {}}]';
-    end if;
-    if v_weight <> 0 then
-      v_preferred := v_preferred || jsonb_build_object('weight', v_weight, 'when', v_when);
-    end if;
-  end loop;
-  return hwqueue.normal_set(v_preferred);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_resources(p_resources jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_count int;
-  v_bad_name text;
-  v_resources jsonb;
-begin
-  if p_resources is null or jsonb_typeof(p_resources) = 'null' or p_resources = '{}' then
-    return '{}'::jsonb;
-  end if;
-  if jsonb_typeof(p_resources) = 'object' then
-    select count(*), min(r.key) filter (where length(r.key) > 63 or r.key !~ '^[a-z][a-z0-9_./-]*$'),
-           jsonb_object_agg(r.key, r.amount) filter (where r.amount > 0)
-    into v_count, v_bad_name, v_resources
-    from (
-      select e.key, hwqueue.json_integer(e.value, p_field || '.' || left(e.key, 100), case when e.key = 'gpu_milli' then 1 else 0 end,
-               case e.key when 'gpu' then 1024 when 'gpu_milli' then 999 else 1000000000000 end, 'QHC03') as amount
-      from jsonb_each(p_resources) e
-    ) r;
-  end if;
-  if v_count is null or v_count > 32 then
-    perform hwqueue.refuse('QHC03', format('%s must be an object of at most 32 resources', p_field),
-      jsonb_build_object('field', p_field), 'for example {"cpu_milli": 4000, "memory_mib": 8192, "gpu": 1}');
-  elsif v_bad_name is not null then
-    perform hwqueue.refuse('QHC03', format('%s has a resource named %s', p_field, to_json(left(v_bad_name, 100))),
-      jsonb_build_object('field', p_field || '.' || left(v_bad_name, 100)),
-      'resource names are 1 to 63 characters of a-z, 0-9, _ . / - and start with a letter');
-  elsif v_resources ?& array['gpu', 'gpu_milli'] then
-    perform hwqueue.refuse('QHC04', format('%s asks for gpu and gpu_milli', p_field), jsonb_build_object('field', p_field || '.gpu_milli'),
-      'ask for whole devices (gpu) or for a share of one (gpu_milli), not both');
-  end if;
-  return coalesce(v_resources, '{}');
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_retry(p_retry jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_kind text;
-begin
-  if p_retry is null or jsonb_typeof(p_retry) = 'null' then
-    return null;
-  end if;
-  perform hwqueue.check_object(p_retry, array['kind', 'base', 'factor', 'max', 'jitter'], p_field);
-  v_kind := coalesce(hwqueue.json_text(p_retry -> 'kind', p_field || '.kind', 32), 'exponential');
-  if v_kind not in ('fixed', 'exponential', 'none') then
-    perform hwqueue.refuse('QHA01', format('%s.kind must be fixed, exponential or none', p_field),
-      jsonb_build_object('field', p_field || '.kind'), 'for example {"kind": "exponential", "base": 5, "factor": 2, "max": 600}');
-  end if;
-  if v_kind = 'none' then
-    return '{"kind": "none"}'::jsonb;
-  end if;
-  return jsonb_build_object(
-    'kind', v_kind,
-    'base', extract(epoch from coalesce(hwqueue.json_interval(p_retry -> 'base', p_field || '.base'), interval '5 seconds')),
-    'factor', coalesce(hwqueue.json_number(p_retry -> 'factor', p_field || '.factor', 1, 100), 2),
-    'max', extract(epoch from coalesce(hwqueue.json_interval(p_retry -> 'max', p_field || '.max'), interval '10 minutes')),
-    'jitter', coalesce(hwqueue.json_number(p_retry -> 'jitter', p_field || '.jitter', 0, 1), 0.2));
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_selector(p_selector jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_labels jsonb := p_selector -> 'labels';
-  v_exprs jsonb := p_selector -> 'exprs';
-  v_bad_key text;
-  v_terms jsonb := '[]';
-begin
-  if jsonb_typeof(p_selector) is distinct from 'object' or p_selector = '{}' then
-    perform hwqueue.refuse('QHC03', format('%s must say which leases', p_field), jsonb_build_object('field', p_field),
-      'for example {"labels": {"app": "web"}}, {"same": "service"}, or {"labels": {}} for every lease');
-  elsif p_selector ? 'same' then
-    perform hwqueue.check_object(p_selector, array['same'], p_field, 'QHC03');
-    if hwqueue.json_choice(p_selector -> 'same', p_field || '.same', array['service', 'task'], 'QHC03') is null then
-      perform hwqueue.refuse('QHC03', format('%s.same must not be null', p_field), jsonb_build_object('field', p_field || '.same'),
-        'give "service" or "task"');
-    end if;
-    return p_selector;
-  end if;
-  perform hwqueue.check_object(p_selector, array['labels', 'exprs', 'same'], p_field, 'QHC03');
-  if v_labels is not null then
-    if jsonb_typeof(v_labels) <> 'object' or (select count(*) from jsonb_object_keys(v_labels)) > 100 then
-      perform hwqueue.refuse('QHC03', format('%s.labels must be an object of at most 100 labels', p_field),
-        jsonb_build_object('field', p_field || '.labels'), 'for example {"app": "web"}');
-    end if;
-    select min(l.key) filter (where length(l.key) not between 1 and 253 or not hwqueue.is_label_text(l.value)),
-           coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in', 'values', jsonb_build_array(l.value))), '[]')
-    into v_bad_key, v_terms from jsonb_each(v_labels) l;
-    if v_bad_key is not null then
-      perform hwqueue.refuse('QHC03', format('%s.labels has a bad label %s', p_field, to_json(left(v_bad_key, 60))),
-        jsonb_build_object('field', format('%s.labels.%s', p_field, left(v_bad_key, 100))),
-        'labels of a lease map text of 1 to 253 characters to text of at most 1024');
-    end if;
-  end if;
-  if v_exprs is not null then
-    if jsonb_typeof(v_exprs) <> 'array' or jsonb_array_length(v_exprs) > 100 then
-      perform hwqueue.refuse('QHC03', format('%s.exprs must be a list of at most 100 expressions', p_field),
-        jsonb_build_object('field', p_field || '.exprs'), 'for example [{"label": "app", "op": "in", "values": ["web"]}]');
-    end if;
-    for v_index in 0 .. jsonb_array_length(v_exprs) - 1 loop
-      v_terms := v_terms || hwqueue.normalise_selector_expr(v_exprs -> v_index, format('%s.exprs[%s]', p_field, v_index));
-    end loop;
-  end if;
-  return jsonb_build_object('exprs', hwqueue.normal_set(v_terms));
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values'], p_field, 'QHC03');
-  v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
-  v_op text := hwqueue.json_choice(v_expr -> 'op', p_field || '.op', array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
-  v_values jsonb := nullif(v_expr -> 'values', 'null');
-begin
-  if v_label is null or v_op is null then
-    perform hwqueue.refuse('QHC03', format('%s needs a label and an op', p_field),
-      jsonb_build_object('field', p_field || case when v_label is null then '.label' else '.op' end),
-      'ops: in, not_in, exists, does_not_exist');
-  elsif v_op in ('exists', 'does_not_exist') then
-    if v_values is not null then
-      perform hwqueue.refuse('QHC03', format('%s: op %s takes no values', p_field, v_op), jsonb_build_object('field', p_field || '.values'),
-        'drop them');
-    end if;
-    return jsonb_build_object('label', v_label, 'op', v_op);
-  elsif jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 100
-        or exists (select 1 from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v.value)) then
-    perform hwqueue.refuse('QHC03', format('%s.values must be a list of 1 to 100 strings', p_field),
-      jsonb_build_object('field', p_field || '.values'), 'labels of a lease are text of at most 1024 characters');
-  end if;
-  return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_skew(p_rule jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_preferred boolean := coalesce(hwqueue.json_choice(p_rule -> 'when', p_field || '.when', array['require', 'prefer'], 'QHC03') = 'prefer', false);
-  v_least bigint := hwqueue.json_integer(p_rule -> 'min_domains', p_field || '.min_domains', 1, 1000000, 'QHC03');
-  v_nodes jsonb := coalesce(nullif(p_rule -> 'count_nodes', 'null'), '{}');
-begin
-  perform hwqueue.check_object(v_nodes, array['affinity', 'taints'], p_field || '.count_nodes', 'QHC03');
-  v_nodes := jsonb_strip_nulls(jsonb_build_object(
-    'affinity', nullif(hwqueue.json_choice(v_nodes -> 'affinity', p_field || '.count_nodes.affinity', array['honor', 'ignore'], 'QHC03'), 'honor'),
-    'taints', nullif(hwqueue.json_choice(v_nodes -> 'taints', p_field || '.count_nodes.taints', array['ignore', 'honor'], 'QHC03'), 'ignore')));
-  if v_preferred and v_least is not null then
-    perform hwqueue.refuse('QHC03', format('%s.min_domains does not go with when prefer', p_field),
-      jsonb_build_object('field', p_field || '.min_domains'), 'drop one of them: only a required spread can demand domains');
-  end if;
-  return case when v_preferred then '{"when": "prefer"}'::jsonb else '{}' end
-    || case when v_least > 1 then jsonb_build_object('min_domains', v_least) else '{}' end
-    || case when v_nodes <> '{}' then jsonb_build_object('count_nodes', v_nodes) else '{}' end;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_spread(p_spread jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_rules jsonb := '[]';
-begin
-  if p_spread is null or jsonb_typeof(p_spread) = 'null' then
-    return v_rules;
-  elsif jsonb_typeof(p_spread) <> 'array' or jsonb_array_length(p_spread) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 rules', p_field), jsonb_build_object('field', p_field),
-      'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_spread) - 1 loop
-    v_rules := v_rules || hwqueue.normalise_spread_rule(p_spread -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  return hwqueue.normal_set(v_rules);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_kinds text[];
-  v_domain text;
-  v_rule jsonb;
-  v_limit bigint;
-begin
-  perform hwqueue.check_object(p_rule, array['domain', 'select', 'max_skew', 'min_domains', 'when', 'count_nodes', 'max_per_domain', 'targets',
-    'weight'], p_field, 'QHC03');
-  v_kinds := array(select k from jsonb_object_keys(p_rule) k where k in ('max_skew', 'max_per_domain', 'targets') order by k);
-  if cardinality(v_kinds) <> 1 then
-    perform hwqueue.refuse('QHC03', format('%s must have exactly one of max_skew, max_per_domain, targets; it has %s', p_field,
-        coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')), jsonb_build_object('field', p_field),
-      'write one rule for each: the list ANDs them');
-  end if;
-  perform hwqueue.check_object(p_rule, array['domain', 'select', v_kinds[1]] || case v_kinds[1]
-    when 'max_skew' then array['min_domains', 'when', 'count_nodes'] when 'targets' then array['weight'] else '{}' end, p_field, 'QHC03');
-  v_domain := hwqueue.require_domain(p_rule -> 'domain', p_field || '.domain');
-  v_rule := jsonb_build_object('domain', v_domain, 'select', hwqueue.normalise_selector(p_rule -> 'select', p_field || '.select'));
-  if v_kinds[1] = 'targets' then
-    v_limit := coalesce(hwqueue.json_integer(p_rule -> 'weight', p_field || '.weight', 1, 100, 'QHC03'), 100);
-    return v_rule || jsonb_build_object('targets', hwqueue.normalise_targets(p_rule -> 'targets', v_domain, p_field || '.targets'))
-      || case when v_limit = 100 then '{}' else jsonb_build_object('weight', v_limit) end;
-  end if;
-  v_limit := hwqueue.json_integer(p_rule -> v_kinds[1], format('%s.%s', p_field, v_kinds[1]), 1, 1000000, 'QHC03');
-  if v_limit is null then
-    perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, v_kinds[1]),
-      jsonb_build_object('field', format('%s.%s', p_field, v_kinds[1])), 'give an integer of 1 or more');
-  end if;
-  v_rule := v_rule || jsonb_build_object(v_kinds[1], v_limit);
-  return case v_kinds[1] when 'max_skew' then v_rule || hwqueue.normalise_skew(p_rule, p_field) else v_rule end;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_tags(p_tags jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_tags jsonb := hwqueue.check_depth(hwqueue.check_numbers(p_tags, p_field, 'QHC03'), p_field, 'QHC03');
-  v_bad_key text;
-begin
-  if v_tags is null or jsonb_typeof(v_tags) = 'null' or v_tags = '{}' then
-    return '[]'::jsonb;
-  end if;
-  if jsonb_typeof(v_tags) <> 'object' or length(v_tags::text) > 16384 then
-    perform hwqueue.refuse('QHC03', format('%s must be an object of at most 16384 characters', p_field),
-      jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');
-  end if;
-  select min(t.key) filter (where length(t.key) not between 1 and 253),
-         jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
-           then jsonb_build_object('label', t.key, 'op', 'in', 'values', jsonb_build_array(hwqueue.normal_value(t.value)))
-           else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
-  into v_bad_key, v_tags from jsonb_each(v_tags) t;
-  if v_bad_key is not null then
-    perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_bad_key)),
-      jsonb_build_object('field', p_field), 'label keys have 1 to 253 characters');
-  end if;
-  return v_tags;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_list jsonb := p_expr -> p_kind;
-  v_most int := case when p_kind = 'resource' then 1 else 1000 end;
-  v_target jsonb;
-  v_field text;
-  v_targets jsonb := '[]'::jsonb;
-begin
-  perform hwqueue.check_object(p_expr, array[p_kind, 'away'] || case when p_kind = 'rack' then array['unknown'] else '{}' end,
-    p_field, 'QHC03');
-  if jsonb_typeof(v_list) <> 'array' then
-    v_list := jsonb_build_array(v_list);
-  end if;
-  if jsonb_array_length(v_list) not between 1 and v_most then
-    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to %s targets', p_field, p_kind, v_most),
-      jsonb_build_object('field', p_field || '.' || p_kind), 'an empty list would match nothing: leave the expression out; one expression for each resource');
-  end if;
-  for v_target, v_field in
-    select e.value, format('%s.%s[%s]', p_field, p_kind, e.ordinality - 1) from jsonb_array_elements(v_list) with ordinality e
-  loop
-    if jsonb_typeof(v_target) = 'null' then
-      perform hwqueue.refuse('QHC03', format('%s must not be null', v_field), jsonb_build_object('field', v_field),
-        'name a target or leave the expression out');
-    elsif p_kind = 'rack' then
-      v_targets := v_targets || to_jsonb(hwqueue.json_integer(v_target, v_field, 0, 4294967295, 'QHC03'));
-    else
-      v_targets := v_targets || to_jsonb(hwqueue.json_uuid(v_target, v_field, 'QHC03'));
-    end if;
-  end loop;
-  return jsonb_build_object(p_kind, hwqueue.normal_set(v_targets)) || hwqueue.normalise_direction(p_expr, p_field);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_target jsonb;
-  v_field text;
-  v_percent bigint;
-  v_targets jsonb := '[]';
-  v_rest jsonb;
-begin
-  if jsonb_typeof(p_targets) is distinct from 'array' or jsonb_array_length(p_targets) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 targets', p_field), jsonb_build_object('field', p_field),
-      'for example [{"value": "a", "percent": 70}], or [] for equal shares');
-  end if;
-  for v_target, v_field in
-    select e.value, format('%s[%s]', p_field, e.ordinality - 1) from jsonb_array_elements(p_targets) with ordinality e
-  loop
-    perform hwqueue.check_object(v_target, array['value', 'percent'], v_field, 'QHC03');
-    v_percent := hwqueue.json_integer(v_target -> 'percent', v_field || '.percent', 0, 100, 'QHC03');
-    if v_percent is null then
-      perform hwqueue.refuse('QHC03', format('%s.percent must be given', v_field), jsonb_build_object('field', v_field || '.percent'),
-        'give an integer from 0 to 100');
-    end if;
-    v_targets := v_targets || jsonb_build_object('value', hwqueue.target_value(v_target -> 'value', p_domain, v_field || '.value'),
-                                                 'percent', v_percent);
-  end loop;
-  v_targets := hwqueue.normal_set(v_targets);
-  if (select count(distinct t.value -> 'value') < count(*) or sum((t.value ->> 'percent')::int) > 100
-      from jsonb_array_elements(v_targets) t) then
-    perform hwqueue.refuse('QHC03', format('%s must name each value once, with percents of at most 100 in sum', p_field),
-      jsonb_build_object('field', p_field), 'what is left of the 100 goes to all other domains');
-  end if;
-  v_rest := (select jsonb_build_object('value', '*', 'percent', 100 - sum((t.value ->> 'percent')::int))
-             from jsonb_array_elements(v_targets) t where t.value -> 'value' <> '"*"');
-  -- goes without saying beside others; alone it is not the empty list, which asks for equal shares
-  return coalesce((select jsonb_agg(t.value order by t.ordinality) from jsonb_array_elements(v_targets) with ordinality t
-                   where t.value <> v_rest), v_targets);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_tenants(p_tenants jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if not hwqueue.are_own(p_tenants) then
-    perform hwqueue.refuse_foreign(format('%s names others', p_field), p_field, 'leave out tenants: they are the lease''s own');
-  end if;
-  if p_tenants is null or jsonb_typeof(p_tenants) = 'null' then
-    return '{}'::jsonb;
-  elsif p_tenants = '"*"' then
-    return jsonb_build_object('tenants', '*');
-  elsif jsonb_typeof(p_tenants) <> 'array' or jsonb_array_length(p_tenants) not between 1 and 100
-        or exists (select 1 from jsonb_array_elements(p_tenants) t
-                   where jsonb_typeof(t.value) <> 'string' or length(t.value #>> '{}') > 100 or t.value = '"*"') then
-    perform hwqueue.refuse('QHC03', format('%s must be "*" or a list of 1 to 100 names', p_field), jsonb_build_object('field', p_field),
-      'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all tenants');
-  end if;
-  return jsonb_build_object('tenants', hwqueue.normal_set(p_tenants));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normalise_toleration(p_toleration jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_toleration jsonb := hwqueue.check_object(p_toleration, array['key', 'op', 'value', 'effect', 'seconds'], p_field, 'QHC03');
-  v_key text := hwqueue.json_text(v_toleration -> 'key', p_field || '.key', 253, 'QHC03');
-  v_op text := coalesce(hwqueue.json_choice(v_toleration -> 'op', p_field || '.op', array['equal', 'exists', 'gt', 'lt'], 'QHC03'), 'equal');
-  v_value jsonb := nullif(v_toleration -> 'value', 'null');
-  v_effect text := hwqueue.json_choice(v_toleration -> 'effect', p_field || '.effect',
-    array['no_schedule', 'prefer_no_schedule', 'no_execute'], 'QHC03');
-  v_seconds bigint := hwqueue.json_integer(v_toleration -> 'seconds', p_field || '.seconds', 0, 315360000, 'QHC03');
-begin
-  if v_key is null and v_op <> 'exists' then
-    perform hwqueue.refuse('QHC03', format('%s: op %s needs a key', p_field, v_op), jsonb_build_object('field', p_field || '.key'),
-      'name the key of the taint; only op "exists" without a key tolerates every one');
-  elsif v_seconds is not null and v_effect is distinct from 'no_execute' then
-    perform hwqueue.refuse('QHC03', format('%s.seconds goes with effect no_execute only', p_field),
-      jsonb_build_object('field', p_field || '.seconds'), 'it is how long the lease may go on running beside such a taint');
-  elsif v_op = 'exists' and v_value is not null then
-    perform hwqueue.refuse('QHC03', format('%s: op exists takes no value', p_field), jsonb_build_object('field', p_field || '.value'), 'drop it');
-  elsif v_op = 'equal' and v_value is not null and not hwqueue.is_label_text(v_value) then
-    perform hwqueue.refuse('QHC03', format('%s.value must be text of at most 1024 characters', p_field),
-      jsonb_build_object('field', p_field || '.value'), 'values of taints are text: write "1", not 1');
-  elsif v_op in ('gt', 'lt') then
-    if jsonb_typeof(v_value) = 'string' and v_value #>> '{}' ~ '^-?[0-9]{1,19}$' then
-      v_value := to_jsonb((v_value #>> '{}')::numeric);
-    end if;
-    if jsonb_typeof(v_value) is distinct from 'number' then
-      perform hwqueue.refuse('QHC03', format('%s.value must be an integer for op %s', p_field, v_op),
-        jsonb_build_object('field', p_field || '.value'), 'give a whole number such as 5 or "-5"');
-    end if;
-    v_value := to_jsonb(hwqueue.json_integer(v_value, p_field || '.value', -9223372036854775808, 9223372036854775807, 'QHC03')::text);
-  end if;
-  return jsonb_strip_nulls(jsonb_build_object('key', v_key, 'op', v_op, 'value', nullif(v_value, '""'), 'effect', v_effect,
-                                              'seconds', v_seconds));
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_tolerations jsonb := '[]';
-begin
-  if p_tolerate is null or jsonb_typeof(p_tolerate) = 'null' then
-    return v_tolerations;
-  elsif jsonb_typeof(p_tolerate) <> 'array' or jsonb_array_length(p_tolerate) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 tolerations', p_field), jsonb_build_object('field', p_field),
-      'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_tolerate) - 1 loop
-    v_tolerations := v_tolerations || hwqueue.normalise_toleration(p_tolerate -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  return hwqueue.normal_set(v_tolerations);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_domain text;
-begin
-  if p_preferred then
-    perform hwqueue.refuse('QHC03', format('%s: trust cannot be preferred', p_field), jsonb_build_object('field', p_field || '.trust'),
-      'require it, or leave it out');
-  end if;
-  perform hwqueue.check_object(p_expr, array['trust'], p_field, 'QHC03');
-  v_domain := hwqueue.json_text(p_expr -> 'trust', p_field || '.trust', 255, 'QHC03');
-  if v_domain is null or octet_length(convert_to(v_domain, 'UTF8')) > 255 then
-    perform hwqueue.refuse('QHC03', format('%s.trust must be text of 1 to 255 bytes', p_field), jsonb_build_object('field', p_field || '.trust'),
-      'name the trust domain that nodes are attested in');
-  end if;
-  return jsonb_build_object('trust', v_domain);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.not_moved(INOUT places tid[], OUT some_moved boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_first_moved bigint;
-begin
-  select p.n into v_first_moved from unnest(places) with ordinality p(place, n)
-  where not exists (select from hwqueue.ready r where r.ctid = p.place) order by p.n limit 1;
-  some_moved := found;
-  if found then
-    places := places[1 : v_first_moved - 1];
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
-    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
-    where s.shard_id = p_shard and s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  update hwqueue.node n
-  set (attested, attested_until) = (
-    select coalesce(array_agg(a.domain order by a.domain), '{}'),
-           coalesce(array_agg(coalesce(a.expires_at, 'infinity') order by a.domain), '{}')
-    from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.suspended_at is null)
-  where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.forget_node(p_node, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  update hwqueue.node_state s
-  set profile_id = (select coalesce(p.judged_as, p.profile_id) from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = n.profile_id),
-      heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
-      is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
-        and n.core_ids = '{}',
-      is_counted = hwqueue.is_counted(n)
-  from hwqueue.node n
-  where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) RETURNS void
-    LANGUAGE sql
-    AS $$
-  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, most_cpu_milli, most_memory_mib, is_even,
-                                          checked, classes_seen)
-  select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
-         max(e.cpu_milli), max(e.memory_mib),
-         bool_and(coalesce(e.affinity = 0, false)),
-         coalesce((array_agg(e.class_id) filter (where e.is_checked))[1 : 201], '{}'), '0'
-  from hwqueue.profile_eligibility e
-  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch) and e.gpu_count = 0 and e.custom is null
-  group by e.queue_id
-  on conflict (shard_id, profile_id, queue_id) do update
-  set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
-      task_names = array(select distinct u from unnest(s.task_names || excluded.task_names) u limit 51),
-      most_cpu_milli = greatest(s.most_cpu_milli, excluded.most_cpu_milli),
-      most_memory_mib = greatest(s.most_memory_mib, excluded.most_memory_mib),
-      checked = array(select distinct u from unnest(s.checked || excluded.checked) u limit 201),
-      is_even = s.is_even and excluded.is_even
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, login, message, detail)
-  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, p_node, p_queue, p_class, hwqueue.acting(),
-         session_user, p_message, p_detail
-  from hwqueue.shard s where s.shard_id = p_shard;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  update hwqueue.shard s
-  set event_base = (1::bigint << 40) + greatest(s.event_base, coalesce((
-    select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard), 0) - (pg_current_xact_id()::text::bigint << 20))
-  where s.shard_id = p_shard;
-  perform hwqueue.note_event('generation_raised', format('another server: claim tokens go on with generation %s', p_to), p_shard,
-    jsonb_build_object('from', p_from, 'to', p_to));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid) RETURNS void
     LANGUAGE plpgsql
@@ -9790,867 +2145,119 @@ CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, login, message, detail)
-  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, l.lease_id, p_node, q.name, hwqueue.acting(),
-         session_user, p_message, p_detail
-  from hwqueue.shard s
-  cross join unnest(p_leases) i(lease_id)
-  -- fences (offset 0): lease by lease and by key, whatever the statistics say
-  cross join lateral (
-    select x.lease_id, x.queue_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) l
-  cross join lateral (select x.name from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = l.queue_id offset 0) q
-  where s.shard_id = p_shard;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.note_met(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_awaits boolean := p_state.awaits_terms or p_awaits or p_blocked and hwqueue.terms_pending(p_shard);
-begin
-  if (p_state.meets_blocked, p_state.awaits_terms) <> (p_blocked, v_awaits) then
-    update hwqueue.node_state s set meets_blocked = p_blocked, awaits_terms = v_awaits
-    where s.shard_id = p_shard and s.node_id = p_state.node_id;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_keys text[] := array(select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key order by t.key);
-begin
-  if v_keys <> '{}' then
-    perform hwqueue.note_event(p_code, format('%s: %s changed', p_of, array_to_string(v_keys, ', ')), p_shard,
-      (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k), 'to', jsonb_object_agg(k, p_to -> k)) from unnest(v_keys) k), p_queue => p_queue);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if p_old.node_id is null or p_old.deregistered_at is not null then
-    perform hwqueue.note_event('node_registered', format('node %s is registered', p_node.name), p_shard,
-      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
-  elsif p_old.instance_id <> p_node.instance_id then
-    perform hwqueue.note_event('node_superseded', format('node %s has a new instance, %s claims of older ones ended', p_node.name, p_ended), p_shard,
-      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id, 'claims_ended', p_ended), p_node => p_node.node_id);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_selected(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on'
-    SET enable_indexscan TO 'off'
-    AS $$
-begin
-  perform 1 from hwqueue.term t where t.shard_id = p_shard limit 1;
-  if found then
-    insert into hwqueue.class_term (shard_id, class_id, term_id)
-    select p_shard, c.class_id, t.term_id
-    from hwqueue.placement_class c
-    join hwqueue.term t on t.shard_id = p_shard and t.anchors && hwqueue.selected_anchors(c) and hwqueue.term_selects(t.spec, c)
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-      and not exists (select 1 from hwqueue.class_term m
-                      where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = t.term_id);
-  end if;
-end
-$$;
+    SET enable_indexscan TO 'off';
 
 CREATE FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_queues text[] := hwqueue.json_names(p_spec -> 'queues', 'spec.queues', 100);
-  v_tasks text[] := hwqueue.json_names(p_spec -> 'tasks', 'spec.tasks', 200);
-begin
-  if v_queues is null and v_tasks is null then
-    delete from hwqueue.served s where s.shard_id = p_shard and s.node_id = p_node;
-  else
-    insert into hwqueue.served as s (shard_id, node_id, queues, tasks) values (p_shard, p_node, v_queues, v_tasks)
-    on conflict (shard_id, node_id) do update set queues = excluded.queues, tasks = excluded.tasks
-    where (s.queues, s.tasks) is distinct from (excluded.queues, excluded.tasks);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_system bigint := (select c.system_identifier from pg_control_system() c);
-  v_path text := hwqueue.storage_path();
-  v_shard hwqueue.shard;
-  v_next bigint;
-begin
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
-  if not found then
-    select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-    return hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
-  end if;
-  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
-  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
-  update hwqueue.shard s
-  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
-      storage_path = v_path, generation = v_next
-  where s.shard_id = p_shard;
-  if v_next > v_shard.generation then
-    perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
-  end if;
-  if v_shard.system_identifier <> v_system then
-    update hwqueue.placement_class c set created_xid = '0', retired_before = null where c.shard_id = p_shard;
-    update hwqueue.queue q set dropped_before = null where q.shard_id = p_shard and q.dropped_before is not null;
-    update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null where p.shard_id = p_shard;
-    update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
-    update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
-    update hwqueue.node_state n
-    set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0' where n.shard_id = p_shard;
-    update hwqueue.term_count k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
-    update hwqueue.left_out_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
-    delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
-    delete from hwqueue.spread_floor f where f.shard_id = p_shard;
-    delete from hwqueue.class_range r where r.shard_id = p_shard;
-    perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
-  end if;
-  return v_next;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
-    LANGUAGE sql
-    AS $$
-  select e.ended_at from (
-    select f.finished_at as ended_at
-    from hwqueue.queue q
-    cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
-    cross join lateral (
-      select x.finished_at from hwqueue.outcome x
-      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state and x.finished_at >= p_from and x.finished_at < p_to
-      order by x.finished_at limit p_n) f
-    where q.shard_id = p_shard
-    union all
-    (select r.finished_at from hwqueue.requeued r
-     where r.finished_at >= p_from and r.finished_at < p_to order by r.finished_at limit p_n)
-    union all
-    (select a.ended_at from hwqueue.attempt a where a.ended_at >= p_from and a.ended_at < p_to order by a.ended_at limit p_n)
-  ) e
-  order by e.ended_at offset p_n - 1 limit 1
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
-    LANGUAGE sql STABLE
-    AS $$
-  select k.number, n, case when n.attested = '{}' then n.attested else hwqueue.attested_at(n, p_now) end,
-         hwqueue.is_live(n, s, p_now)
-  from hwqueue.node_numbers(p_shard) k
-  join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
-  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.oldest_ender() RETURNS xid8
-    LANGUAGE sql
-    AS $$ select hwqueue.oldest_holder('hwqueue.claim') $$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.oldest_holder(p_relation regclass) RETURNS xid8
-    LANGUAGE sql
-    AS $$
-  select coalesce((
-    select r.xid from pg_snapshot_xip(pg_current_snapshot()) r(xid)
-    where r.xid::xid not in (  -- a list, not "exists": made once, by hash
-      select l.transactionid from pg_locks l
-      where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted and l.virtualtransaction not in (
-        select c.virtualtransaction from pg_locks c
-        where c.locktype = 'relation' and c.relation = p_relation and c.mode <> 'AccessShareLock' and c.granted
-          and c.database = (select d.oid from pg_database d where d.datname = current_database())))
-    order by r.xid limit 1), pg_snapshot_xmax(pg_current_snapshot()))
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_open int[] := array(select q.queue_id from hwqueue.queue q
-                        where q.shard_id = p_shard and q.name = any (p_queues) and q.dropped_at is null and q.paused_at is null);
-begin
-  if cardinality(v_open) < cardinality(p_queues) then
-    -- paused, named twice, or unknown
-    for i in 1 .. cardinality(p_queues) loop
-      perform hwqueue.find_queue(p_queues[i], p_shard);
-    end loop;
-  end if;
-  return v_open;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return coalesce((select n.operator_taints from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), '[]');
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.own_options() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout', 'deadline', 'idempotency_key',
-               'headers', 'notify']
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.own_resources(p_placement jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_placement -> 'resources' = '{"gpu": 1}' and p_placement -> 'isolation' ? 'gpu' then '{}'
-    else coalesce(p_placement -> 'resources', '{}') end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) RETURNS text[]
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if coalesce(p_list, 'null') not in ('null', '{}') and (jsonb_typeof(p_list) <> 'array' or not to_jsonb(p_known) @> p_list
-                                                          or p_list @> '[null]') then
-    perform hwqueue.refuse('QHA01', format('%s must be an array of classes', p_field), jsonb_build_object('field', p_field),
-      'classes are ' || array_to_string(p_known, ', '));
-  end if;
-  return array(
-    select distinct c from jsonb_array_elements_text(case when jsonb_typeof(p_list) = 'array' then p_list else '[]' end || to_jsonb(p_known[1])) c order by c);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) RETURNS hwqueue.node
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_node hwqueue.node := p_node;
-  v_core jsonb;
-  v_field text;
-  v_threads jsonb;
-begin
-  v_node.cores := '[]';
-  if p_cores is null or jsonb_typeof(p_cores) = 'null' then
-    return v_node;
-  end if;
-  if jsonb_typeof(p_cores) <> 'array' or jsonb_array_length(p_cores) > 4096 then
-    perform hwqueue.refuse('QHA01', 'spec.cores must be an array of at most 4096 {"core", "numa", "threads"}',
-      jsonb_build_object('field', 'spec.cores'), 'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
-  end if;
-  for v_core, v_field in
-    select e.value, format('spec.cores[%s]', e.ordinality - 1) from jsonb_array_elements(p_cores) with ordinality e order by e.ordinality
-  loop
-    perform hwqueue.check_object(v_core, array['core', 'numa', 'threads'], v_field);
-    if hwqueue.json_integer(v_core -> 'core', v_field || '.core', 0, 2147483647) is null then
-      perform hwqueue.refuse('QHA01', format('%s.core is missing', v_field), jsonb_build_object('field', v_field || '.core'),
-        'number the cores: every one has an id of its own');
-    end if;
-    perform hwqueue.json_integer(v_core -> 'numa', v_field || '.numa', 0, 2147483647);
-    v_threads := coalesce(nullif(v_core -> 'threads', 'null'), jsonb_build_array(v_core -> 'core'));
-    if jsonb_typeof(v_threads) <> 'array' or jsonb_array_length(v_threads) not between 1 and 64 or v_threads @> '[null]' then
-      perform hwqueue.refuse('QHA01', format('%s.threads must be an array of 1 to 64 CPU ids', v_field),
-        jsonb_build_object('field', v_field || '.threads'), 'give the ids of the logical CPUs that the core has, such as [0, 64]');
-    end if;
-    perform hwqueue.json_integer(t.value, format('%s.threads[%s]', v_field, t.ordinality - 1), 0, 2147483647)
-    from jsonb_array_elements(v_threads) with ordinality t;
-  end loop;
-  select coalesce(jsonb_agg(jsonb_build_object('core', e.value -> 'core', 'numa', coalesce(nullif(e.value -> 'numa', 'null'), '0'), 'threads',
-           coalesce(nullif(e.value -> 'threads', 'null'), jsonb_build_array(e.value -> 'core'))) order by e.ordinality), '[]') into v_node.cores
-  from jsonb_array_elements(p_cores) with ordinality e;
-  v_node.cores := hwqueue.normal_value(v_node.cores);
-  perform hwqueue.check_once(array(select (c ->> 'core')::int from jsonb_array_elements(v_node.cores) c), 'core', 'spec.cores');
-  perform hwqueue.check_once(array(select t::int from jsonb_array_elements(v_node.cores) c
-                                   cross join lateral jsonb_array_elements_text(c -> 'threads') t), 'thread', 'spec.cores');
-  return v_node;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) RETURNS hwqueue.node
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_node hwqueue.node := p_node;
-  v_gpu jsonb;
-  v_field text;
-  v_id uuid;
-  v_parent uuid;
-  v_whole uuid[] := '{}';  -- devices that may be split
-begin
-  v_node.gpu_ids := '{}';
-  v_node.gpu_models := '{}';
-  v_node.gpu_memory_mib := '{}';
-  v_node.gpu_parents := '{}';
-  if p_gpus is null or jsonb_typeof(p_gpus) = 'null' then
-    return v_node;
-  end if;
-  if jsonb_typeof(p_gpus) <> 'array' or jsonb_array_length(p_gpus) > 1024 then
-    perform hwqueue.refuse('QHA01', 'spec.gpus must be an array of at most 1024 devices', jsonb_build_object('field', 'spec.gpus'),
-      'for example [{"resource_id": "<uuid>", "model": "A100", "memory_mib": 81920}]');
-  end if;
-  for v_gpu, v_field in
-    select e.value, format('spec.gpus[%s]', e.ordinality - 1) from jsonb_array_elements(p_gpus) with ordinality e order by e.ordinality
-  loop
-    perform hwqueue.check_object(v_gpu, array['resource_id', 'model', 'memory_mib', 'parent_resource_id', 'partitionable'], v_field);
-    v_id := hwqueue.json_uuid(v_gpu -> 'resource_id', v_field || '.resource_id');
-    if v_id is null or v_id = any (v_node.gpu_ids) then
-      perform hwqueue.refuse('QHA01', format('%s.resource_id is missing or used twice', v_field),
-        jsonb_build_object('field', v_field || '.resource_id'), 'every device has a uuid of its own, the same at every registration');
-    end if;
-    v_node.gpu_ids := v_node.gpu_ids || v_id;
-    v_node.gpu_models := v_node.gpu_models || coalesce(hwqueue.json_text(v_gpu -> 'model', v_field || '.model', 200), '');
-    v_node.gpu_memory_mib := v_node.gpu_memory_mib
-      || coalesce(hwqueue.json_integer(v_gpu -> 'memory_mib', v_field || '.memory_mib', 0, 1000000000), 0);
-    v_parent := hwqueue.json_uuid(v_gpu -> 'parent_resource_id', v_field || '.parent_resource_id');
-    v_node.gpu_parents := v_node.gpu_parents || v_parent;
-    if coalesce(hwqueue.json_boolean(v_gpu -> 'partitionable', v_field || '.partitionable'), false) then
-      if v_parent is not null then
-        perform hwqueue.refuse('QHA01', format('%s is a part of a device and partitionable itself', v_field),
-          jsonb_build_object('field', v_field || '.partitionable'), 'only whole devices are split');
-      end if;
-      v_whole := v_whole || v_id;
-    end if;
-  end loop;
-  select p.parent, format('spec.gpus[%s].parent_resource_id', p.ordinality - 1) into v_parent, v_field
-  from unnest(v_node.gpu_parents) with ordinality p(parent, ordinality)
-  where p.parent = any (v_node.gpu_ids) and p.parent <> all (v_whole) order by p.ordinality limit 1;
-  if found then
-    perform hwqueue.refuse('QHA01', format('%s is %s, which is not partitionable', v_field, v_parent),
-      jsonb_build_object('field', v_field), 'declare the device with "partitionable": true, or leave it out if nobody may have it whole');
-  end if;
-  if array_remove(v_node.gpu_parents, null) = '{}' then
-    v_node.gpu_parents := '{}';
-  end if;
-  return v_node;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text) RETURNS interval
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_span interval;
-begin
-  begin
-    if jsonb_typeof(p_value) = 'number' and p_value::numeric between 0 and 315360000 then
-      v_span := make_interval(secs => round(p_value::numeric, 6)::double precision);
-    elsif jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 100 then
-      v_span := (p_value #>> '{}')::interval;
-    end if;
-  exception when invalid_datetime_format or datetime_field_overflow or interval_field_overflow then
-    v_span := null;
-  end;
-  if v_span is null or extract(year from v_span) <> 0 or extract(month from v_span) <> 0
-     or extract(epoch from v_span) not between extract(epoch from p_min) and 315360000 then
-    perform hwqueue.refuse_value(p_value, p_field, format('a span of %s or more, at most ten years', p_min),
-      'give seconds (90) or interval text without months ("1 minute 30 seconds")', p_code);
-  end if;
-  return v_span;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) RETURNS hwqueue.node
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_node hwqueue.node := p_node;
-begin
-  v_node.cpu_isolation := hwqueue.parse_classes(p_spec -> 'cpu_isolation', 'spec.cpu_isolation',
-    array['best_effort', 'whole_core', 'strict_isolated']);
-  v_node.gpu_exclusivity := hwqueue.parse_classes(p_spec -> 'gpu_exclusivity', 'spec.gpu_exclusivity',
-    array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive']);
-  v_node.default_cpu_isolation := coalesce(hwqueue.json_text(p_spec -> 'default_cpu_isolation', 'spec.default_cpu_isolation', 100), 'best_effort');
-  v_node.gpu_share_mode := coalesce(hwqueue.json_text(p_spec -> 'gpu_share_mode', 'spec.gpu_share_mode', 100), 'fractional');
-  if v_node.default_cpu_isolation <> all (v_node.cpu_isolation) then
-    perform hwqueue.refuse('QHA01', format('spec.default_cpu_isolation is %s, which the node does not honour', to_json(v_node.default_cpu_isolation)),
-      jsonb_build_object('field', 'spec.default_cpu_isolation'), 'list it in spec.cpu_isolation, too');
-  elsif v_node.gpu_share_mode not in ('exclusive', 'fractional') then
-    perform hwqueue.refuse('QHA01', format('spec.gpu_share_mode must be exclusive or fractional, got %s', to_json(v_node.gpu_share_mode)),
-      jsonb_build_object('field', 'spec.gpu_share_mode'), 'exclusive: every GPU has one lease at a time; fractional: leases may share one');
-  end if;
-  v_node.core_ids := '{}';
-  v_node.core_numa := '{}';
-  if v_node.cpu_isolation <> '{best_effort}' then
-    select coalesce(array_agg((c.value ->> 'core')::int order by c.ordinality), '{}'),
-           coalesce(array_agg((c.value ->> 'numa')::int order by c.ordinality), '{}') into v_node.core_ids, v_node.core_numa
-    from jsonb_array_elements(v_node.cores) with ordinality c;
-    if v_node.core_ids = '{}' then
-      perform hwqueue.refuse('QHA01', 'spec.cores is missing: the node honours classes that take whole cores',
-        jsonb_build_object('field', 'spec.cores'), 'declare the cores: [{"core": 0, "numa": 0, "threads": [0, 64]}]');
-    end if;
-  end if;
-  return v_node;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard integer) RETURNS hwqueue.node
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_node hwqueue.node;
-  v_capacity jsonb := coalesce(nullif(p_spec -> 'capacity', 'null'), '{}');
-  v_key text;
-begin
-  perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack', 'capacity', 'cores', 'gpus',
-    'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'queues', 'tasks', 'keep_claims'],
-    'spec');
-  v_node.shard_id := p_shard;
-  v_node.node_id := p_node;
-  v_node.name := hwqueue.json_text(p_spec -> 'name', 'spec.name', 253);
-  perform hwqueue.check_name(v_node.name, 'spec.name', 253);
-  v_node.instance_id := hwqueue.json_text(p_spec -> 'instance_id', 'spec.instance_id', 128);
-  if v_node.instance_id is null then
-    perform hwqueue.refuse('QHA01', 'spec.instance_id is missing', jsonb_build_object('field', 'spec.instance_id'),
-      'give a fresh id for every start of the worker process: it fences the one before');
-  end if;
-  v_node.labels := hwqueue.check_node_labels(p_spec -> 'labels');
-  v_node.rack := hwqueue.json_integer(p_spec -> 'rack', 'spec.rack', 0, 4294967295);
-  v_node.heartbeat_timeout := coalesce(hwqueue.json_short_interval(p_spec -> 'heartbeat_timeout', 'spec.heartbeat_timeout', '1 second', '1 day'), '45 seconds');
-  v_node.slots := hwqueue.json_integer(p_spec -> 'slots', 'spec.slots', 0, 1000000);
-  v_node.taints := hwqueue.parse_taints(p_spec -> 'taints', 'spec.taints');
-  v_node.resources := hwqueue.json_uuids(p_spec -> 'resources', 'spec.resources');
-  if jsonb_typeof(v_capacity) <> 'object' or (select count(*) from jsonb_object_keys(v_capacity)) > 64 then
-    perform hwqueue.refuse('QHA01', 'spec.capacity must be an object of at most 64 amounts', jsonb_build_object('field', 'spec.capacity'),
-      'for example {"cpu_milli": 64000, "memory_mib": 262144}');
-  end if;
-  v_node.custom := '{}';
-  for v_key in select k from jsonb_object_keys(v_capacity) k loop
-    if v_key !~ '^[a-z][a-z0-9_./-]{0,62}$' or v_key in ('gpu', 'gpu_milli') then
-      perform hwqueue.refuse('QHA01', format('spec.capacity has an amount named %s', to_json(left(v_key, 60))),
-        jsonb_build_object('field', 'spec.capacity.' || left(v_key, 60)),
-        'names are 1 to 63 characters of a-z, 0-9, _ . / -; GPUs are declared one by one in spec.gpus');
-    end if;
-    if v_key not in ('cpu_milli', 'memory_mib') then
-      v_node.custom := v_node.custom || coalesce(jsonb_build_object(v_key,
-        hwqueue.json_integer(v_capacity -> v_key, 'spec.capacity.' || v_key, 0, 1000000000000)), '{}');
-    end if;
-  end loop;
-  v_node.cpu_milli := hwqueue.json_integer(v_capacity -> 'cpu_milli', 'spec.capacity.cpu_milli', 0, 1000000000000);
-  v_node.memory_mib := hwqueue.json_integer(v_capacity -> 'memory_mib', 'spec.capacity.memory_mib', 0, 1000000000000);
-  v_node.custom := jsonb_strip_nulls(v_node.custom);
-  v_node := hwqueue.parse_gpus(v_node, p_spec -> 'gpus');
-  return hwqueue.parse_isolation(hwqueue.parse_cores(v_node, p_spec -> 'cores'), p_spec);
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval, p_most interval) RETURNS interval
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_span interval := hwqueue.parse_interval(p_value, p_field, p_min, 'QHA01');
-begin
-  if v_span > p_most then
-    perform hwqueue.refuse_value(p_value, p_field, format('a span of %s to %s', p_min, p_most),
-      'give a shorter one: a heartbeat makes a claim or a node live on', 'QHA01');
-  end if;
-  return v_span;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_taint(p_taint jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_taint jsonb := hwqueue.check_object(p_taint, array['key', 'value', 'effect'], p_field);
-  v_effect text := hwqueue.json_text(v_taint -> 'effect', p_field || '.effect', 60);
-begin
-  v_taint := jsonb_strip_nulls(jsonb_build_object(
-    'key', hwqueue.json_text(v_taint -> 'key', p_field || '.key', 253),
-    'value', hwqueue.json_text(nullif(v_taint -> 'value', '""'), p_field || '.value', 253),
-    'effect', v_effect));
-  if not v_taint ? 'key' then
-    perform hwqueue.refuse('QHA01', format('%s.key is missing', p_field), jsonb_build_object('field', p_field || '.key'),
-      'a taint looks like {"key": "dedicated", "value": "film", "effect": "no_schedule"}');
-  end if;
-  perform hwqueue.check_taint_effect(v_effect, p_field || '.effect');
-  return v_taint;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_taints(p_taints jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_taints jsonb := '[]';
-begin
-  if p_taints is null or jsonb_typeof(p_taints) = 'null' then
-    return v_taints;
-  elsif jsonb_typeof(p_taints) <> 'array' or jsonb_array_length(p_taints) > 100 then
-    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 100 taints', p_field), jsonb_build_object('field', p_field),
-      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_taints) - 1 loop
-    v_taints := v_taints || hwqueue.parse_taint(p_taints -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  v_taints := hwqueue.normal_set(v_taints);
-  if (select count(distinct t - 'value') from jsonb_array_elements(v_taints) t) < jsonb_array_length(v_taints) then
-    perform hwqueue.refuse('QHA01', format('%s has two taints of the same key and effect', p_field), jsonb_build_object('field', p_field),
-      'keep one of them, or name them differently');
-  end if;
-  return v_taints;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_time(p_value jsonb, p_field text, p_code text) RETURNS timestamp with time zone
-    LANGUAGE plpgsql STABLE
-    AS $_$
-declare
-  v_time timestamptz;
-begin
-  if jsonb_typeof(p_value) = 'string'
-     and p_value #>> '{}' ~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[t ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(z|[+-][0-9]{2}:?[0-9]{2})$' then
-    begin
-      v_time := (p_value #>> '{}')::timestamptz;
-    exception when invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value then
-      v_time := null;
-    end;
-  end if;
-  if v_time is null or v_time not between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' then
-    perform hwqueue.refuse_value(p_value, p_field, 'a time with an offset',
-      'use RFC 3339 and years 1 to 9999 in UTC, for example "2030-01-31T12:00:00Z"', p_code);
-  end if;
-  return v_time;
-end
-$_$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.parse_wire(p_blob bytea, p_field text DEFAULT 'wire'::text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_bytes int := octet_length(p_blob);
-  v_at int := 0;
-  v_length int;
-  v_tag text;
-  v_class text;
-  v_entry jsonb;
-  v_entries jsonb := '[]';
-  v_offsets int[] := '{}';  -- where each of the entries begins
-  v_entry_count int := 0;
-  v_intent jsonb := '{"cpu_isolation": null, "gpu_exclusivity": null}';
-  v_unknown jsonb := '[]';
-begin
-  if v_bytes > 4096 then
-    perform hwqueue.refuse_wire('too_long', 4096, p_field);
-  end if;
-  while v_at < v_bytes loop
-    if v_bytes - v_at < 4 then
-      perform hwqueue.refuse_wire('truncated_tlv_header', v_at, p_field);
-    end if;
-    v_tag := encode(substring(p_blob from v_at + 1 for 2), 'hex');
-    v_length := hwqueue.wire_number(p_blob, v_at + 2);
-    if v_length > v_bytes - v_at - 4 then
-      perform hwqueue.refuse_wire('truncated_tlv_value', v_at + 2, p_field);
-    end if;
-    if v_tag = '0910' then
-      v_entry_count := v_entry_count + 1;
-      if v_entry_count > 64 then
-        perform hwqueue.refuse_wire('too_many_entries', v_at, p_field);
-      end if;
-      v_entry := hwqueue.parse_wire_entry(p_blob, v_at + 4, v_length, p_field);
-      if not v_entries @> jsonb_build_array(v_entry) then  -- a preference must not count double
-        v_entries := v_entries || v_entry;
-        v_offsets := v_offsets || v_at;
-      end if;
-    elsif v_tag in ('0902', '0903') then
-      v_class := hwqueue.parse_wire_class(p_blob, v_at + 4, v_length, case v_tag
-        when '0902' then array['best_effort', 'whole_core', 'strict_isolated']
-        else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end, p_field);
-      v_tag := case v_tag when '0902' then 'cpu_isolation' else 'gpu_exclusivity' end;
-      if v_intent ->> v_tag is not null then  -- neither the first nor the last is the safe one
-        perform hwqueue.refuse_wire('duplicate_tlv', v_at, p_field);
-      end if;
-      v_intent := v_intent || jsonb_build_object(v_tag, v_class);
-    else
-      v_unknown := v_unknown || to_jsonb('0x' || v_tag);
-    end if;
-    v_at := v_at + 4 + v_length;
-  end loop;
-  v_at := v_offsets[hwqueue.wire_contradiction(v_entries)];
-  if v_at is not null then
-    perform hwqueue.refuse_wire('contradictory', v_at, p_field);
-  end if;
-  return v_intent || jsonb_build_object('affinity', v_entries, 'unknown_tags', v_unknown);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_wire_class(p_blob bytea, p_at integer, p_length integer, p_classes text[], p_field text) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_code int;
-begin
-  if p_length <> 1 then
-    perform hwqueue.refuse_wire('bad_length', p_at - 2, p_field);
-  end if;
-  v_code := get_byte(p_blob, p_at);
-  if p_classes[v_code + 1] is null then
-    perform hwqueue.refuse_wire(case v_code when 255 then 'sentinel_class' else 'unknown_class' end, p_at, p_field,
-      '0x' || encode(substring(p_blob from p_at + 1 for 1), 'hex'));
-  end if;
-  return p_classes[v_code + 1];
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field text) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_bytes = '' then
-    perform hwqueue.refuse_wire('empty_trust_domain', p_at, p_field);
-  elsif octet_length(p_bytes) > 255 or position(decode('00', 'hex') in p_bytes) > 0 then  -- no text of Postgres holds a zero byte
-    perform hwqueue.refuse_wire('invalid_trust_domain', p_at, p_field);
-  end if;
-  begin
-    return convert_from(p_bytes, 'UTF8');
-  exception when character_not_in_repertoire or untranslatable_character then
-    perform hwqueue.refuse_wire('invalid_utf8', p_at, p_field);
-  end;
-  return null;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_category text;
-  v_strength text;
-  v_direction text;
-  v_type text;
-  v_length int;
-  v_target bytea;
-begin
-  if p_length < 5 then
-    perform hwqueue.refuse_wire('truncated_entry', p_at, p_field);
-  end if;
-  -- a code that is not in a list gives null
-  v_category := (array['resource', 'state', 'topology', 'trust', 'facility'])[get_byte(p_blob, p_at)];
-  v_strength := (array['required', 'preferred', 'adaptive'])[get_byte(p_blob, p_at + 1) & 127];
-  v_direction := case when get_byte(p_blob, p_at + 1) > 127 then 'away' else 'toward' end;
-  v_type := (array['node_id', 'resource_id', 'lease_id', 'service_id', 'trust_domain', 'rack_id'])[get_byte(p_blob, p_at + 2)];
-  v_length := hwqueue.wire_number(p_blob, p_at + 3);
-  if v_category is null then
-    perform hwqueue.refuse_wire('unknown_category', p_at, p_field);
-  elsif v_category = 'facility' then
-    perform hwqueue.refuse_wire('category_not_in_v1', p_at, p_field);
-  elsif v_strength is null then
-    perform hwqueue.refuse_wire('unknown_strength', p_at + 1, p_field);
-  elsif v_strength = 'adaptive' then  -- named, but no claim could honour it
-    perform hwqueue.refuse_wire('reserved_strength', p_at + 1, p_field);
-  elsif v_type is null then
-    perform hwqueue.refuse_wire('unknown_target_type', p_at + 2, p_field);
-  elsif v_category || ' ' || v_type not in ('resource node_id', 'resource resource_id', 'state node_id', 'state lease_id',
-      'topology node_id', 'topology rack_id', 'topology service_id', 'trust trust_domain') then
-    perform hwqueue.refuse_wire('target_type_not_allowed', p_at + 2, p_field);
-  elsif v_category = 'trust' and v_strength = 'preferred' then  -- a soft trust rule is a weaker one
-    perform hwqueue.refuse_wire('strength_not_allowed', p_at + 1, p_field);
-  elsif v_type = 'trust_domain' and v_direction = 'away' or v_type = 'service_id' and v_direction = 'toward' then
-    perform hwqueue.refuse_wire('direction_not_allowed', p_at + 1, p_field);
-  elsif v_length > p_length - 5 then
-    perform hwqueue.refuse_wire('truncated_entry', p_at + 3, p_field);
-  elsif v_length < p_length - 5 then
-    perform hwqueue.refuse_wire('trailing_bytes_in_entry', p_at + 5 + v_length, p_field);
-  elsif v_type <> 'trust_domain' and v_length <> (case v_type when 'rack_id' then 4 else 16 end) then
-    perform hwqueue.refuse_wire('bad_target_length', p_at + 3, p_field);
-  end if;
-  v_target := substring(p_blob from p_at + 6 for v_length);
-  return jsonb_build_object('category', v_category, 'strength', v_strength, 'direction', v_direction, 'target_type', v_type,
-    'target', case v_type
-      when 'trust_domain' then to_jsonb(hwqueue.parse_wire_domain(v_target, p_at + 5, p_field))
-      when 'rack_id' then to_jsonb(hwqueue.wire_number(v_target, 0) * 65536::bigint + hwqueue.wire_number(v_target, 2))
-      else to_jsonb(encode(v_target, 'hex')) end);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'auto'
-    AS $$
-declare
-  v_idle hwqueue.node_load;
-  v_lacks int;
-  v_room hwqueue.headroom;
-begin
-  if p_part = 'require' then
-    code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
-                                hwqueue.attested_at(p_node, p_now));
-    message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
-  elsif p_part = 'served' then
-    code := 'no_handler';
-    message := (
-      select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class, p_class.shard_id) u
-      where p_tells and u.node_id = p_node.node_id);
-  elsif p_part = 'taints' then
-    code := 'untolerated_taint';
-    message := case when p_tells then
-      hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
-  elsif p_part in ('isolation', 'device') then
-    select c.code, c.message into code, message
-    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
-    limit 1;
-  end if;
-  if code is null and p_node.node_id is not null then
-    code := 'insufficient_capacity';
-    if p_tells then
-      v_idle := hwqueue.idle_load(p_node);
-      v_lacks := hwqueue.class_shortage(p_class, p_node, v_idle);
-      v_room := hwqueue.node_headroom(p_node, v_idle);
-      message := format('not enough %s: the node never has as much', hwqueue.lacking(v_lacks, p_class, v_room));
-    end if;
-  end if;
-end
-$$;
+    SET plan_cache_mode TO 'auto';
 
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array_agg(case when d.parent is null or d.used > 0 or w.used > 0 then 0
-                        else 1000 + case when d.parts_used > 0 then 0 else 2000 end + d.parts_free end order by d.ordinality)
-  from (select x.*, sum(x.used) over p as parts_used, count(*) filter (where x.used = 0) over p as parts_free
-        from unnest(p_node.gpu_parents, p_used) with ordinality x(parent, used, ordinality) window p as (partition by x.parent)) d
-  left join unnest(p_node.gpu_ids, p_used) w(id, used) on w.id = d.parent
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.patient_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_head record;
-begin
-  tier := p_tier;
-  rank := p_rank;
-  for v_look in 1 .. 16 loop
-    select r.tier, r.rank, r.eligible_at, r.lease_id into v_head from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_class_id and (r.tier, r.rank) > (patient_rank.tier, patient_rank.rank)
-      and (r.deadline is null or r.deadline > p_now)
-    order by r.tier, r.rank, r.position limit 1;
-    exit when not found;
-    tier := v_head.tier;
-    rank := v_head.rank;
-    if v_head.eligible_at <= p_since then
-      lease_id := v_head.lease_id;
-      return;
-    end if;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.pattern_chars(p_exprs jsonb) RETURNS integer
-    LANGUAGE sql IMMUTABLE
-    AS $$ select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e $$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.pattern_size(p_expr jsonb) RETURNS integer
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case
-    when p_expr ->> 'op' = 'regexp' then (
-      select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end
-      from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
-    else length(p_expr #>> '{values,0}') end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.patterns_within(p_placement jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $_$
-  select jsonb_path_query_array(p_placement,
-    'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || @.op == "semver"))', '{}', true)
-$_$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_queue hwqueue.queue;
-  v_now timestamptz := hwqueue.clock();
-begin
-  perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  update hwqueue.queue q set paused_at = v_now
-  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is null;
-  if found then
-    perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_shard, p_queue => p_queue);
-  end if;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $_$
-declare
-  v_live bigint := (p_fleet ->> 'live')::bigint;
-  v_matching bigint := (p_fleet ->> 'matching')::bigint;
-  v_sole jsonb;
-  v_target record;
-begin
-  permanent := false;
-  if p_queue.paused_at is not null then
-    code := 'queue_paused';
-    headline := format('queue %s is paused since %s', p_queue.name, hwqueue.moment_words(p_queue.paused_at));
-  elsif p_fleet ->> 'registered' = '0' then
-    code := 'no_nodes';
-    headline := 'no node is registered';
-  elsif v_live = 0 then
-    code := 'node_not_live';
-    headline := format('%s silent: the last sign of life came %s ago', case p_fleet ->> 'registered' when '1' then 'the only node is'
-                         else format('all %s nodes are', p_fleet ->> 'registered') end,
-                       hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
-  elsif v_matching = 0 and p_fleet ->> 'serving' = '0' and not p_fleet @? 'strict $.sole[*] ? (@.stage == "live" || @.stage == "cordon")' then
-    code := 'no_handler';
-    permanent := true;
-    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue, true)
-                 from hwqueue.served_names(p_now, p_shard) s);
-  elsif v_matching = 0 then
-    -- nodes that match in all but being there come first, then what keeps out the most alone, then where the last ones drop out
-    select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-    where s.value ->> 'stage' in ('live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity')
-    order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
-    if v_sole is null then
-      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
-                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
-      headline := case when v_sole ->> 'stage' = 'cordon' then format('no live node is free of a cordon (%s are live)', v_live)
-        else format('none of the %s live nodes can run it: the last ones lack %s', v_live, hwqueue.failure_words(v_sole, p_class)) end;
-    elsif v_sole ->> 'stage' in ('live', 'cordon') then
-      headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node matches, but it is', 'nodes match, but they are'),
-        case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
-    else
-      headline := format('no live node can run it: %s but for %s',
-        hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
-        hwqueue.failure_words(v_sole, p_class));
-    end if;
-    code := v_sole ->> 'code';
-    permanent := (v_sole ->> 'permanent')::boolean;
-  elsif not hwqueue.terms_in_force(p_class, p_shard) then
-    code := 'unpublished';
-    headline := 'what it asks about other leases is not in force yet' || coalesce(': ' || hwqueue.term_wait(p_now), '');
-  elsif p_fleet ->> 'free' = '0' then
-    select * into v_target from hwqueue.pending_target(p_class, p_shard);
-    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
-               where f.value ->> 'stage' in ('free', 'away', 'spread') order by (f.value ->> 'nodes')::bigint desc limit 1);
-    code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended' else v_sole ->> 'code' end;
-    if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
-      headline := format('waits for lease %s, which is %s itself', v_target.lease_id, v_target.state);
-    else
-      headline := format('%s, none is free: %s', hwqueue.count_words(v_matching, 'node matches', 'nodes match'), (
-        select string_agg(case when f.value ->> 'stage' = 'free' then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
-                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are') || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
-        from (select x.value, hwqueue.failure_words(x.value, p_class) as words, row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
-              from jsonb_array_elements(p_fleet -> 'first') x
-              where x.value ->> 'stage' in ('free', 'away', 'spread')) f
-        where f.ordinality <= 3));
-    end if;
-  else
-    headline := hwqueue.count_words((p_fleet ->> 'free')::bigint, 'node', 'nodes') || ' could take it now';
-  end if;
-end
-$_$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint, p_order text DEFAULT 'oldest'::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, resources jsonb, pending bigint, oldest_at timestamp with time zone, code text, permanent boolean, message text, nodes_matching integer, nodes_free integer, nodes_near integer)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -10659,286 +2266,28 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET work_mem TO '64MB'
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan'
-    SET enable_nestloop TO 'off'
-    AS $$
-declare
-  v_queue_id int;
-  v_now timestamptz := hwqueue.clock();
-  v_look hwqueue.fleet_look;
-  v_served record;
-begin
-  perform hwqueue.require_all_tenants();
-  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
-  perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
-          hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
-  v_look := hwqueue.look_at_nodes(v_now, p_shard);
-  select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
-  return query
-    with waiting as materialized (
-      select g.*
-      from (select r.queue_id, r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at
-            from hwqueue.ready r
-            where r.shard_id = p_shard and (v_queue_id is null or r.queue_id = v_queue_id) and (p_class is null or r.class_id = p_class)
-            group by r.queue_id, r.class_id) g
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
-    ), ids as materialized (  -- without a kind, only what is given back needs to be looked at
-      select coalesce(array_agg(o.class_id), '{}') as class_ids
-      from (select w.class_id from waiting w order by case when p_order = 'pending' then -w.pending end, w.oldest_at, w.class_id
-            limit case when p_kind is null then p_limit end) o
-    ), fit as materialized (
-      -- what no node may run needs no look at what nodes have left
-      select f.* from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, v_now, p_shard) f
-    ), able as materialized (
-      select coalesce(array_agg(f.class_id), '{}') as class_ids
-      from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
-    ), room as materialized (
-      select p.class_id, bit_and(p.mask) as mask
-      from able cross join lateral hwqueue.capacity_parts(able.class_ids, false, v_look.open, v_look.none, v_now, p_shard) p
-      where p_kind is distinct from 'no_match'
-      group by p.class_id
-    ), untaken as materialized (
-      select t.* from able cross join lateral hwqueue.untaken_masks(able.class_ids, v_look.none, v_now, p_shard) t
-      where p_kind is distinct from 'no_match'
-    ), free as (
-      select f.class_id, f.nodes & v_look.open & coalesce(r.mask, v_look.open) as room, t.mask, t.code as conflict
-      from fit f
-      left join room r on r.class_id = f.class_id
-      left join untaken t on t.class_id = f.class_id
-      where f.nodes_matching is distinct from 0
-    ), chosen as materialized (
-      select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
-      from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent, f.part, f.expr, f.near,
-                   f.nodes_near, f.nodes_meeting, f.nodes_serving, coalesce(bit_count(e.room), 0)::int as with_room,
-                   coalesce(bit_count(e.room & coalesce(e.mask, e.room)), 0)::int as free, e.conflict
-            from fit f
-            join waiting w on w.class_id = f.class_id
-            left join free e on e.class_id = f.class_id) k
-      where p_kind is null or p_kind = 'no_match' and k.nodes_matching = 0 or p_kind = 'contended' and k.nodes_matching > 0 and k.free = 0
-      order by turn limit p_limit
-    )
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500 then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
-           k.pending, k.oldest_at, h.code, coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining', 'node_not_live', 'no_nodes'), false), case when k.turn <= 500 then h.message end,
-           k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
-    from chosen k
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_look.node_ids[position(B'1' in k.near)]
-    cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
-    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
-      k.nodes_meeting, n.name, k.conflict, v_look.registered, bit_count(v_look.open)::int, bit_count(v_look.live)::int, q.paused_at,
-      case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
-      case when k.nodes_serving = 0 and v_look.registered > 0 then
-        case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10) else '' end end) h
-    order by k.turn;
-end
-$$;
+    SET enable_nestloop TO 'off';
 
 CREATE FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) RETURNS record
-    LANGUAGE sql STABLE
-    AS $$
-  select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard)
-  from jsonb_array_elements(p_class.required) with ordinality e
-  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
-  where e.value ? 'lease' and not e.value ? 'away'
-    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
-    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
-  order by e.ordinality limit 1
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_picked hwqueue.picked;
-  v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
-  v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
-  v_limit int := case when p_state.is_counted then 1 else p_limit end;
-  v_without bigint[] := p_without;
-  v_asks boolean := p_without <> '{}';
-  v_judged record;
-  v_fit record;
-  v_policy record;
-  v_taken record;
-  v_is_new boolean := p_is_new;
-  v_awaits boolean := false;
-  v_published int;
-  v_moved boolean;
-begin
-  v_node.profile_id := p_state.profile_id;  -- as it is judged
-  v_picked.places := '{}';
-  v_picked.is_plain := false;
-  if v_node.cordoned_at is not null or p_queue_ids = '{}' then
-    return v_picked;
-  end if;
-  perform hwqueue.note_alive(p_state, p_now, p_shard);
-  select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
-  from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
-  if p_state.meets_blocked and p_without = '{}' then  -- what is blocked need not be scored
-    v_without := hwqueue.blocked_classes(array(
-      select e.class_id from unnest(p_queue_ids) q(queue_id)
-      cross join lateral hwqueue.eligible_classes(v_node.profile_id, v_node.node_id, q.queue_id, p_shard) e
-      where e.is_checked), v_node, p_now, p_shard);
-  end if;
-  for v_batch in 1 .. 8 loop
-    v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
-    v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
-    if v_fit.checked = '{}' and v_fit.classes <> '{}' then
-      v_taken := hwqueue.try_lanes(v_fit.classes, v_fit.scores, '{}', v_node,
-        hwqueue.queue_fronts(p_queue_ids, cardinality(v_fit.classes), p_shard), null, null,
-        v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
-      v_picked.places := v_taken.places;
-      v_picked.score := v_taken.score;
-    elsif v_fit.checked <> '{}' then
-      v_taken := hwqueue.take_checked(v_node, v_fit.classes, v_fit.scores, v_fit.checked, v_asks, p_queue_ids,
-                                      v_limit, v_policy."window", v_policy.probe, p_now, p_shard);
-      v_picked.places := v_taken.places;
-      v_picked.score := v_taken.score;
-      v_picked.counted := v_taken.counted;
-      v_picked.entry := v_taken.entry;
-      v_without := v_without || v_taken.blocked;
-      v_asks := true;
-      v_is_new := v_is_new or v_taken.is_new;
-    end if;
-    v_published := 0;
-    v_moved := false;
-    v_awaits := v_awaits or v_judged.awaits;
-    v_is_new := v_is_new or v_awaits and not p_state.awaits_terms;
-    if v_is_new then  -- a step for a term that waits to be in force, whatever else was found
-      if v_picked.entry is null then
-        v_picked.entry := hwqueue.delete_only(v_picked.places);  -- out of the way: the step may move entries (give_target)
-      end if;
-      v_published := (hwqueue.publish_terms(2, case when v_picked.places = '{}' then false end, p_now, p_shard)).published;
-      if v_picked.entry is null then
-        v_taken := hwqueue.not_moved(v_picked.places);
-        v_picked.places := v_taken.places;
-        v_moved := v_taken.places = '{}' and v_taken.some_moved;
-      end if;
-      v_without := case when v_published > 0 then '{}' else v_without end;
-      v_is_new := false;
-    end if;
-    exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
-  end loop;
-  perform hwqueue.note_met(p_state, v_without <> '{}', v_awaits, p_shard);
-  return v_picked;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_limit int := case when p_state.is_counted then 1 else p_limit end;
-  v_eligible hwqueue.profile_queue;
-  v_front record;
-  v_blocked bigint[] := '{}';
-  v_meets boolean := false;
-  v_is_new boolean := false;
-  v_picked hwqueue.picked;
-begin
-  v_picked.score := 0;
-  if p_is_plain and not (p_is_tried and cardinality(p_front.classes) <= 64) then
-    if p_front.is_front then
-      v_eligible.shard_id := p_shard;
-      v_eligible.profile_id := p_state.profile_id;
-      v_eligible.queue_id := p_front.queue_id;
-      v_eligible.classes := p_front.classes;
-      v_eligible.task_names := p_front.task_names;
-      v_eligible.most_cpu_milli := p_front.most_cpu_milli;
-      v_eligible.most_memory_mib := p_front.most_memory_mib;
-      v_eligible.is_even := true;
-      v_eligible.checked := p_front.checked;
-    else
-      select s.* into v_eligible
-      from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_state.profile_id and s.queue_id = p_queue_ids[1];
-    end if;
-    if v_eligible.checked is not null then
-      v_front := hwqueue.take_at_front(v_eligible, p_state, p_front, p_is_tried, p_tasks, p_window, p_room,
-                                       v_limit, p_now, p_shard);
-      v_picked.places := v_front.places;
-      v_picked.counted := v_front.counted;
-      v_picked.entry := v_front.entry;
-      v_blocked := v_front.blocked;
-      v_meets := v_front.meets;
-      v_is_new := v_front.is_new;
-    end if;
-  end if;
-  v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
-  if not v_picked.is_plain then
-    v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new, p_now, p_shard);
-  elsif v_eligible.checked <> '{}' and (p_state.meets_blocked or v_meets) then
-    perform hwqueue.note_met(p_state, v_meets, false, p_shard);
-  end if;
-  return v_picked;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
     SET enable_hashjoin TO 'on'
-    SET enable_sort TO 'on'
-    AS $$
-declare
-  v_fleet hwqueue.spread_fleet := hwqueue.look_at_fleet(p_spec, p_spread ->> 'domain', p_now, p_shard);
-  v_term_id bigint;
-  v_gone jsonb;
-  v_counts jsonb;
-begin
-  if p_recount is null then
-    v_term_id := (select t.term_id from hwqueue.term t where t.shard_id = p_shard and t.digest = p_digest);
-    v_gone := hwqueue.gone_leases(v_term_id, v_fleet.dead, p_now, p_shard);
-  end if;
-  select jsonb_build_object('places', count(*), 'least', coalesce(min(l.leases), 0),
-                            'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0), '{}'))
-  into v_counts
-  from (
-    select p.place, coalesce(r.leases, 0) as leases
-    from unnest(v_fleet.places) p(place)
-    left join (
-      select c.key as place, (c.value ->> 'here')::bigint as leases from jsonb_each(p_recount) c
-      union all
-      select k.domain, sum(k.leases) - coalesce((v_gone ->> k.domain)::bigint, 0)
-      from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = v_term_id group by k.domain
-    ) r on r.place = p.place
-  ) l;
-  return v_counts;
-end
-$$;
+    SET enable_sort TO 'on';
 
 CREATE FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_mark bigint := coalesce((
-    select m.position
-    from (select w.* from hwqueue.low_water w
-          where w.shard_id = p_shard and w.queue_id = p_lease.queue_id and w.class_id = 0 order by w.version desc limit 1) w
-    cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, "position")
-    where m.tier = p_lease.tier and m.rank = p_lease.rank), 0);
-begin
-  return (select count(*) from (
-    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier < p_lease.tier limit 10001)
-    union all
-    (select 1 from hwqueue.ready r
-     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
-    union all
-    (select 1 from hwqueue.ready r
-     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
-       and r.position >= v_mark and r.position < p_lease.position limit 10001)
-    limit 10001) b);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.place_words(p_domain text, p_place text, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select case
-    when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
-    when p_domain in ('node', 'own:node') then 'node ' || coalesce(
-      (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
-    else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60), left(trim(p_place, '"'), 60)) end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p_after bigint DEFAULT 0, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint, oldest_at timestamp with time zone, running bigint, profiles bigint, reach double precision, created_at timestamp with time zone, retired_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -10946,177 +2295,34 @@ CREATE FUNCTION hwqueue.placement_class_stats(p_queue text DEFAULT NULL::text, p
     SET max_parallel_workers_per_gather TO '0'
     SET work_mem TO '64MB'
     SET jit TO 'off'
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-  v_queue_id int;
-  v_ids bigint[];
-begin
-  perform hwqueue.require_all_tenants();
-  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
-  perform hwqueue.check_limit(p_limit);
-  v_ids := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
-    order by c.class_id limit p_limit);
-  return query
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when row_number() over (order by c.class_id) <= 500 then hwqueue.class_words(c) end, c.labels, c.placement, c.anchors, c.patience,
-           coalesce(w.leases, 0), w.oldest_at, coalesce(r.leases, 0), coalesce(e.profiles, 0), h.share, c.created_at, c.retired_at
-    from hwqueue.placement_class c
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
-    left join (select x.class_id, count(*) as leases, min(x.eligible_at) as oldest_at from hwqueue.ready x
-               where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) w on w.class_id = c.class_id
-    left join (select x.class_id, count(*) as leases from hwqueue.claim x where x.shard_id = p_shard and x.class_id = any (v_ids) group by 1) r
-      on r.class_id = c.class_id
-    left join (select x.class_id, sum(x.profiles)::bigint as profiles
-               from (select p.class_id, count(*) as profiles from hwqueue.profile_eligibility p
-                     where p.shard_id = p_shard and p.class_id = any (v_ids) group by 1
-                     union all
-                     select n.class_id, count(*) from hwqueue.node_eligibility n where n.shard_id = p_shard and n.class_id = any (v_ids) group by 1) x
-               group by 1) e on e.class_id = c.class_id
-    left join hwqueue.class_fleet h on h.shard_id = p_shard and h.class_id = c.class_id
-    where c.shard_id = p_shard and c.class_id = any (v_ids)
-    order by c.class_id;
-end
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then 1 else (
-    select greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement))
-                       + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
-    from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select 8, 500, 60, 200 $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.plainly_left(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count integer, p_gpu_used integer[]) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case
-    when p_name = 'cpu_milli' then coalesce(p_cpu_milli - p_cpu_used, 9223372036854775807)
-    when p_name = 'memory_mib' then coalesce(p_memory_mib - p_memory_used, 9223372036854775807)
-    when p_name = 'slots' then coalesce(p_slots - p_claim_count, 9223372036854775807)
-    when p_name like 'core%' and p_core_ids = '{}' then 9223372036854775807
-    when p_name like 'gpu%' and p_gpu_ids = '{}' then 0
-    when p_name = 'gpu_whole' and p_gpu_parents = '{}' then cardinality(array_positions(p_gpu_used, 0)) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_alive uuid[];
-begin
-  v_alive := array(
-    select c.lease_id
-    from hwqueue.claim c
-    where c.shard_id = p_shard and c.check_at between p_from and p_now and c.expires_at > p_now
-    order by c.check_at limit p_limit
-    for update skip locked);
-  update hwqueue.claim c set check_at = c.expires_at where c.shard_id = p_shard and c.lease_id = any (v_alive);
-  return cardinality(v_alive);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select array(select a from hwqueue.anchors_of(p_labels, p_rack) a) $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
-    LANGUAGE sql STABLE
-    AS $$
-  select sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack) || case when m.more = '{}' then '[]' else jsonb_build_array(m.more) end)::text, 'UTF8'))
-  from (select jsonb_strip_nulls(jsonb_build_object(
-          'taints', nullif(hwqueue.node_taints(p_node), '[]'),
-          'cpu_isolation', to_jsonb(nullif(p_node.cpu_isolation, '{best_effort}')),
-          'gpu_exclusivity', to_jsonb(nullif(p_node.gpu_exclusivity, '{shared}')),
-          'default_cpu_isolation', nullif(p_node.default_cpu_isolation, 'best_effort'),
-          'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional'))) as more) m
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
-    LANGUAGE sql STABLE
-    AS $$
-  select 'labels', u.code, true, null::text, e.value, null::int
-  from jsonb_array_elements(p_exprs) e
-  cross join lateral (select hwqueue.expr_reason(e.value, p_labels, p_rack, null, '{}', null) as code offset 0) u
-  where u.code is not null
-  union all
-  select 'taints', 'untolerated_taint', true, null, t.value, null
-  from jsonb_array_elements(case when p_taints = '[]' then '[]' else hwqueue.barring_taints(p_taints, p_class.tolerate) end) t
-  union all
-  select 'isolation', c.code, true, c.message, c.predicate, null
-  from hwqueue.isolation_conflicts(p_class, p_cpu_isolation, p_gpu_exclusivity, p_share_mode, '{}', '{}') c
-  where p_class.gpu_wanted = '{}'
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.judged_as = p_profile_id) || p_profile_id;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from timestamptz;
-  v_due hwqueue.scheduled[];
-  v_waiting bigint[];
-begin
-  perform 1 from hwqueue.scheduled s
-  where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.available_at <= p_now and s.available_at >= coalesce(p_from, (
-    select m.scheduled_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
-  limit 1;
-  if not found then
-    return 0;
-  end if;
-  select m.scheduled_from into v_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1;
-  v_from := coalesce(p_from, v_from, '-infinity');
-  v_due := array(
-    select d.entry
-    from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q  -- one's own locks are not skipped: each queue once
-    cross join lateral (
-      select s as entry, s.available_at from hwqueue.scheduled s
-      where s.shard_id = p_shard and s.queue_id = q.queue_id and s.available_at >= v_from and s.available_at <= p_now
-      order by s.available_at limit p_limit for update skip locked
-    ) d
-    order by d.available_at limit p_limit);
-  if v_due = '{}' then
-    return 0;  -- held by others
-  end if;
-  with gone as (
-    delete from hwqueue.scheduled s using unnest(v_due) d
-    where s.shard_id = p_shard and s.queue_id = d.queue_id and s.available_at = d.available_at and s.lease_id = d.lease_id
-    returning s.class_id
-  )
-  select array_agg(c.class_id) into v_waiting
-  from gone g join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = g.class_id
-  where c.waits;
-  with entry as (
-    insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
-    -- one that is too late already must not come below the mark of the deadlines
-    select p_shard, d.queue_id, d.tier, d.attempt_count, d.claim_count, d.rank, d.class_id, d.lease_id,
-           case when d.deadline <= p_now then p_now else d.available_at end, d.deadline
-    from unnest(v_due) d order by d.available_at
-    returning r.lease_id, r.position
-  )
-  update hwqueue.lease l set position = e.position
-  from entry e where l.shard_id = p_shard and l.lease_id = e.lease_id;
-  if v_waiting is not null then
-    perform hwqueue.wake_due(v_waiting, p_shard);
-  end if;
-  return cardinality(v_due);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within interval DEFAULT '00:00:00'::interval, p_event_days integer DEFAULT 14, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -11126,279 +2332,38 @@ CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within int
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_now timestamptz;
-  v_turn record;
-  v_purged int;
-  v_terms int;
-begin
-  perform hwqueue.require_read_committed();
-  if p_limit is null or p_limit not between 1 and 1000000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
-  end if;
-  if p_event_days is null or p_event_days not between 1 and 14 then
-    perform hwqueue.refuse('QHA01', 'p_event_days must be from 1 to 14', jsonb_build_object('field', 'p_event_days'),
-      'leave it out: it has no effect, set_event_retention says how long events are kept');
-  end if;
-  if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
-    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
-      jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');
-  end if;
-  leases := 0;
-  classes := 0;
-  nodes := 0;
-  more := false;
-  if not hwqueue.pruned_within(p_unless_within, hwqueue.clock(), p_shard) then
-    perform hwqueue.stamp_retired(p_limit, p_shard);  -- before anything is locked or written
-    v_now := hwqueue.clock();
-    select t.* into v_turn from hwqueue.take_prune_turn(p_unless_within, v_now, p_shard) t;
-    if v_turn.goes then
-      leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
-      classes := hwqueue.prune_classes(p_limit, p_shard);
-      nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
-      perform hwqueue.prune_unused(v_turn.mark, p_limit, v_now, p_shard);
-      v_purged := hwqueue.purge_queues(p_limit, p_shard);
-      v_terms := hwqueue.prune_terms(p_limit, p_shard);
-      perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
-      perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);  -- last: readers wait for its lock
-      more := p_limit in (leases, v_terms) or v_purged >= p_limit or classes > 0 or nodes > 0;
-    end if;
-  end if;
-  return next;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
-begin
-  return hwqueue.delete_classes(array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
-      -- all of them at once: few classes are retired, and claims have no index by class
-      and c.class_id <> all (array(select distinct u.class_id from hwqueue.claim u where u.shard_id = p_shard))
-    order by c.retired_at limit p_limit for update of c skip locked), p_limit, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_before pg_snapshot := pg_current_snapshot();  -- what was lowered by then is seen by all who look from here on
-  v_is_known boolean := not hwqueue.is_anybody_looking();
-begin
-  delete from hwqueue.term_count k where k.ctid = any (array(
-    select o.ctid from hwqueue.term_count o
-    where o.shard_id = p_shard and (
-      o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or v_is_known and o.dropped_xid <> pg_current_xact_id()
-        and pg_visible_in_snapshot(o.dropped_xid, v_before) and hwqueue.is_drop_known(o.term_id, o.dropped_xid, p_shard))
-      or not exists (select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id))
-    limit p_limit for update skip locked));
-  with parted as (
-    select o.term_id, o.domain from hwqueue.term_count o
-    where o.shard_id = p_shard group by o.term_id, o.domain having count(*) > 1 limit p_limit
-  ), held as (
-    select o.ctid as place from parted p
-    join hwqueue.term_count o on o.shard_id = p_shard and o.term_id = p.term_id and o.domain = p.domain for update of o skip locked
-  ), gone as (
-    delete from hwqueue.term_count k where k.ctid = any (array(select h.place from held h)) returning k.*
-  )
-  insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
-  select p_shard, g.term_id, g.domain, sum(g.leases), sum(g.holders), 0,
-         case when bool_or(g.dropped_xid is not null) then pg_current_xact_id() end  -- the latest of them need not be the last to be seen
-  from gone g group by g.term_id, g.domain;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
-    SET lock_timeout TO '100ms'
-    AS $$
-declare
-  v_keep_from timestamptz := to_timestamp((hwqueue.event_day(p_now) - (
-    select s.event_days from hwqueue.shard s where s.shard_id = p_shard)) * 86400);
-  v_slot smallint;
-  v_newest timestamptz;
-  v_count int := 0;
-begin
-  for v_slot in 0..15 loop
-    select e.at into v_newest from hwqueue.event e where e.shard_id = p_shard and e.slot = v_slot order by e.event_id desc limit 1;
-    continue when (v_newest < v_keep_from) is not true;
-    -- of other shards, too: read once a day
-    continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
-    begin
-      execute format('lock table hwqueue.event_%s in access exclusive mode', v_slot);  -- a table's name cannot be a parameter
-      -- again: one may have come into the day while the lock was waited for
-      continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
-      execute format('truncate hwqueue.event_%s', v_slot);
-      v_count := v_count + 1;
-    exception when lock_not_available then
-      null;
-    end;
-  end loop;
-  return v_count;
-end
-$$;
+    SET lock_timeout TO '100ms';
 
 CREATE FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  delete from hwqueue.spread_fleet f where f.ctid = any (array(
-    select o.ctid from hwqueue.spread_fleet o
-    where o.shard_id = p_shard and o.live_until < p_now - interval '1 hour' limit p_limit for update skip locked));
-  delete from hwqueue.class_range r where r.ctid = any (array(
-    select o.ctid from hwqueue.class_range o
-    where o.shard_id = p_shard and (o.live_until < p_now - interval '1 hour' or not exists (
-      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = o.class_id)) limit p_limit for update skip locked));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_floors(p_limit integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  delete from hwqueue.spread_floor f where f.ctid = any (array(
-    select o.ctid from hwqueue.spread_floor o
-    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
-      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_counted_before timestamptz := hwqueue.counted_before(p_now, p_shard);
-  v_old uuid[];
-begin
-  v_old := array(
-    select f.lease_id
-    from hwqueue.queue q
-    cross join unnest(array['completed', 'cancelled', 'failed']) s(state)
-    cross join lateral (
-      select o.lease_id from hwqueue.outcome o
-      where o.shard_id = p_shard and o.queue_id = q.queue_id and o.state = s.state
-        and o.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed else q.retain_completed end)
-      order by o.finished_at limit p_limit
-      for update skip locked
-    ) f
-    where q.shard_id = p_shard
-    limit p_limit);
-  return hwqueue.delete_leases(v_old, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  delete from hwqueue.minute_stat m where m.ctid = any (array(
-    select o.place
-    from hwqueue.queue q
-    cross join lateral (
-      select x.minute from hwqueue.minute_stat x
-      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.minute < p_now - interval '1 day'
-      order by x.minute desc limit 1) k
-    cross join lateral (
-      select x.ctid as place from hwqueue.minute_stat x
-      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.minute < k.minute
-      order by x.minute limit p_limit for update skip locked) o
-    where q.shard_id = p_shard limit p_limit));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_node_id uuid;
-  v_gone int := 0;
-  v_rows int;
-  v_hanging int := 0;
-begin
-  for v_node_id in
-    select n.node_id from hwqueue.node n
-    where n.shard_id = p_shard and n.deregistered_at < p_now - interval '30 days'
-    order by n.deregistered_at limit p_limit for update skip locked
-  loop
-    delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = v_node_id;
-    get diagnostics v_rows = row_count;
-    delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
-    v_gone := v_gone + 1;
-    v_hanging := v_hanging + v_rows;
-    exit when v_hanging >= p_limit;
-  end loop;
-  return v_gone;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_last bigint := (
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
-  v_profile_id bigint;
-  v_rows int;
-  v_hanging int := 0;
-begin
-  for v_profile_id in
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
-      and p.created_at < p_now - interval '1 hour'
-      and not exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = p.profile_id)
-      and not exists (select 1 from hwqueue.profile j where j.shard_id = p_shard and j.judged_as = p.profile_id)
-    order by p.profile_id for update of p skip locked
-  loop
-    -- again, now that the row is held: a registration may have committed between the look and the lock
-    continue when exists (select 1 from hwqueue.node n where n.shard_id = p_shard and n.profile_id = v_profile_id)
-               or exists (select 1 from hwqueue.profile j where j.shard_id = p_shard and j.judged_as = v_profile_id);
-    delete from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.profile_id = v_profile_id;
-    get diagnostics v_rows = row_count;
-    delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = v_profile_id;
-    delete from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = v_profile_id;
-    v_hanging := v_hanging + v_rows;
-    if v_hanging >= p_limit then
-      return v_profile_id;
-    end if;
-  end loop;
-  return coalesce(v_last, 0);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_terms bigint[];
-  v_classes bigint[];
-begin
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
-  if not found then
-    return 0;
-  end if;
-  v_terms := array(
-    select t.term_id from hwqueue.term t
-    where t.shard_id = p_shard and not exists (
-      select 1 from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)))
-    order by t.term_id limit p_limit);
-  v_classes := array(select distinct m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms));
-  delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
-  perform hwqueue.unmark_checked(v_classes, p_shard);
-  delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
-  perform hwqueue.prune_floors(p_limit, p_shard), hwqueue.prune_counts(p_limit, p_shard);
-  return cardinality(v_terms);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.prune_mark (
     shard_id integer NOT NULL,
@@ -11410,579 +2375,87 @@ CREATE TABLE hwqueue.prune_mark (
 COMMENT ON COLUMN hwqueue.prune_mark.pruned_at IS 'when somebody last pruned';
 
 CREATE FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_mark, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_next_class bigint;
-  v_next_profile bigint;
-begin
-  if p_mark.shard_id is null then
-    return;
-  end if;
-  v_next_class := hwqueue.retire_classes(p_mark.class_id, p_limit, p_now, p_shard);
-  v_next_profile := hwqueue.prune_profiles(p_mark.profile_id, p_limit, p_now, p_shard);
-  update hwqueue.prune_mark m set class_id = v_next_class, profile_id = v_next_profile, pruned_at = p_now where m.shard_id = p_shard;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select exists (select 1 from hwqueue.prune_mark m
-                 where m.shard_id = p_shard and m.pruned_at <= p_now and m.pruned_at > p_now - p_unless_within)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_term hwqueue.term;
-  v_is_over boolean;
-  v_changed boolean;
-begin
-  published := 0;
-  pending := true;
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
-  if not found then
-    return;
-  end if;
-  perform hwqueue.write_terms(p_limit, p_now, p_shard);
-  if hwqueue.terms_pending(p_shard) and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
-    insert into hwqueue.gate (shard_id, gate_id) select p_shard, g from generate_series(0, 16383) g;
-  end if;
-  for v_term in
-    select t.* from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit p_limit
-  loop
-    -- written by this very transaction: others cannot see it yet
-    continue when v_term.written_xid = pg_current_xact_id();
-    -- asked before the look: what ends later than that, the look may not see
-    v_is_over := hwqueue.alone_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
-    v_changed := hwqueue.spread_term(v_term, p_shard);
-    if v_changed then
-      update hwqueue.term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    elsif not v_is_over then
-      update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
-      where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
-    elsif p_holds is not null and hwqueue.lock_classes(v_term.digest, p_shard)
-      and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
-      update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
-      perform hwqueue.admit_classes(v_term.digest, p_shard);
-      perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
-        jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
-      published := published + 1;
-    end if;
-  end loop;
-  pending := hwqueue.terms_pending(p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return hwqueue.delete_classes(array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.queue_id = p_queue_id limit p_limit for update skip locked), p_limit, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return hwqueue.delete_leases(array(
-    select o.lease_id from hwqueue.outcome o
-    where o.shard_id = p_shard and o.queue_id = p_queue_id
-    limit p_limit
-    for update skip locked), p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_profiles bigint[] := array(
-    select s.profile_id from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id);
-  v_held bigint[] := array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = any (v_profiles) for no key update skip locked);
-begin
-  delete from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id and s.profile_id = any (v_held);
-  return not exists (select 1 from hwqueue.profile_queue s where s.shard_id = p_shard and s.queue_id = p_queue_id);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_oldest_running xid8 := pg_snapshot_xmin(pg_current_snapshot());
-  v_queue_id int;
-  v_left int := p_limit;
-begin
-  for v_queue_id in
-    select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.dropped_at is not null and q.dropped_before <= v_oldest_running
-    order by q.dropped_at limit p_limit for update skip locked
-  loop
-    v_left := v_left - hwqueue.purge_waiting(v_queue_id, v_left, p_shard);
-    v_left := v_left - hwqueue.purge_finished(v_queue_id, v_left, p_shard);
-    exit when v_left <= 0;
-    -- one statement, one snapshot: a lease that is in none of these does not exist
-    if not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.queue_id = v_queue_id)
-       and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
-      v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
-      continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
-      continue when not hwqueue.purge_profiles(v_queue_id, p_shard);
-      delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
-      delete from hwqueue.low_water w where w.shard_id = p_shard and w.queue_id = v_queue_id;
-      delete from hwqueue.queue_signal s where s.shard_id = p_shard and s.queue_id = v_queue_id;
-      delete from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue_id;
-    end if;
-  end loop;
-  return p_limit - v_left;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_ready hwqueue.ready[];
-  v_scheduled hwqueue.scheduled[];
-begin
-  v_ready := array(
-    select r from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_queue_id
-    order by r.tier, r.rank, r.position limit p_limit for update skip locked);
-  delete from hwqueue.ready r using unnest(v_ready) v
-  where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
-  v_scheduled := array(
-    select s from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = p_queue_id
-    order by s.available_at limit p_limit - cardinality(v_ready) for update skip locked);
-  delete from hwqueue.scheduled s using unnest(v_scheduled) v
-  where s.shard_id = p_shard and s.queue_id = p_queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
-  return hwqueue.delete_leases(array(select v.lease_id from unnest(v_ready) v union all select v.lease_id from unnest(v_scheduled) v), p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_lease hwqueue.lease;
-  v_found record;
-  v_position bigint := 0;
-begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
-  if p_at > p_now then
-    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, available_at, deadline)
-    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank, v_lease.class_id, p_lease,
-            p_at, v_lease.deadline);
-  else
-    insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
-    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank, v_lease.class_id, p_lease,
-            coalesce(p_since, p_now), v_lease.deadline)
-    returning r.position into v_position;
-  end if;
-  update hwqueue.lease l
-  set position = v_position, available_at = p_at, attempt_count = p_attempt_count
-  where l.shard_id = p_shard and l.lease_id = p_lease;
-  if p_at > p_now then
-    return 'scheduled';
-  end if;
-  select q as queue, c.waits into v_found
-  from hwqueue.queue q join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = v_lease.class_id
-  where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
-  if v_found.waits then
-    perform hwqueue.wake_due(array[v_lease.class_id], p_shard);
-  end if;
-  perform hwqueue.wake_workers(v_found.queue, p_shard);
-  return 'pending';
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
     SET jit TO 'off'
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-  v_queue_id int;
-  v_now timestamptz := hwqueue.clock();
-begin
-  perform hwqueue.require_all_tenants();
-  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
-  return query
-    select p_shard, q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0), coalesce(c.stopping, 0), coalesce(c.expired, 0),
-           r.oldest_at, d.next_at, q.paused_at
-    from hwqueue.queue q
-    left join (
-      select e.queue_id, count(*) as leases, min(e.eligible_at) as oldest_at from hwqueue.ready e
-      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) r on r.queue_id = q.queue_id
-    left join (
-      select e.queue_id, count(*) as leases, min(e.available_at) as next_at from hwqueue.scheduled e
-      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) d on d.queue_id = q.queue_id
-    left join (
-      select e.queue_id, count(*) as leases, count(*) filter (where e.stop_requested_at <= v_now) as stopping,
-             count(*) filter (where e.expires_at <= v_now) as expired
-      from hwqueue.claim e
-      where e.shard_id = p_shard and (v_queue_id is null or e.queue_id = v_queue_id) group by e.queue_id) c on c.queue_id = q.queue_id
-    where q.shard_id = p_shard and q.dropped_at is null and (v_queue_id is null or q.queue_id = v_queue_id)
-    order by q.name;
-end
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_marks record;
-  v_place record;
-begin
-  select w.tiers, w.ranks, w.positions, w.version < w.stands_until as stands into v_marks
-  from hwqueue.low_water w
-  where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-  stands := coalesce(v_marks.stands, false);
-  is_mark := false;
-  for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
-    v_place := hwqueue.first_between(p_queue_id, v_marks.tiers[i - 1], v_marks.ranks[i - 1],
-                                     coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0),
-                                     p_shard);
-    exit when v_place.tier is not null or v_marks.tiers[i] is null;
-    if p_or_mark and cardinality(v_marks.tiers) = 1 then  -- as in most queues
-      tier := v_marks.tiers[1];
-      rank := v_marks.ranks[1];
-      position := v_marks.positions[1];
-      is_mark := true;
-      return;
-    end if;
-    select r.tier, r.rank, r.position into v_place
-    from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_marks.tiers[i]
-      and r.rank = v_marks.ranks[i] and r.position >= v_marks.positions[i]
-    order by r.position limit 1;
-    exit when found;
-  end loop;
-  tier := v_place.tier;
-  rank := v_place.rank;
-  position := v_place.position;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_class_count integer, p_shard integer) RETURNS hwqueue.scan_from
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from hwqueue.scan_from;
-begin
-  select array_agg(f.queue_id), array_agg(f.tier), array_agg(f.rank), array_agg(f.position), array_agg(f.stands),
-         bool_or(f.stands) or min(f.tier) <> max(f.tier) or min(f.rank) <> max(f.rank)
-           or max(f.position) - min(f.position) > greatest(1000, 10 * p_class_count)
-  into v_from.queue_ids, v_from.tiers, v_from.ranks, v_from.positions, v_from.stands, v_from.differ
-  from (
-    select q.queue_id, f.tier, f.rank, f.position, f.stands
-    from unnest(p_queue_ids) q(queue_id)
-    cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
-    where f.tier is not null order by f.tier, f.rank, f.position) f;
-  return v_from;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE
-    AS $$
-  select s.name, jsonb_build_object('queue', d.queue) || s.labels, s.value
-  from hwqueue.queue_depth(p_shard => p_shard) d
-  cross join lateral (values
-    ('hwqueue_leases', '{"state": "pending"}'::jsonb, d.pending::double precision),
-    ('hwqueue_leases', '{"state": "scheduled"}', d.scheduled),
-    ('hwqueue_leases', '{"state": "claimed"}', d.running),
-    ('hwqueue_oldest_pending_seconds', '{}', coalesce(hwqueue.seconds_since(d.oldest_at, p_now), 0)),
-    ('hwqueue_queue_paused', '{}', case when d.paused_at is null then 0 else 1 end)
-  ) s(name, labels, value)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.queue_name(p_queue_id integer, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_queue_id $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select hwqueue.normal_value(jsonb_build_object(
-    'claim_timeout', extract(epoch from p_queue.claim_timeout),
-    'heartbeat_interval', extract(epoch from p_queue.heartbeat_interval),
-    'poll_interval', extract(epoch from p_queue.poll_interval),
-    'patience', extract(epoch from p_queue.patience),
-    'max_attempts', p_queue.max_attempts,
-    'retry', p_queue.retry,
-    'ageing_step', extract(epoch from p_queue.ageing_step),
-    'failure_domain', p_queue.failure_domain,
-    'notify', p_queue.notify,
-    'reap_grace', extract(epoch from p_queue.reap_grace),
-    'max_params_bytes', p_queue.max_params_bytes,
-    'max_result_bytes', p_queue.max_result_bytes,
-    'window', p_queue.window_size,
-    'probe', p_queue.probe_size,
-    'weights', jsonb_build_object('affinity', p_queue.weight_affinity, 'fit', p_queue.weight_fit, 'spread', p_queue.weight_spread),
-    'retain_completed', extract(epoch from p_queue.retain_completed),
-    'retain_failed', extract(epoch from p_queue.retain_failed)))
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform setval('hwqueue.queue_queue_id_seq', max(q.queue_id)) from hwqueue.queue q
-  having max(q.queue_id) >= (select s.last_value from hwqueue.queue_queue_id_seq s);
-  perform setval('hwqueue.placement_class_class_id_seq', max(c.class_id)) from hwqueue.placement_class c
-  having max(c.class_id) >= (select s.last_value from hwqueue.placement_class_class_id_seq s);
-  perform setval('hwqueue.profile_profile_id_seq', max(p.profile_id)) from hwqueue.profile p
-  having max(p.profile_id) >= (select s.last_value from hwqueue.profile_profile_id_seq s);
-  perform setval('hwqueue.term_term_id_seq', max(t.term_id)) from hwqueue.term t
-  having max(t.term_id) >= (select s.last_value from hwqueue.term_term_id_seq s);
-  perform setval('hwqueue.spread_fleet_fleet_id_seq', max(f.fleet_id)) from hwqueue.spread_fleet f
-  having max(f.fleet_id) >= (select s.last_value from hwqueue.spread_fleet_fleet_id_seq s);
-  perform setval('hwqueue.spread_floor_floor_id_seq', max(f.floor_id)) from hwqueue.spread_floor f
-  having max(f.floor_id) >= (select s.last_value from hwqueue.spread_floor_floor_id_seq s);
-  perform setval('hwqueue.class_range_range_id_seq', max(r.range_id)) from hwqueue.class_range r
-  having max(r.range_id) >= (select s.last_value from hwqueue.class_range_range_id_seq s);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_domain text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  select coalesce(sum(k.leases), 0), coalesce(sum(k.holders), 0) into leases, holders
-  from hwqueue.term_count k
-  where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_load hwqueue.node_load;
-begin
-  select u.* into v_load from hwqueue.node_load u
-  where u.shard_id = p_shard and u.node_id = p_node order by u.version desc limit 1;
-  if not found then
-    v_load := row(p_shard, p_node, 0, 0, 0, 0, 0, '{}', '{}', '{}');
-  end if;
-  return v_load;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_node hwqueue.node;
-begin
-  select n.* into v_node from hwqueue.node n
-  where n.shard_id = p_shard and n.node_id = p_node and n.deregistered_at is null;
-  if not found then
-    perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
-      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
-  end if;
-  return v_node;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_at int := 1;
-  v_char text;
-  v_bound text[];
-  v_times int;
-  v_last int := 0;            -- of its last atom
-  v_has_bound boolean := false;
-  v_last_has_bound boolean := false;
-  v_outer_sizes int[] := '{}'::int[];
-  v_outer_bounds boolean[] := '{}'::boolean[];
-begin
-  size := 0;  -- of the group that is being read, written out
-  if length(p_pattern) > 200 then
-    danger := 'longer than 200 characters';
-  elsif p_pattern ~ '^[*][*][*]' then
-    danger := 'a director (***)';
-  end if;
-  while danger is null and v_at <= length(p_pattern) loop
-    v_char := substr(p_pattern, v_at, 1);
-    v_last_has_bound := v_last_has_bound and v_char = '{';
-    if v_char = E'\\' then
-      if substr(p_pattern, v_at + 1, 1) ~ '[0-9]' then
-        danger := 'a back-reference or octal escape';
-      end if;
-      v_last := 1;
-      v_at := v_at + 2;
-    elsif v_char = '[' then
-      -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
-      v_bound := regexp_match(substr(p_pattern, v_at), E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
-      if v_bound is null then
-        danger := 'a bracket that does not close';
-      end if;
-      v_last := 1;
-      v_at := v_at + length(v_bound[1]);
-    elsif v_char = '(' then
-      if substr(p_pattern, v_at + 1, 1) = '?' then
-        danger := 'lookaround or another (? construct';
-      end if;
-      v_outer_sizes := v_outer_sizes || size;
-      v_outer_bounds := v_outer_bounds || v_has_bound;
-      size := 0;
-      v_last := 0;
-      v_has_bound := false;
-      v_at := v_at + 1;
-      continue;
-    elsif v_char = ')' and v_outer_sizes <> '{}' then
-      v_last := size;
-      v_last_has_bound := v_has_bound;
-      size := v_outer_sizes[cardinality(v_outer_sizes)];
-      v_has_bound := v_has_bound or v_outer_bounds[cardinality(v_outer_bounds)];
-      v_outer_sizes := trim_array(v_outer_sizes, 1);
-      v_outer_bounds := trim_array(v_outer_bounds, 1);
-      v_at := v_at + 1;
-    elsif v_char = '{' then
-      v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
-      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int)
-                 + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
-      if v_bound is null then
-        danger := 'a { that is no bound';
-      elsif v_times > 32 then
-        danger := 'a bound above 32';
-      elsif v_last_has_bound then
-        danger := 'a bound inside a bounded group';
-      end if;
-      v_last := v_last * greatest(v_times - 1, 0);
-      v_has_bound := true;
-      v_at := v_at + length(v_bound[1]);
-    else
-      v_last := 1;
-      v_at := v_at + 1;
-    end if;
-    size := size + v_last;
-    if size > 500 then
-      danger := 'more than 500 characters with its bounds written out';
-    end if;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options), p_shard);
-begin
-  if p_options is null or not p_options ?| hwqueue.kept_options() then
-    -- null is written as a constant here, so that Postgres leaves out whatever reads options
-    return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task, p_params, null,
-                              p_queue.max_params_bytes, p_now);
-  end if;
-  return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task, p_params, p_options,
-                            p_queue.max_params_bytes, p_now);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_position bigint, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
-    LANGUAGE sql STABLE
-    AS $$
-  select row(
-    p_ordinal,
-    coalesce(hwqueue.json_uuid(p_options -> 'lease_id', 'options.lease_id'), p_lease_id),
-    jsonb_typeof(p_options -> 'lease_id') = 'string',
-    p_position,
-    p_class_id,
-    p_task,
-    hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_max_params_bytes),
-    case when p_options ? 'headers'
-      then hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers', 'options.headers'), 'options.headers', 16384) end,
-    coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767), 0),
-    hwqueue.json_integer(p_options -> 'max_attempts', 'options.max_attempts', 1, 1000),
-    case when p_options ? 'retry' then hwqueue.normalise_retry(p_options -> 'retry', 'options.retry') end,
-    hwqueue.json_short_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second', '30 days'),
-    hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
-    case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now) else p_now end,
-    hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255),
-    null,
-    coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true),
-    case when p_options ? 'wire' then hwqueue.wire_blob(p_options -> 'wire', 'options.wire') end
-  )::hwqueue.spawn_request
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_lease_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_leases));
-  v_class_ids bigint[];
-begin
-  v_class_ids := array(
-    select k.class_id
-    from (select hwqueue.kind_class(p_queue.queue_id, e.kind, p_shard) as class_id, e.ordinals
-          from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals
-                from jsonb_array_elements(p_leases) with ordinality i group by 1 order by min(i.ordinality)) e) k,
-         unnest(k.ordinals) o(ordinal)
-    order by o.ordinal);
-  return array(
-    select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], nextval('hwqueue.ready_position_seq'), v_class_ids[e.ordinal],
-                              e.task, e.params, e.options, p_queue.max_params_bytes, p_now)
-    from (
-      select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
-             case when i.value -> 'options' ?| hwqueue.kept_options() then i.value -> 'options' end as options
-      from jsonb_array_elements(p_leases) with ordinality i
-      offset 0) e  -- so that each value is taken out once, not wherever it is used
-    order by e.ordinal);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.reads_locks() RETURNS boolean
-    LANGUAGE sql
-    AS $$ select random() * 8 < 1 $$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_now timestamptz;
-  v_turn record;
-begin
-  perform hwqueue.require_read_committed();
-  if p_limit is null or p_limit not between 1 and 100000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 100000', jsonb_build_object('field', 'p_limit'), 'call again for more');
-  end if;
-  if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
-    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
-      jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 second''');
-  end if;
-  v_now := hwqueue.clock();
-  select t.* into v_turn from hwqueue.take_reap_turn(p_unless_within, v_now, p_shard) t;
-  if v_turn.goes then
-    return query select * from hwqueue.reap_all(p_limit, v_turn.mark, v_turn.holds, v_now, p_shard);
-  else
-    return query select 0, 0, 0, 0, false;
-  end if;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
@@ -11991,749 +2464,86 @@ CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mark, p_ho
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_from hwqueue.reap_mark := p_mark;
-  v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
-  v_again boolean;
-  v_sweeps boolean;
-  v_found record;
-  v_counted record;
-  v_postponed int;
-  v_scheduled int;
-  v_stays int;
-  v_judged record;
-  v_dropped int;
-  v_uncounted boolean := false;
-  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
-begin
-  perform hwqueue.current_generation(p_shard);
-  reaches := 0;
-  if p_holds then
-    -- first: it only reads, and what the others lock is held to the end
-    select r.mark, r.more into v_counted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
-    v_from := v_counted.mark;
-    v_uncounted := v_counted.more;
-    v_sweeps := p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes';
-    if v_sweeps then
-      v_from.swept_at := p_now;
-      v_from.claims_from := '-infinity';
-      v_from.deadlines_from := '-infinity';
-      v_from.scheduled_from := '-infinity';
-    end if;
-    perform hwqueue.reap_positions(v_sweeps, p_shard);
-    v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
-    select e.* into v_found from hwqueue.reap_fleets(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
-    reaches := v_found.fleets;
-    v_uncounted := v_uncounted or reaches >= p_limit;
-    v_from.class_id := v_found.next_after;
-    if v_again then
-      perform hwqueue.wake_missed(10 * p_limit, p_shard);
-      v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
-      if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
-        v_from.estimated_at := p_now;
-        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.look, p_now, p_shard);
-      else
-        v_uncounted := true;
-      end if;
-    end if;
-  end if;
-  perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
-  promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
-  deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
-  v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
-  if p_holds then
-    perform hwqueue.split_profiles(p_limit, p_shard);
-    if clock_timestamp() < v_until or p_mark.version % 2 = 1 then
-      select c.more, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, v_until, p_shard) c;
-      v_from.judged_profile := v_judged.next_after;
-      v_uncounted := v_uncounted or v_judged.more;
-    else
-      v_uncounted := true;
-    end if;
-  end if;
-  v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
-  v_until := clock_timestamp() + hwqueue.upkeep_budget();
-  expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from, v_until);
-  v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
-  v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
-  more := v_uncounted or expired > 0 and clock_timestamp() >= v_until
-    or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
-  deadlines := deadlines + v_scheduled;
-  if p_holds then
-    perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
-  end if;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from timestamptz := hwqueue.claims_from(p_shard);
-  v_oldest uuid[];
-  v_claim hwqueue.claim;
-  v_count int := 0;
-begin
-  v_oldest := array(
-    select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.check_at between v_from and p_now order by c.check_at limit 20);
-  if v_oldest = '{}' then
-    return 0;
-  end if;
-  for v_claim in
-    select c.*
-    from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    where c.shard_id = p_shard and c.lease_id = any (v_oldest) and c.assignment is null and c.node_id <> p_node
-      and c.check_at + c.claim_timeout <= p_now and c.expires_at + q.reap_grace <= p_now
-    limit p_limit
-    for update of c skip locked
-  loop
-    perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
-    v_count := v_count + 1;
-  end loop;
-  return v_count;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_classes(p_after bigint, p_limit integer, p_until timestamp with time zone, p_shard integer, OUT judged integer, OUT more boolean, OUT next_after bigint) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  -- null: the rest of them
-  v_last bigint := (
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
-  v_profile_id bigint;
-  v_profile hwqueue.profile;
-  v_wanted int;
-  v_count int;
-begin
-  judged := 0;
-  more := true;
-  for v_profile_id in
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
-      and (hwqueue.has_new_classes(hwqueue.valid_mark(p.classes_seen), p.classes_unseen, p_shard)
-           or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u where hwqueue.has_ended(u)))
-      and p.judged_as is null and exists (
-        select 1 from hwqueue.node n
-        where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard))
-          and n.deregistered_at is null)
-    order by p.profile_id
-  loop
-    loop
-      v_wanted := least(500, p_limit - judged);
-      if v_wanted = 0 or judged > 0 and clock_timestamp() >= p_until then
-        next_after := v_profile_id - 1;
-        return;
-      end if;
-      select p.* into v_profile from hwqueue.profile p
-      where p.shard_id = p_shard and p.profile_id = v_profile_id for no key update skip locked;
-      exit when not found;
-      if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
-        perform hwqueue.forget_ended(v_profile, p_shard);
-        exit;
-      end if;
-      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, true, p_shard);
-      judged := judged + v_count;
-      exit when v_count < v_wanted;
-    end loop;
-  end loop;
-  more := judged = p_limit;
-  next_after := coalesce(v_last, 0);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from timestamptz := coalesce(p_from, (
-    select m.deadlines_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity');
-  v_late hwqueue.ready[];
-begin
-  v_late := array(
-    select r from hwqueue.ready r
-    where r.shard_id = p_shard and r.deadline is not null and greatest(r.deadline, r.eligible_at) between v_from and p_now
-    order by greatest(r.deadline, r.eligible_at) limit p_limit for update skip locked);
-  if v_late = '{}' then
-    return 0;
-  end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
-  delete from hwqueue.ready r using unnest(v_late) v
-  where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_queue_ids int[] := array(
-    select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.dropped_at is not null and (p_again or q.dropped_at > p_now - interval '1 minute'));
-  v_leases uuid[];
-begin
-  if v_queue_ids = '{}' then
-    return 0;
-  end if;
-  v_leases := array(
-    select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.queue_id = any (v_queue_ids) and c.stop_reason is distinct from 'cancelled'
-    limit p_limit for update skip locked);
-  update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped',
-      expires_at = least(c.expires_at, p_now + c.claim_timeout), check_at = least(c.check_at, p_now + c.claim_timeout)
-  where c.shard_id = p_shard and c.lease_id = any (v_leases);
-  perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped', p_shard,
-    '{"reason": "cancelled"}');
-  return cardinality(v_leases);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_look) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_new bigint[];
-  v_old bigint[] := '{}';
-begin
-  select coalesce(case when count(*) = p_limit then max(w.class_id) end, 0),
-         coalesce(array_agg(w.class_id) filter (where w.is_wanted and f.digest is null), '{}')
-  into next_after, v_new
-  from (
-    select c.class_id, c.retired_at is null and c.cost <= hwqueue.judge_budget() as is_wanted
-    from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit) w
-  left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = w.class_id;
-  fleets := 0;
-  if v_new = '{}' and not p_again then
-    return;
-  end if;
-  if p_again then
-    look := hwqueue.look_at_nodes(p_now, p_shard);
-    v_old := array(
-      select o.class_id from (
-        (select m.class_id, 0 as turn, f.looked_at
-         from hwqueue.class_nodes m join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = m.class_id
-         where m.shard_id = p_shard and m.digest = look.digest and not m.unmatched and bit_count(m.nodes & look.open) = 0
-         order by f.looked_at limit p_limit)
-        union all
-        (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and (f.unmatched or f.told_at is not null) and f.digest <> look.digest
-         order by f.looked_at limit p_limit / 2)
-        union all
-        (select f.class_id, 2, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and f.digest <> look.digest
-         order by f.looked_at limit p_limit)) o
-      group by o.class_id order by min(o.turn), min(o.looked_at) limit p_limit - cardinality(v_new));
-  end if;
-  if v_new || v_old <> '{}' then
-    fleets := hwqueue.remember_fleets(v_new || v_old, p_now, p_shard);
-    if fleets is null then  -- another session is at it
-      fleets := 0;
-      next_after := p_after;
-    end if;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if hwqueue.are_positions_behind(p_shard) then
-    perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
-  elsif p_sweeps and hwqueue.count_wrong_marks(p_shard) > 0 then
-    perform hwqueue.repair_positions(p_shard);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_late hwqueue.scheduled[];
-begin
-  v_late := array(
-    select s from hwqueue.scheduled s where s.shard_id = p_shard and s.deadline <= p_now
-    order by s.deadline limit p_limit for update skip locked);
-  if v_late = '{}' then
-    return 0;
-  end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
-  delete from hwqueue.scheduled s using unnest(v_late) v
-  where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
-  return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_stays(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_node_id uuid;
-  v_node hwqueue.node;
-  v_leases uuid[];
-  v_count int := 0;
-begin
-  for v_node_id in
-    select s.node_id
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-    where n.shard_id = p_shard and (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
-    for no key update of s skip locked
-  loop
-    select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
-    v_leases := array(
-      select c.lease_id
-      from hwqueue.claim c
-      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-      where c.shard_id = p_shard and c.node_id = v_node_id and c.stop_requested_at is null
-        and (hwqueue.first_stop(v_node.taints || v_node.operator_taints, k.tolerate, c.claimed_at)).stop_at is not null
-      limit p_limit - v_count
-      for update of c skip locked);
-    perform hwqueue.set_taint_stops(v_node, v_leases, p_now, p_shard);
-    v_count := v_count + cardinality(v_leases);
-    exit when v_count >= p_limit;
-  end loop;
-  return v_count;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case p_code
-    when 'label_missing' then format('the node has no label %s',
-      coalesce(to_json(p_predicate ->> 'label')::text, (p_predicate -> 'tags')::text))
-    when 'label_mismatch' then case
-      when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
-      else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'), p_labels -> (p_predicate ->> 'label'),
-                  p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
-    when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
-    when 'untolerated_taint' then format('the lease does not tolerate the taint %s', hwqueue.taint_text(p_predicate))
-    when 'trust_not_attested' then format('the node is not attested for %s now', p_predicate -> 'trust')
-    when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
-    else format('the node is not what is required: %s', p_predicate)
-  end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_class hwqueue.placement_class;
-begin
-  perform 1 from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.class_id = any (p_class_ids) and c.service_id is not null and hwqueue.is_stale(c, p_shard);
-  if not found then
-    return;
-  elsif p_waits then
-    perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
-    perform 1 from hwqueue.profile p where p.shard_id = p_shard order by p.profile_id for no key update;
-  else
-    perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
-    if not found then
-      return;
-    end if;
-  end if;
-  for v_class in
-    select c.* from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and hwqueue.is_stale(c, p_shard) order by c.class_id
-  loop
-    v_class.away_from := hwqueue.service_away_from(v_class.service_id, p_shard);
-    v_class := hwqueue.bind_terms(v_class);
-    update hwqueue.placement_class c
-    set away_from = v_class.away_from, required = v_class.required, preferred = v_class.preferred, spread = v_class.spread,
-        terms = v_class.terms, terms_written = false
-    where c.shard_id = p_shard and c.class_id = v_class.class_id;
-    delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class.class_id;
-    perform hwqueue.mark_checked(array[v_class.class_id], p_shard);
-    if p_waits then
-      perform hwqueue.move_counts(null, v_class.class_id, p_shard);
-    end if;
-    update hwqueue.term t set published_at = null, barrier = null, written_xid = pg_current_xact_id()
-    where t.shard_id = p_shard and t.digest in (select (s.value ->> 'digest')::bigint from jsonb_array_elements(v_class.terms) s);
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamp with time zone, p_forget boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_load hwqueue.node_load;
-begin
-  if p_forget then
-    perform hwqueue.forget_node(p_node.node_id, p_shard);
-  end if;
-  update hwqueue.claim c
-  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus', hwqueue.held_alone(c.assignment, p_node))
-  from hwqueue.placement_class k
-  where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
-  perform hwqueue.move_counts(p_node.node_id, null, p_shard);
-  update hwqueue.node_state s
-  set node_epoch = p_epoch, seen_at = p_now
-  where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  v_load := hwqueue.read_load(p_node.node_id, p_shard);
-  select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
-  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used, v_load.core_used
-  from hwqueue.node_usage_of_claims(p_node) u;
-  perform hwqueue.write_load(v_load);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  -- all that term_selects asks of a class; very many may run that differ in what they need
-  with alike as materialized (
-    select array_agg(k.class_id) as class_ids
-    from hwqueue.placement_class k
-    where k.shard_id = p_shard
-      and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
-    group by k.queue_id, k.task_name, k.tenant, k.service_id, k.labels, k.target
-  ), selected as materialized (
-    select unnest(a.class_ids) as class_id
-    from alike a
-    where (select hwqueue.term_selects(p_spec, k) from hwqueue.placement_class k
-           where k.shard_id = p_shard and k.class_id = a.class_ids[1])
-  ), domain as materialized (
-    select hwqueue.term_domain(p_spec, p_shard) as domain
-  )
-  select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
-  from (
-    select coalesce(hwqueue.term_place(p_spec, d.domain, n.node_id, n.rack, n.labels), '') as place,
-           count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
-           count(*) filter (where c.stop_requested_at <= p_now is not true and c.expires_at > p_now
-                              and (p_spec ->> 'use' <> 'skew' or hwqueue.is_live(n, s, p_now))) as here
-    from domain d
-    cross join selected k
-    join hwqueue.claim c on c.shard_id = p_shard and c.class_id = k.class_id
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = c.node_id
-    group by 1
-  ) r
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_terms jsonb := '[]'::jsonb;
-  v_counts jsonb := '[]'::jsonb;
-  v_term jsonb;
-  v_spread jsonb;
-begin
-  for v_term in select s.value -> 'spec' from jsonb_array_elements(p_class.terms) with ordinality s order by s.ordinality loop
-    v_terms := v_terms || jsonb_build_array(hwqueue.recount_term(v_term, p_now, p_shard));
-  end loop;
-  for v_spread in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
-    v_counts := v_counts || coalesce(
-      case when v_spread ? 'max_skew' then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now, p_shard) end, 'null');
-  end loop;
-  return jsonb_build_object('terms', v_terms, 'spread', v_counts, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
-    LANGUAGE sql STABLE
-    AS $$
-  select u.term_id, u.use, u.domain, coalesce(hwqueue.term_place(u.spec, u.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
-         u.decides, u.counts
-  from (
-    select t.*, p_class.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,
-           case when t.spec #> '{all,0,lease}' is not null then (t.spec #>> '{all,0,lease}')::uuid = p_lease
-                else hwqueue.term_selects(t.spec, p_class) end as counts
-    from hwqueue.term t where t.shard_id = p_shard
-  ) u
-  where u.decides or u.counts
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_now timestamptz;
-begin
-  if p_class_ids = '{}' then
-    return;
-  end if;
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
-  if not found then
-    return;
-  end if;
-  v_now := hwqueue.clock();
-  with kind as (
-    select n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids) as gpus,
-           n.core_numa, cardinality(array_remove(n.gpu_parents, null)) as parts,
-           (array_agg(n.node_id))[1] as example, count(*) as nodes
-    from hwqueue.node n
-    where n.shard_id = p_shard and n.deregistered_at is null
-    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.core_numa,
-             cardinality(array_remove(n.gpu_parents, null))
-    order by count(*) desc limit (
-      select greatest(1, least(200, 20 * hwqueue.judge_budget() / greatest(1, sum(c.cost))))::bigint from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.class_id = any (p_class_ids))
-  ), example as materialized (  -- read once for all classes
-    select k.nodes, n as node, p as profile
-    from kind k
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.example
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-  ), reach as (
-    select c.class_id, f.share
-    from hwqueue.placement_class c
-    cross join lateral (  -- class by class: its few patterns stay compiled
-      select coalesce(sum(e.nodes) filter (where hwqueue.suits(c, e.profile, (e.node).node_id, (e.node).resources || (e.node).gpu_ids,
-                 (e.node).attested, (e.node).gpu_ids, (e.node).gpu_parents)
-               and hwqueue.class_shortage(c, e.node, hwqueue.idle_load(e.node)) = 0), 0) / sum(e.nodes) as share
-      from example e
-      offset 0) f
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and f.share is not null
-  )
-  insert into hwqueue.class_fleet as r (shard_id, class_id, share, looked_at)
-  select p_shard, f.class_id, f.share, v_now from reach f
-  on conflict (shard_id, class_id) do update set share = excluded.share, looked_at = excluded.looked_at;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  raise exception using
-    errcode = p_code,
-    message = p_message,
-    detail = coalesce(jsonb_strip_nulls(p_detail), '{}'::jsonb)::text,
-    hint = p_hint;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  perform hwqueue.refuse(p_code, format('%s is nested more than 32 deep', p_field), jsonb_build_object('field', p_field), 'flatten it');
-  return p_value;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_code text;
-  v_message text;
-  v_detail text;
-  v_hint text;
-begin
-  for v_index in 0 .. jsonb_array_length(p_leases) - 1 loop
-    begin
-      perform hwqueue.read_spawns(p_queue, jsonb_build_array(p_leases -> v_index), p_now, p_shard);
-    exception when others then
-      get stacked diagnostics v_code = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail, v_hint = pg_exception_hint;
-      if v_code not like 'QH%' then
-        raise;
-      end if;
-      perform hwqueue.refuse(v_code, format('leases[%s]: %s', v_index, v_message),
-        v_detail::jsonb || jsonb_build_object('index', v_index), v_hint);
-    end;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if p_node_epoch is null then
-    perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
-      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
-  end if;
-  perform hwqueue.refuse('QHN03', format('node %s is at epoch %s, this call has %s', p_node, p_node_epoch, p_epoch),
-    jsonb_build_object('node_id', p_node, 'node_epoch', p_node_epoch, 'given_epoch', p_epoch),
-    'another instance registered this node: stop this one, or register again to take over');
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform hwqueue.refuse('QHA03', format('%s%s, and the caller is for tenant %s alone', 'leases[' || p_index || ']: ', p_what,
-      (select string_agg(to_json(t)::text, ', ') from unnest(hwqueue.my_tenants()) t)),
-    jsonb_build_object('field', p_field, 'index', p_index), p_hint);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_unknown text;
-begin
-  if jsonb_typeof(p_value) is distinct from 'object' then
-    perform hwqueue.refuse(p_code, format('%s must be a JSON object, got %s', p_field, coalesce(jsonb_typeof(p_value), 'null')),
-      jsonb_build_object('field', p_field), 'pass an object such as {}');
-  end if;
-  v_unknown := (select min(k collate "C") from jsonb_object_keys(p_value - p_allowed) k);
-  perform hwqueue.refuse(p_code, format('%s has an unknown key %s', p_field, to_json(left(v_unknown, 100))),
-    jsonb_build_object('field', p_field || '.' || left(v_unknown, 100)), 'allowed keys: ' || array_to_string(p_allowed, ', '));
-  return null;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  perform hwqueue.refuse('QHA01', format('%s has %s bytes, the limit is %s', p_field, p_bytes, p_max_bytes),
-    jsonb_build_object('field', p_field, 'bytes', p_bytes, 'limit', p_max_bytes),
-    'store large data elsewhere and pass a reference, or raise the queue policy');
-  return null;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_detail jsonb := jsonb_build_object('lease_id', p_lease, 'claim_token', p_token, 'state', p_state);
-  v_login text;
-begin
-  case p_verdict
-    when 'lost' then
-      perform hwqueue.refuse('QHL01', format('claim %s of lease %s is lost: the lease is %s', p_token, p_lease, p_state), v_detail,
-        'it expired and was handed on, or its node was superseded: drop the result, another claim has the lease or had it');
-    when 'cancelled' then
-      perform hwqueue.refuse('QHL02', format('lease %s is cancelled', p_lease), v_detail, 'stop working on it; nothing else to do');
-    when 'finished' then
-      perform hwqueue.refuse('QHL03', format('claim %s of lease %s is settled already: the lease is %s', p_token, p_lease, p_state), v_detail,
-        'settle a claim once; an earlier call whose answer was lost may have done it');
-    when 'bad_token' then
-      perform hwqueue.refuse('QHL05', format('claim %s of lease %s was never granted', coalesce(p_token::text, 'null'), p_lease), v_detail,
-        'pass the claim_token that claim_task gave for this lease');
-    when 'foreign' then
-      v_login := (select c.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
-      perform hwqueue.refuse('QHL08', format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
-        to_json(v_login), to_json(session_user::text)), v_detail || jsonb_build_object('login', v_login, 'given_login', session_user),
-        hwqueue.login_hint(v_login));
-    when 'busy' then
-      perform hwqueue.refuse('QHL09', format('claim %s of lease %s is busy: another session holds it', p_token, p_lease),
-        v_detail || jsonb_build_object('sessions', hwqueue.claim_holders(array[p_lease], p_shard)),
-        'nothing was settled; call again. A transaction that was left open holds it, an unfinished cancel_lease, say');
-    else
-      perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')), v_detail,
-        'check the id; finished leases go once their queue''s retention is over');
-  end case;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  perform hwqueue.refuse(p_code, format('%s must be %s, got %s', p_field, p_wanted, hwqueue.excerpt(p_value)),
-    jsonb_build_object('field', p_field, 'length', case when jsonb_typeof(p_value) = 'string' then length(p_value #>> '{}') end), p_hint);
-  return null;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text DEFAULT NULL::text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  perform hwqueue.refuse('QHW01', format('%s is not a valid params blob: %s at byte %s', p_field, replace(p_reason, '_', ' '), p_offset),
-    jsonb_build_object('reason', p_reason, 'offset', p_offset, 'field', p_field, 'class', p_class),
-    'all of it is refused; `hwqueue wire encode` writes valid ones');
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer DEFAULT 0) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_node hwqueue.node;
-  v_old hwqueue.node;
-  v_state hwqueue.node_state;
-  v_epoch bigint;
-  v_keep boolean;
-  v_known boolean;
-  v_ended int := 0;
-  v_now timestamptz;
-begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_shard(p_shard);
-  if p_node is null then
-    perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'), 'give the node a stable uuid');
-  end if;
-  v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
-  v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
-  v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
-  -- before the lock: it may wait for another registration of such a node
-  v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
-  insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login) values (p_shard, p_node, 1, hwqueue.clock(), session_user)
-  on conflict do nothing;
-  v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
-  if v_known then
-    perform hwqueue.await_node(p_node, p_shard);
-  end if;
-  loop  -- nobody may wait for a profile with a node in hand
-    begin
-      v_state := hwqueue.lock_node(p_node, null, p_shard);
-      exit when hwqueue.operator_taints(p_node, p_shard) = v_node.operator_taints;
-      perform hwqueue.give_up();
-    exception when sqlstate 'HWX01' then  -- tainted since: it is of another profile
-      v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
-      v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
-    end;
-  end loop;
-  perform hwqueue.check_login(p_node, v_state.login, p_shard);
-  select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
-  v_now := hwqueue.clock();
-  v_epoch := v_state.node_epoch + case
-    when v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then 1 else 0 end;
-  v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack) || hwqueue.node_anchors(p_node, v_node.resources || v_node.gpu_ids);
-  v_node.registered_at := v_now;
-  v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
-  v_node.drain_by := v_old.drain_by;
-  v_node.attested := coalesce(v_old.attested, '{}');
-  v_node.attested_until := coalesce(v_old.attested_until, '{}');
-  v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(v_old.taints, '[]'), v_now);
-  delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
-  insert into hwqueue.node select v_node.* on conflict do nothing;
-  if not found then
-    perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
-      jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
-  end if;
-  if v_state.login is null then
-    perform hwqueue.set_login(p_node, session_user, p_shard);
-  end if;
-  if v_state.login is null or v_epoch > v_state.node_epoch then
-    perform hwqueue.suspend_attestations(v_node, v_state.login is null, format('it registered again as instance %s',
-      to_json(left(v_node.instance_id, 100))), v_now, p_shard);
-  end if;
-  perform hwqueue.note_served(p_node, p_spec, p_shard);
-  if v_epoch > 1 and not v_keep then
-    v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
-  end if;
-  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
-    is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
-  if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
-    perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
-  end if;
-  perform hwqueue.note_edit(p_node, p_shard);
-  perform hwqueue.note_registration(v_node, v_old, v_epoch, v_ended, p_shard);
-  return v_epoch;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE sql SECURITY DEFINER
@@ -12743,10 +2553,7 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
-    SET jit TO 'off'
-    AS $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end), p_shard)
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
@@ -12756,830 +2563,135 @@ CREATE FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamp wi
     SET enable_seqscan TO 'on'
     SET enable_bitmapscan TO 'on'
     SET jit TO 'off'
-    SET max_parallel_workers_per_gather TO '0'
-    AS $$
-declare
-  v_found record;
-  v_held bigint[];
-  v_ids bigint[];
-begin
-  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
-  if not found then
-    return null;
-  end if;
-  v_held := array(
-    select f.class_id from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.class_id = any (p_class_ids) for no key update skip locked);
-  -- those of which there is no row yet: only who has the shard's row writes one
-  v_ids := v_held || array(
-    select u.class_id from unnest(p_class_ids) u(class_id)
-    left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
-    where f.class_id is null);
-  -- of classes that went while what was found out of them was not committed yet
-  delete from hwqueue.class_fleet f
-  where f.shard_id = p_shard and f.class_id = any (v_ids)
-    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
-  select f.* into v_found from hwqueue.find_fleets(v_ids, p_now, p_shard) f;
-  insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, unmatched)
-  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
-         f.digest, f.unmatched
-  from unnest(v_found.fits) f
-  on conflict (shard_id, class_id) do update
-  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest, unmatched = excluded.unmatched;
-  delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = any (v_ids);
-  insert into hwqueue.class_nodes select f.* from unnest(v_found.fits) f;
-  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found.fits) f where not f.is_known), p_shard);
-  return cardinality(v_found.fits);
-end
-$$;
+    SET max_parallel_workers_per_gather TO '0';
 
 CREATE FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_claim hwqueue.claim;
-begin
-  delete from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease returning c.* into v_claim;
-  perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
-  if v_claim.counted is not null then
-    perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.repair_positions(p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_last bigint := (select s.last_value from hwqueue.ready_position_seq s);
-  v_most bigint := greatest(
-    v_last, (select max(r.position) from hwqueue.ready r),
-    (select max(m.position) from hwqueue.low_water w cross join lateral unnest(w.positions) m(position)),
-    (select max(greatest(h.safe_position, h.drawn_position)) from hwqueue.position_horizon h));
-  v_version bigint;
-  v_marks hwqueue.low_water;
-  v_reset int := 0;
-begin
-  perform setval('hwqueue.ready_position_seq', v_most);
-  select h.version into v_version from hwqueue.position_horizon h
-  where h.shard_id = p_shard order by h.version desc limit 1 for update skip locked;
-  if not found then
-    return false;
-  end if;
-  delete from hwqueue.position_horizon h where h.shard_id = p_shard and h.version = v_version;
-  insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
-  values (p_shard, v_version + 1, 0, v_most, pg_current_xact_id());
-  for v_marks in
-    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.positions <> case w.class_id when 0 then '{0}' else '{}' end::bigint[]
-    for update skip locked
-  loop
-    delete from hwqueue.low_water w
-    where w.shard_id = p_shard and w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id
-      and w.version = v_marks.version;
-    perform hwqueue.write_first_mark(v_marks.queue_id, v_marks.class_id, v_marks.version + 1, p_shard);
-    v_reset := v_reset + 1;
-  end loop;
-  perform hwqueue.note_event('positions_repaired',
-    format('%s low-water marks start anew, positions go on at %s', v_reset, v_most), p_shard,
-    jsonb_build_object('marks', v_reset, 'from', v_last, 'to', v_most));
-  return true;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    AS $_$
-  select case
-    when hwqueue.pattern_chars(p_placement) <= l.repeated_chars then null
-    when hwqueue.pattern_chars(p_placement -> 'prefer') > l.repeated_chars
-         and (hwqueue.asks_others(p_placement -> 'prefer')
-              or jsonb_path_exists(p_placement, 'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
-    when (select sum(hwqueue.pattern_chars(e.value)) from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
-          where e.value ? 'any' and hwqueue.asks_others(e.value)) > l.repeated_chars then 'require'
-    when hwqueue.pattern_chars(p_placement -> 'require') > l.repeated_chars
-         and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
-      then 'require' end
-  from hwqueue.placement_limits() l
-$_$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_queue hwqueue.queue;
-  v_task text;
-  v_since timestamptz;
-  v_until timestamptz;
-  v_lease uuid;
-  v_count int := 0;
-begin
-  perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_object(p_filter, array['task', 'since', 'until', 'limit'], 'filter');
-  v_task := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);
-  v_since := coalesce(hwqueue.json_time(p_filter -> 'since', 'filter.since'), '-infinity');
-  v_until := coalesce(hwqueue.json_time(p_filter -> 'until', 'filter.until'), 'infinity');
-  for v_lease in
-    select o.lease_id
-    from hwqueue.outcome o
-    join hwqueue.lease l on l.shard_id = o.shard_id and l.lease_id = o.lease_id
-    where o.shard_id = p_shard and o.queue_id = v_queue.queue_id and o.state = 'failed'
-      and o.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
-    order by o.finished_at
-    limit coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000)
-    for update of o skip locked
-  loop
-    perform hwqueue.requeue_lease(v_lease, p_shard);
-    v_count := v_count + 1;
-  end loop;
-  return v_count;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_end hwqueue.outcome;
-  v_state text;
-  v_now timestamptz;
-begin
-  perform hwqueue.require_read_committed();
-  if hwqueue.my_tenants() is not null then
-    perform hwqueue.find_lease(p_lease, p_shard);  -- another's is not waited for
-  end if;
-  loop
-    delete from hwqueue.outcome o
-    where o.shard_id = p_shard and o.lease_id = p_lease and o.state in ('failed', 'cancelled')
-    returning o.* into v_end;
-    exit when found;
-    perform hwqueue.find_lease(p_lease, p_shard);
-    v_state := hwqueue.lease_state(p_lease, p_shard);
-    continue when v_state in ('failed', 'cancelled');  -- again: somebody requeued it while this call waited
-    perform hwqueue.refuse(case when v_state = 'completed' then 'QHL03' else 'QHL07' end, format('lease %s is %s', p_lease, v_state),
-      jsonb_build_object('lease_id', p_lease, 'state', v_state), 'only failed and cancelled leases can be requeued');
-  end loop;
-  v_now := hwqueue.clock();
-  -- it finished all the same, and may not have been counted yet
-  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
-  values (p_shard, v_end.queue_id, v_end.state, v_end.finished_at, p_lease);
-  -- a deadline that has passed would fail it again before anyone could claim it
-  update hwqueue.lease l
-  set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at,
-      deadline = case when l.deadline > v_now then l.deadline end
-  where l.shard_id = p_shard and l.lease_id = p_lease;
-  perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state), p_shard,
-    jsonb_build_object('from', v_end.state));
-  return hwqueue.put_back(p_lease, 0, (v_end.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.require_all_tenants() RETURNS void
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if hwqueue.my_tenants() is not null then
-    perform hwqueue.refuse_foreign('this is about all tenants at once', null, 'ask as somebody who may see all tenants');
-  end if;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS text
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_domain is null or jsonb_typeof(p_domain) = 'null' then
-    perform hwqueue.refuse('QHC03', format('%s must be given', p_field), jsonb_build_object('field', p_field),
-      'say what counts as one place: "node", "rack" or "label:KEY"');
-  end if;
-  return hwqueue.json_domain(p_domain, p_field, 'QHC03');
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    perform hwqueue.refuse('QHA02',
-      format('this function needs isolation level read committed, not %s', current_setting('transaction_isolation')),
-      jsonb_build_object('isolation', current_setting('transaction_isolation')),
-      'call it in a transaction of its own, or set transaction isolation level read committed first');
-  end if;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) RETURNS hwqueue.spawn_request[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_keyed int := (select count(*) from unnest(p_spawns) s where s.idempotency_key is not null);
-  v_claimed hwqueue.idempotency[] := '{}'::hwqueue.idempotency[];
-  v_newly hwqueue.idempotency[];
-  v_next int;
-  v_spawns hwqueue.spawn_request[];
-  v_spawn record;
-begin
-  <<attempt>>
-  loop
-    with claimed as (
-      insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content)
-      select p_shard, k.tenant, p_queue_id, k.idempotency_key, k.lease_id, k.content from hwqueue.keyed_spawns(p_spawns, p_shard) k
-      order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
-      on conflict do nothing
-      returning i as key
-    )
-    select array_agg(c.key) into v_newly from claimed c;
-    v_claimed := v_claimed || v_newly;
-    v_spawns := p_spawns;
-    if cardinality(v_claimed) = v_keyed then
-      return v_spawns;
-    end if;
-    v_claimed := array(select c from unnest(v_claimed) c order by c.tenant collate "C", c.idempotency_key collate "C");
-    v_next := 1;
-    for v_spawn in
-      select k.ordinal, k.tenant, k.idempotency_key, i.lease_id, i.content <> k.content as differs
-      from hwqueue.keyed_spawns(p_spawns, p_shard) k
-      left join lateral (
-        select i.lease_id, i.content from hwqueue.idempotency i
-        where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = p_queue_id and i.idempotency_key = k.idempotency_key
-        limit 1) i on true
-      order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
-    loop
-      continue attempt when v_spawn.lease_id is null;  -- pruned in between: try again
-      if v_spawn.differs then
-        perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to lease %s, which has other content',
-            to_json(v_spawn.idempotency_key), v_spawn.lease_id),
-          jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_spawn.idempotency_key,
-            'lease_id', v_spawn.lease_id, 'index', v_spawn.ordinal - 1),
-          'a key stands for one task, params, placement and labels: use another key for other content');
-      elsif v_claimed[v_next].tenant = v_spawn.tenant and v_claimed[v_next].idempotency_key = v_spawn.idempotency_key then
-        v_next := v_next + 1;  -- claimed just now, by the first spawn that has it
-      else
-        v_spawns[v_spawn.ordinal].stands_for := v_spawn.lease_id;
-      end if;
-    end loop;
-    return v_spawns;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select string_agg(case r.key
-      when 'gpu' then r.value || ' GPU'
-      when 'gpu_milli' then trim_scale(r.value::numeric / 1000) || ' GPU'
-      when 'cpu_milli' then trim_scale(r.value::numeric / 1000) || ' CPU'
-      when 'memory_mib' then case when r.value::numeric >= 1024 then trim_scale(round(r.value::numeric / 1024, 1)) || ' GiB' else r.value || ' MiB' end
-      else r.value || ' ' || r.key end, ', ' order by strpos('gpu gpu_milli cpu_milli memory_mib', r.key) = 0,
-      strpos('gpu gpu_milli cpu_milli memory_mib', r.key), r.key)
-  from jsonb_each_text(p_resources) r
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_end.node_id), p_end.node_id::text);
-  v_error jsonb := case when p_state <> 'scheduled' then p_end.error else (
-    select a.error from hwqueue.attempt a
-    where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
-begin
-  if p_state = 'scheduled' then
-    return case when p_lease.available_at > p_now then format('scheduled: claimable in %s', hwqueue.span_words(p_lease.available_at - p_now))
-                else 'scheduled, and due: the next claim of the queue or reap makes it pending' end
-      || case when p_lease.attempt_count > 0 then format(', for attempt %s%s', p_lease.attempt_count + 1,
-                                                         coalesce('; the one before ended with ' || hwqueue.error_words(v_error), '')) else '' end;
-  end if;
-  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_end.finished_at), coalesce(' on ' || v_node, ''),
-    case when p_end.attempt > 0 then format(', attempt %s', p_end.attempt) else '' end,
-    coalesce(': ' || hwqueue.error_words(v_error), ''));
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_queue hwqueue.queue;
-begin
-  perform hwqueue.require_all_tenants();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  update hwqueue.queue q set paused_at = null
-  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is not null;
-  if found then
-    perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_shard, p_queue => p_queue);
-  end if;
-  perform hwqueue.wake_workers(v_queue, p_shard);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  -- null: the rest of them
-  v_last bigint := (
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id offset p_limit - 1 limit 1);
-  v_unused bigint[] := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id > p_after and c.class_id <= coalesce(v_last, 9223372036854775807)
-      and c.retired_at is null and c.created_at < p_now - interval '1 hour'
-      and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
-    for update of c skip locked);
-begin
-  update hwqueue.placement_class c set retired_at = p_now where c.shard_id = p_shard and c.class_id = any (v_unused);
-  return coalesce(v_last, 0);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
-    LANGUAGE sql
-    AS $$
-  select case when p_retry ->> 'kind' <> 'none' then make_interval(secs =>
-    least(
-      (p_retry ->> 'base')::double precision * case when p_retry ->> 'kind' = 'fixed' then 1
-        else power((p_retry ->> 'factor')::double precision, least(p_attempt - 1, 60)) end,
-      (p_retry ->> 'max')::double precision)
-    * (1 - random() * (p_retry ->> 'jitter')::double precision)) end
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_node hwqueue.node;
-  v_attested text[];
-  v_now timestamptz;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_trust_domain(p_domain);
-  perform hwqueue.await_node(p_node, p_shard);
-  perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
-  delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain;
-  if not found then
-    return false;
-  end if;
-  perform hwqueue.note_attestations(p_node, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
-  perform hwqueue.note_event('node_attestation_revoked', format('node %s is no longer attested for %s', v_node.name, to_json(p_domain)), p_shard,
-    jsonb_build_object('domain', p_domain), p_node => p_node);
-  perform hwqueue.lock_claims(p_node, p_shard);
-  v_now := hwqueue.clock();
-  v_attested := hwqueue.attested_at(v_node, v_now);
-  perform hwqueue.ask_to_stop(p_node, array(
-    select c.lease_id
-    from hwqueue.claim c
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and c.node_id = p_node and p_domain = any (k.trusts)
-      and not hwqueue.still_suits(k.class_id, v_node, v_attested, p_shard)
-  ), v_now, format('trust %s is revoked', to_json(p_domain)), v_now, p_shard);
-  return true;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  perform hwqueue.require_all_tenants();
-  update hwqueue.api_token t
-  set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting(), revoked_login = session_user
-  where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
-  if found then
-    perform hwqueue.note_event('token_revoked', format('token %s', p_name), p_shard, jsonb_build_object('token', p_name));
-    return true;
-  end if;
-  perform 1 from hwqueue.api_token t where t.shard_id = p_shard and t.name = p_name;
-  if not found then
-    perform hwqueue.refuse('QHK01', format('no token is named %s', coalesce(to_json(left(p_name, 100))::text, 'null')),
-      jsonb_build_object('field', 'p_name'), 'list them: hwqueue token list');
-  end if;
-  return false;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_mark, OUT more boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_own xid8 := pg_current_xact_id();
-  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
-  v_safe timestamptz := '-infinity';
-  v_left int := p_limit;
-  v_stretches int := 60;  -- each takes milliseconds, however little it is
-  v_first timestamptz;
-  v_until timestamptz;
-begin
-  mark := p_mark;
-  more := false;
-  if v_oldest < p_mark.count_noted_before then
-    v_oldest := hwqueue.oldest_ender();  -- it takes longer, and is rarely needed
-  end if;
-  if v_oldest >= v_own then
-    v_safe := p_now;
-  elsif v_oldest >= p_mark.count_noted_before then
-    v_safe := p_mark.count_noted_at;
-  end if;
-  if v_oldest >= p_mark.count_noted_before or v_own < p_mark.count_noted_before then  -- used up, or of another server
-    mark.count_noted_at := p_now;
-    mark.count_noted_before := v_own;
-  end if;
-  while mark.counted_to < v_safe loop
-    v_first := hwqueue.nth_ended(1, mark.counted_to, v_safe, p_shard);
-    if v_first is null then
-      mark.counted_to := v_safe;
-      exit;
-    end if;
-    more := v_left <= 0 or v_stretches <= 0;
-    exit when more;
-    v_stretches := v_stretches - 1;
-    v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
-    -- those that ended at the same instant as the last of them are counted, too; null: there are fewer
-    v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until, p_shard) + interval '1 microsecond');
-    v_left := v_left - hwqueue.count_ended(v_first, v_until, p_shard);
-    mark.counted_to := v_until;
-  end loop;
-  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < mark.counted_to;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_contended integer) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select v.stage, v.code, v.permanent, v.lacks
-  from (values
-    -- of what it would have to itself the node may have enough, and others have it now
-    ('free', 'nodes_support_but_contended', false, p_contended),
-    (case when p_lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', p_lacks_ever <> 0,
-     p_lacks_now - p_contended)
-  ) v(stage, code, permanent, lacks)
-  where v.lacks <> 0
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$
-  select jsonb_strip_nulls(jsonb_build_object(
-      'cpu_milli', case when p_bits & 1 > 0 then p_room.cpu_milli end,
-      'memory_mib', case when p_bits & 2 > 0 then p_room.memory_mib end,
-      'slots', case when p_bits & 4 > 0 then p_room.slots end,
-      'gpu', case when p_bits & 8 > 0 and p_class.gpu_milli = 0 then
-        case when i.gpu = 'partition_exclusive' then p_room.gpu_parts_free else p_room.gpu_whole end end,
-      'gpu_milli', case when p_bits & 8 > 0 and p_class.gpu_milli > 0 then p_room.gpu_most end,
-      'cores', case when p_bits & 32 = 0 then null
-        when i.cpu is null then trim_scale(p_room.core_milli / 1000.0)
-        when i.cpu = 'whole_core' then p_room.core_whole else p_room.core_numa end))
-    || case when p_bits & 16 > 0 then (
-         select coalesce(jsonb_object_agg(c.key, coalesce(p_room.custom -> c.key, '0')), '{}') from jsonb_each(p_class.custom) c) else '{}' end
-  from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
-               hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
-$$;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select hwqueue.holder_list(array(
-    select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.assignment is not null
-    order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if cardinality(p_eligible.classes) > 200
-     or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null,
-                             p_room) = 0 then
-    return p_eligible.classes;
-  end if;
-  return array(
-    select e.class_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
-      and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha256 text, package_version text)
     LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-  select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.seen_now(OUT unseen xid8[], OUT next_xid xid8) RETURNS record
-    LANGUAGE sql STABLE
-    AS $$
-  select array(select pg_snapshot_xip(pg_current_snapshot())
-               union select x from pg_current_xact_id_if_assigned() x where x is not null), pg_snapshot_xmax(pg_current_snapshot())
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select array['*', 'task:' || p_class.task_name]
-    || case when p_class.service_id is null then '{}' else array['service:' || p_class.service_id] end
-    || case when p_class.target is null then '{}' else array['lease:' || p_class.target] end
-    || array(select 'label:' || l.key || '=' || left(l.value, 200) from jsonb_each_text(p_class.labels) l)
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.selected_classes(p_spec jsonb, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
-    SET enable_bitmapscan TO 'on'
-    AS $$
-declare
-  v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
-  v_service uuid := (
-    select (i.value ->> 'service')::uuid from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'service' limit 1);
-  v_queue int := (select (i.value ->> 'queue')::int from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'task' limit 1);
-  v_equal jsonb := (
-    select coalesce(jsonb_object_agg(e.value ->> 'label', e.value #>> '{values,0}'), '{}')
-    from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
-    where e.value ->> 'op' = 'in' and jsonb_array_length(e.value -> 'values') = 1);
-begin
-  if v_lease is not null then
-    return array(
-      select l.class_id from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = v_lease
-      union
-      select c.class_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_lease);
-  end if;
-  if v_service is not null then
-    return array(
-      select c.class_id from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.service_id = v_service and hwqueue.term_selects(p_spec, c));
-  elsif v_queue is not null then
-    return array(
-      select c.class_id from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.queue_id = v_queue and hwqueue.term_selects(p_spec, c));
-  end if;
-  return array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.labels @> v_equal and hwqueue.term_selects(p_spec, c));
-end
-$$;
+    SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case
-      when p_selector ? 'same' then 'leases of the same ' || (p_selector ->> 'same')
-      when p_selector -> 'exprs' = '[]' then 'any lease'
-      else 'leases with ' || (
-        select string_agg(hwqueue.label_words(e.value), ' and ' order by e.ordinality) from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
-    || case when p_tenants is null then ''
-            when p_tenants = '"*"' then ' of any tenant'
-            else ' of tenant ' || hwqueue.list_words(p_tenants) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, task_name text, mask bit varying)
-    LANGUAGE sql STABLE
-    AS $$
-  with announced as materialized (
-    select v.queues, v.tasks, bit_or(set_bit(p_none, n.number, 1)) as mask
-    from hwqueue.served v
-    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).node_id = v.node_id
-    where v.shard_id = p_shard
-    group by v.queues, v.tasks
-  ), asked as (
-    select distinct c.queue_id, q.name, c.task_name
-    from hwqueue.placement_class c
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-  )
-  select k.queue_id, k.task_name, ~bit_or(a.mask)
-  from asked k
-  join announced a on hwqueue.unserved_part(a.queues, a.tasks, k.name, k.task_name) is not null
-  group by k.queue_id, k.task_name
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.served_names(p_now timestamp with time zone, p_shard integer, OUT queues text[], OUT tasks text[], OUT any_queue boolean) RETURNS record
-    LANGUAGE sql STABLE
-    AS $$
-  with live as materialized (
-    select distinct v.queues, v.tasks
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-  )
-  select array(select distinct q from live l, unnest(l.queues) q order by q),
-         array(select distinct t from live l, unnest(l.tasks) t order by t),
-         exists (select from live l where l.queues is null)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.service_away_from(p_service uuid, p_shard integer) RETURNS uuid[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return coalesce((select s.away_from from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service), '{}');
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_service hwqueue.service;
-begin
-  if p_service is null then
-    perform hwqueue.refuse('QHA01', 'p_service must not be null', jsonb_build_object('field', 'p_service'),
-      'give the id that leases have as service_id');
-  end if;
-  if not hwqueue.is_own_service(p_service, p_shard) then
-    perform hwqueue.refuse_foreign(format('service %s is not its', p_service), 'p_service', 'name services that leases of the tenant have');
-  end if;
-  select s.* into v_service from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service;
-  return jsonb_build_object('failure_domain', v_service.failure_domain,
-    'anti_affinity_services', to_jsonb(coalesce(v_service.away_from, '{}')));
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.service_tenant(p_service uuid, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select c.tenant from hwqueue.placement_class c
-  where c.shard_id = p_shard and c.service_id = p_service order by c.class_id limit 1
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_class hwqueue.placement_class;
-  v_devices int[];
-  v_cores int[];
-  v_taken record;
-begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  if v_class.gpu_count > 0 then
-    v_devices := hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
-      hwqueue.gpu_exclusivity_on(v_class.gpu_exclusivity, p_node.gpu_share_mode), hwqueue.node_headroom(p_node, p_load));
-  end if;
-  if p_node.core_ids <> '{}' then
-    v_cores := hwqueue.choose_cores(p_node, p_load.core_used, v_class.cpu_milli,
-      hwqueue.cpu_isolation_on(v_class.cpu_isolation, p_node.default_cpu_isolation));
-  end if;
-  if v_class.gpu_count > 0 and v_devices is null or p_node.core_ids <> '{}' and v_cores is null then
-    raise exception using errcode = 'XX000', message = format('class %s was granted on node %s without room for it', p_class_id, p_node.node_id),
-      hint = 'this is a fault of hwqueue: report it, with what list_nodes says of the node';
-  end if;
-  v_taken := hwqueue.take_room(v_class, p_node, v_devices, v_cores, p_load);
-  p_load := v_taken.p_load;
-  assignment := v_taken.assignment;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) RETURNS hwqueue.node
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_before hwqueue.node;
-  v_now timestamptz;
-begin
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_before := hwqueue.read_node(p_node, p_shard);
-  v_now := hwqueue.clock();
-  if v_before.cordoned_at is null then
-    update hwqueue.node n set cordoned_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
-    perform hwqueue.note_edit(p_node, p_shard);
-  end if;
-  return v_before;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_was int;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_shard(p_shard);
-  if p_days is null or p_days not between 1 and 14 then
-    perform hwqueue.refuse('QHA01', 'p_days must be from 1 to 14', jsonb_build_object('field', 'p_days'),
-      'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
-  end if;
-  select s.event_days into v_was from hwqueue.shard s where s.shard_id = p_shard for no key update;
-  if v_was <> p_days then
-    update hwqueue.shard s set event_days = p_days where s.shard_id = p_shard;
-    perform hwqueue.note_event('event_retention_set', format('events are kept for %s days', p_days), p_shard,
-      jsonb_build_object('from', v_was, 'to', p_days));
-  end if;
-  return v_was;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.set_login(p_node uuid, p_login text, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  update hwqueue.node_state s set login = p_login where s.shard_id = p_shard and s.node_id = p_node;
-  update hwqueue.claim c set login = p_login where c.shard_id = p_shard and c.node_id = p_node;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_row hwqueue.queue;
-  v_before jsonb;
-begin
-  perform hwqueue.require_all_tenants();
-  v_row := hwqueue.find_queue(p_queue, p_shard);
-  select q.* into v_row from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_row.queue_id for update;
-  v_before := hwqueue.queue_policy(v_row);
-  v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
-  update hwqueue.queue q
-  set claim_timeout = v_row.claim_timeout, heartbeat_interval = v_row.heartbeat_interval, poll_interval = v_row.poll_interval,
-      patience = v_row.patience,
-      max_attempts = v_row.max_attempts, retry = v_row.retry, ageing_step = v_row.ageing_step, notify = v_row.notify,
-      reap_grace = v_row.reap_grace, max_params_bytes = v_row.max_params_bytes, max_result_bytes = v_row.max_result_bytes,
-      window_size = v_row.window_size, probe_size = v_row.probe_size, weight_affinity = v_row.weight_affinity,
-      weight_fit = v_row.weight_fit, weight_spread = v_row.weight_spread, retain_completed = v_row.retain_completed,
-      retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
-  where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
-  perform hwqueue.move_terms(p_shard);
-  perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before, hwqueue.queue_policy(v_row), p_queue, p_shard);
-  return hwqueue.queue_policy(v_row);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_policy jsonb;
-  v_before jsonb;
-  v_domain text;
-  v_away_from uuid[];
-begin
-  perform hwqueue.require_read_committed();
-  v_before := hwqueue.service_policy(p_service, p_shard);
-  perform hwqueue.check_shard(p_shard);
-  v_policy := hwqueue.check_object(p_policy, array['failure_domain', 'anti_affinity_services'], 'policy');
-  v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
-  v_away_from := hwqueue.json_uuids(v_policy -> 'anti_affinity_services', 'policy.anti_affinity_services');
-  if not coalesce((select bool_and(hwqueue.is_own_service(a, p_shard)) from unnest(v_away_from) a), true) then
-    perform hwqueue.refuse_foreign('policy.anti_affinity_services names services that are not its', 'policy.anti_affinity_services',
-      'name services that leases of the tenant have');
-  end if;
-  insert into hwqueue.service as s (shard_id, service_id, failure_domain, away_from)
-  values (p_shard, p_service, v_domain, v_away_from)
-  on conflict (shard_id, service_id) do update
-  set failure_domain = case when v_policy ? 'failure_domain' then excluded.failure_domain else s.failure_domain end,
-      away_from = case when v_policy ? 'anti_affinity_services' then excluded.away_from else s.away_from end;
-  perform hwqueue.rebind_classes(array(
-    select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard and c.service_id = p_service), true, p_shard);
-  perform hwqueue.move_terms(p_shard);
-  v_policy := hwqueue.service_policy(p_service, p_shard);
-  perform hwqueue.note_policy('service_policy_set', format('service %s', p_service), v_before, v_policy, null, p_shard);
-  return v_policy;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE sql
-    AS $$
-  with asked as (
-    update hwqueue.claim c
-    set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null then 'preempted' end,
-        stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
-    from (
-      select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
-      from hwqueue.claim r
-      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-      cross join lateral hwqueue.first_stop(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
-      where r.shard_id = p_shard and r.lease_id = any (p_leases)
-    ) w
-    where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-      and c.stop_requested_at is distinct from w.stop_at
-    returning c.lease_id, c.stop_requested_at, c.stop_detail
-  )
-  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || a.stop_detail, p_shard,
-    jsonb_build_object('reason', 'preempted', 'stop_by', a.stop_requested_at), p_node.node_id)
-  from asked a where a.stop_requested_at is not null group by a.stop_requested_at, a.stop_detail
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_completed uuid[] DEFAULT '{}'::uuid[], p_completed_tokens bigint[] DEFAULT '{}'::bigint[], p_shard integer DEFAULT 0) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -13590,1150 +2702,154 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET enable_sort TO 'off'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed', 'p_completed_tokens');
-  v_given int := 0;
-  v_moves boolean := case when p_qty is distinct from 0 then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.moves_low_water(p_qty)
-                     else false end;
-  v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
-  v_state hwqueue.node_state;
-  v_now timestamptz;
-  v_front hwqueue.queue_look;
-  v_is_tried boolean := false;
-  v_class_id bigint;
-  v_position bigint;
-  v_timeout interval;
-  v_eligible_at timestamptz;
-begin
-  if current_setting('transaction_isolation') <> 'read committed' then
-    perform hwqueue.require_read_committed();
-  end if;
-  if p_settle <> '[]' then
-    v_given := hwqueue.check_settlements(p_settle, p_shard);
-  end if;
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
-  end if;
-  if v_completed = 1 and v_given = 0 then  -- most calls, so without a statement for it
-    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
-  end if;
-  if v_completed + v_given > 0 then
-    return query
-      select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
-             null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
-      from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens, p_shard) e;
-  end if;
-  if p_qty = 0 then
-    return;
-  end if;
-  kind := 'claimed';
-  state := 'claimed';
-  -- head: as in claim_task
-  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
-     and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
-     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) and cardinality(p_queues) <= 16 then
-    v_now := hwqueue.clock();
-    if cardinality(p_queues) = 1 then
-      select q.* into v_front
-      from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-    else
-      select q.* into v_front
-      from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
-                                  p_shard) q;
-    end if;
-    v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
-      and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);
-    if v_is_tried and current_setting('hwqueue.due_look', true) is distinct from hwqueue.due_look(p_queues, v_now, p_shard)
-       and hwqueue.look_for_due(p_queues, v_front.queue_ids, 20, v_now, p_shard) > 0 then
-      v_is_tried := false;
-      v_front := null;
-    end if;
-    if v_is_tried then
-      if cardinality(v_front.classes) = 1 then
-        delete from hwqueue.ready r using hwqueue.lease l
-        where r.ctid = (
-            select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_front.classes[1] and x.tier = 0 and x.rank = v_front.rank
-              and x.position between v_front.position and v_front.last and (x.deadline is null or x.deadline > v_now)
-            order by x.position limit 1 for update skip locked)
-          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
-          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
-      else
-        delete from hwqueue.ready r using hwqueue.lease l
-        where r.ctid = (
-            select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
-              and x.position between v_front.position and v_front.last
-              and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
-            order by x.position limit 1 for update skip locked)
-          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
-          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
-      end if;
-      if lease_id is not null then
-        queue := v_front.name;
-        score := 0;
-        expires_at := v_now + v_timeout;
-        shard_id := p_shard;
-        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-                                   claimed_at, expires_at, check_at, login, eligible_at)
-        values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
-                v_now, expires_at, expires_at, v_state.login, v_eligible_at);
-        if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
-        end if;
-        -- head: end
-        return next;
-        return;
-      end if;
-    end if;
-  end if;
-  return query
-    select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
-           c.headers, c.score, c.expires_at, c.assignment, p_shard
-    from hwqueue.claim_general(v_state, v_front, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_claim hwqueue.claim;
-  v_next timestamptz;
-begin
-  -- by token: whoever has an old one waits for nobody
-  select c.* into v_claim from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node)
-    and hwqueue.is_own(c.login) for update skip locked;
-  if not found then
-    select c.claim_token, c.assignment, c.login into v_claim.claim_token, v_claim.assignment, v_claim.login
-    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-    if v_claim.claim_token = p_token and hwqueue.is_own(v_claim.login) then
-      verdict := case when v_claim.assignment is null or p_holds_node then 'busy' else 'counted' end;
-      state := 'claimed';
-    else
-      select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
-    end if;
-    return;
-  end if;
-  verdict := 'ok';
-  case p_settlement ->> 'outcome'
-    when 'complete' then
-      perform hwqueue.finish_claim(p_lease, p_token, null, false, true, nullif(p_settlement -> 'result', 'null'), p_shard);
-      state := 'completed';
-    when 'fail' then
-      if coalesce((p_settlement ->> 'retry')::boolean, true) then
-        v_next := hwqueue.next_attempt_at(p_lease, v_claim.attempt, p_now, p_shard);
-        if v_next is not null then
-          v_next := coalesce((p_settlement ->> 'retry_at')::timestamptz, v_next);
-        end if;
-      end if;
-      state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now, p_shard);
-    when 'release' then
-      v_next := p_now + coalesce(hwqueue.json_interval(p_settlement -> 'delay', 'delay'), interval '0');
-      state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);
-  end case;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_item jsonb;
-  v_result record;
-  v_busy int[];
-  v_leases uuid[] := '{}';
-begin
-  loop
-    for v_item, ordinal in
-      select e.value, e.ordinality from jsonb_array_elements(p_settle) with ordinality e
-      where v_busy is null or e.ordinality = any (v_busy)
-      order by (e.value ->> 'lease_id')::uuid, e.ordinality
-    loop
-      lease_id := v_item ->> 'lease_id';
-      if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
-         and hwqueue.finish_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, false, null, p_shard) then
-        verdict := 'ok';
-        state := 'completed';
-        return next;
-        continue;
-      end if;
-      v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
-      verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token' else v_result.verdict end;
-      state := v_result.state;
-      if verdict = 'busy' and v_busy is null then
-        v_leases := v_leases || lease_id;
-      else
-        return next;
-      end if;
-    end loop;
-    exit when v_busy is not null or v_leases = '{}';
-    v_busy := array(
-      select e.ordinality from jsonb_array_elements(p_settle) with ordinality e where (e.value ->> 'lease_id')::uuid = any (v_leases));
-    perform hwqueue.await_claims(v_leases, '900ms', p_shard);
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_lists(p_state hwqueue.node_state, p_given integer, p_settle jsonb, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_completed int := cardinality(p_completed);
-  v_held uuid[];
-begin
-  if p_given > 0 and v_completed > 0 then  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
-    v_held := hwqueue.held_claims(p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e), p_shard);
-    if v_held <> '{}' then
-      perform hwqueue.await_claims(v_held, '900ms', p_shard);
-    end if;
-  end if;
-  if p_given > 0 then
-    return query select e.ordinal, e.lease_id, e.verdict, e.state from hwqueue.settle_each(p_state.node_id, p_settle, p_shard) e;
-  end if;
-  if v_completed > 0 then
-    return query
-      select p_given + c.ordinal, c.lease_id, c.verdict, c.state
-      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.is_counted, p_shard) c;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer) RETURNS text
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_claim hwqueue.claim;
-  v_result record;
-begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_settlement(p_settlement, 'settlement');
-  perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result', p_shard);
-  perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
-  loop
-    -- a peek: what is set aside for a running claim may change until its node is held, then it is looked at again
-    select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
-    if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
-      perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
-    end if;
-    select s.verdict, s.state into v_result
-    from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null, hwqueue.clock(), p_shard) s;
-    exit when v_result.verdict not in ('counted', 'busy')
-      or v_result.verdict = 'busy' and not hwqueue.await_claims(array[p_lease], '5s', p_shard);
-  end loop;
-  if v_result.verdict <> 'ok' then
-    perform hwqueue.refuse_settlement(p_lease, p_token, v_result.verdict, v_result.state, p_shard);
-  end if;
-  return v_result.state;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and c.node_id <> p_node;
-  if found then
-    verdict := 'bad_token';
-    state := 'claimed';
-    return;
-  end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
-  select s.verdict, s.state into verdict, state
-  from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard) s;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text DEFAULT NULL::text, p_gpu_exclusivity text DEFAULT NULL::text) RETURNS integer
-    LANGUAGE sql STABLE PARALLEL SAFE
-    AS $$
-  select case when p_cpu_milli > p_room.cpu_milli then 1 else 0 end
-    + case when p_memory_mib > p_room.memory_mib then 2 else 0 end
-    + case when p_room.slots < 1 then 4 else 0 end
-    + case when p_gpu_count = 0 then 0
-           when p_gpu_wanted <> '{}' and hwqueue.choose_devices(p_gpu_count, p_gpu_milli, p_gpu_wanted, p_gpu_exclusivity, p_room) is null then 8
-           when p_gpu_exclusivity = 'partition_exclusive' then case when p_gpu_count > p_room.gpu_parts_free then 8 else 0 end
-           when p_gpu_milli > 0 and p_gpu_milli > p_room.gpu_most then 8
-           when p_gpu_milli = 0 and p_gpu_count > p_room.gpu_whole then 8
-           else 0 end
-    + case when p_custom is null or hwqueue.lacking_custom(p_custom, p_room.custom) is null then 0 else 16 end
-    + case when p_room.core_milli is null then 0
-           when p_cpu_isolation is null then case when greatest(p_cpu_milli, 1) > p_room.core_milli then 32 else 0 end
-           when p_cpu_milli > 1000 * case when p_cpu_isolation = 'whole_core' then p_room.core_whole else p_room.core_numa end then 32
-           else 0 end
-$$;
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case
-    when s.secs < 60 then trim_scale(round(s.secs, 1)) || ' s'
-    when s.secs < 3600 then floor(s.secs / 60) || ' min'
-    when s.secs < 86400 then floor(s.secs / 3600) || ' h ' || to_char(floor(s.secs % 3600 / 60), 'FM00') || ' min'
-    else floor(s.secs / 86400) || ' d ' || floor(s.secs % 86400 / 3600) || ' h' end
-  from (select greatest(extract(epoch from p_span), 0) as secs) s
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'tenant', 'service_id',
-    'labels', 'patience'];
-begin
-  perform hwqueue.check_name(p_task, 'task', 200);
-  if p_options = '{}' then
-    return hwqueue.find_class(p_queue_id, p_task, '', null, '{}', '{}', p_shard);
-  end if;
-  perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options');
-  return hwqueue.find_class(p_queue_id, p_task, coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
-    hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    hwqueue.spawn_placement(p_options, 'options'), p_shard, hwqueue.json_interval(p_options -> 'patience', 'options.patience'));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case
-    when jsonb_typeof(p_element) <> 'object' then p_element
-    when p_element -> 'options' ?| hwqueue.own_options()
-      then jsonb_set(p_element - 'params', '{options}', hwqueue.class_options(p_element -> 'options'))
-    else p_element - 'params' end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  -- gives the transaction its id, too: it must have one before a class is looked up and a position drawn, as what prunes
-  -- classes, and what skips used up positions, waits for all transactions up to some id
-  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
-  v_now timestamptz := hwqueue.clock();
-  v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now, p_shard);
-begin
-  v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard))[1];
-  if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_spawns(array[v_spawn], false, p_shard);
-  end if;
-  lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
-  created := v_spawn.stands_for is null;
-  state := hwqueue.spawned_state(v_spawn.stands_for, v_spawn.available_at, v_now, p_shard);
-  shard_id := p_shard;
-  return next;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  -- gives the transaction its id, too: as in spawn_lease
-  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
-  v_now timestamptz := hwqueue.clock();
-  v_spawns hwqueue.spawn_request[];
-begin
-  if jsonb_typeof(p_leases) is distinct from 'array' then
-    perform hwqueue.refuse('QHA01', format('leases must be a JSON array, got %s', coalesce(jsonb_typeof(p_leases), 'null')),
-      jsonb_build_object('field', 'leases'), 'pass [{"task": "...", "params": {}, "options": {}}, ...]');
-  end if;
-  begin
-    v_spawns := hwqueue.read_spawns(v_queue, p_leases, v_now, p_shard);
-  exception when others then
-    if sqlstate like 'QH%' then
-      perform hwqueue.refuse_element(v_queue, p_leases, v_now, p_shard);
-    end if;
-    raise;  -- nothing that an element could help
-  end;
-  v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard);
-  if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_spawns(v_spawns, true, p_shard);
-  end if;
-  return query
-    select s.ordinal, coalesce(s.stands_for, s.lease_id), s.stands_for is null,
-           hwqueue.spawned_state(s.stands_for, s.available_at, v_now, p_shard), p_shard
-    from unnest(v_spawns) s order by s.ordinal;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_placement jsonb := hwqueue.normalise_placement(p_options -> 'placement', p_field || '.placement');
-  v_required jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
-  v_with uuid := hwqueue.json_uuid(p_options -> 'affinity_with', p_field || '.affinity_with', 'QHC03');
-  v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with', 'QHC03');
-  v_blob bytea := hwqueue.wire_blob(p_options -> 'wire', p_field || '.wire');
-  v_preferred jsonb := '[]'::jsonb;
-  v_wire jsonb;
-begin
-  if v_with is not null then
-    v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
-      jsonb_build_object('when', jsonb_build_object('node', v_with))), p_field || '.affinity_with');
-  end if;
-  if v_away is not null then
-    v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
-      jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))), p_field || '.anti_affinity_with');
-  end if;
-  if v_required <> '[]' or v_preferred <> '[]' then
-    v_placement := hwqueue.check_cost(
-      hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field), p_field);
-  end if;
-  if v_blob is not null then
-    -- read like any placement: what normalise_placement would refuse, a blob must not bring in
-    v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
-    v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wire, p_field), p_field);
-  end if;
-  return v_placement;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spawn_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_queue hwqueue.queue;
-begin
-  perform pg_current_xact_id();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
-  if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    -- an older snapshot may show a queue that is dropped by now: hold it, or fail with 40001 as such transactions do
-    perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for key share;
-  end if;
-  return v_queue;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_delay interval := hwqueue.json_interval(p_options -> 'delay', 'options.delay');
-  v_at timestamptz := hwqueue.json_time(p_options -> 'available_at', 'options.available_at');
-begin
-  if v_delay is not null and v_at is not null then
-    perform hwqueue.refuse('QHA01', 'options has both delay and available_at', jsonb_build_object('field', 'options.delay'),
-      'give one of them');
-  end if;
-  return coalesce(v_at, p_now + v_delay, p_now);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select case when p_stands_for is not null then hwqueue.lease_state(p_stands_for, p_shard)
-    when p_available_at > p_now then 'scheduled' else 'pending' end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select hwqueue.exprs_hold(coalesce(p_nodes -> 'require', '[]'), p_labels, p_rack, null, '{}', null)
-    and not exists (
-      select 1 from jsonb_array_elements_text(p_nodes -> 'domains') d where hwqueue.domain_value(d, null, p_rack, p_labels) is null)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.split_profiles(p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_label hwqueue.left_out_label;
-  v_nodes uuid[];
-  v_profiles bigint[];
-begin
-  for v_label in
-    select o.* from hwqueue.left_out_label o
-    where o.shard_id = p_shard and not o.is_mentioned
-      and hwqueue.has_new_classes(hwqueue.valid_mark(o.next_xid), o.unseen, p_shard)
-    order by o.key for no key update skip locked
-  loop
-    update hwqueue.left_out_label o
-    set unseen = s.unseen, next_xid = s.next_xid,
-        is_mentioned = exists (
-            select 1 from hwqueue.placement_class c
-            where c.shard_id = p_shard and not c.is_pinned and c.created_xid >= hwqueue.valid_mark(v_label.next_xid)
-              and hwqueue.mentions_label(c, array[v_label.key]))
-          or exists (
-            select 1 from hwqueue.placement_class c
-            where c.shard_id = p_shard and not c.is_pinned and c.created_xid = any (v_label.unseen)
-              and hwqueue.mentions_label(c, array[v_label.key]))
-    from hwqueue.seen_now() s
-    where o.shard_id = p_shard and o.key = v_label.key;
-  end loop;
-  v_profiles := array(  -- mostly none
-    select p.profile_id from hwqueue.profile s
-    join hwqueue.profile p on p.shard_id = p_shard and p.judged_as = s.profile_id
-    where s.shard_id = p_shard and s.left_out && array(
-      select o.key from hwqueue.left_out_label o where o.shard_id = p_shard and o.is_mentioned));
-  if v_profiles = '{}' then
-    return 0;
-  end if;
-  v_nodes := array(
-    select s.node_id from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.profile_id = any (v_profiles) and s.profile_id <> n.profile_id
-    order by s.node_id limit p_limit for no key update of s skip locked);
-  -- read again, now that they are held
-  update hwqueue.node_state s set profile_id = n.profile_id
-  from hwqueue.node n
-  where s.shard_id = p_shard and s.node_id = any (v_nodes) and n.shard_id = p_shard and n.node_id = s.node_id
-    and n.profile_id = any (v_profiles);
-  -- for update: who is about to register with the profile holds it for key share
-  v_profiles := array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id = any (v_profiles)
-    order by p.profile_id limit p_limit for update skip locked);
-  update hwqueue.profile p set judged_as = null
-  where p.shard_id = p_shard and p.profile_id = any (v_profiles) and not exists (
-    select 1 from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.profile_id = p.profile_id and s.profile_id <> n.profile_id);
-  return cardinality(v_nodes);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_counts jsonb;
-  v_profiles bigint[];
-begin
-  if not p_spread ? 'tally' then
-    return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
-      (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
-  end if;
-  v_profiles := case when not p_class.is_pinned then hwqueue.spread_profiles(p_spread, p_class, p_shard) end;
-  with live as materialized (
-    select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
-    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-      and case when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id, n.resources || n.gpu_ids,
-                                                                                hwqueue.attested_at(n, p_now))
-               else n.profile_id = any (v_profiles) end
-  ), run as (
-    select l.place, sum(c.leases) as leases
-    from hwqueue.tally(p_class, (p_spread ->> 'tally')::int, p_recounts, p_now, p_shard) c
-    join live l on l.node_id = c.node_id
-    group by l.place having sum(c.leases) > 0
-  ), all_places as (
-    select count(distinct l.place) as places from live l
-  )
-  select jsonb_build_object('places', a.places,
-    'least', case when a.places > (select count(*) from run) then 0 else coalesce((select min(r.leases) from run r), 0) end,
-    'here', (select coalesce(jsonb_object_agg(r.place, r.leases), '{}') from run r))
-  into v_counts from all_places a;
-  return v_counts;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[]) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select not exists (
-      select 1 from jsonb_array_elements(p_class.spread) k
-      where k.value ? 'max_skew' and k.value ->> 'when' is not distinct from p_spread ->> 'when'
-        and k.value ->> 'domain' <> 'node' and hwqueue.domain_value(k.value ->> 'domain', p_node, p_profile.rack, p_profile.labels) is null)
-    and (p_spread #>> '{count_nodes,affinity}' is not distinct from 'ignore'
-         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested))
-    and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
-         or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
-    case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end),
-    p_now, p_shard)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when not p_class.is_pinned and not p_spread ? 'when' and p_spread #>> '{count_nodes,taints}' is distinct from 'honor' then
-      case when r.exprs = '[]' then '{}' else jsonb_build_object('require', r.exprs) end
-      || case when d.domains = '[]' then '{}' else jsonb_build_object('domains', d.domains) end end
-  from (
-    select coalesce(jsonb_agg(e.value order by e.ordinality), '[]') as exprs
-    from jsonb_array_elements(p_class.placement -> 'require') with ordinality e
-    where p_spread #>> '{count_nodes,affinity}' is distinct from 'ignore' and not e.value ?| array['leases', 'service', 'lease']
-  ) r, (
-    select coalesce(jsonb_agg(distinct s.value -> 'domain'), '[]') as domains
-    from jsonb_array_elements(p_class.spread) s
-    where s.value ? 'max_skew' and not s.value ? 'when' and s.value ->> 'domain' not in ('node', p_spread ->> 'domain')
-  ) d
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) RETURNS bigint[]
-    LANGUAGE sql STABLE
-    AS $$
-  select array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}'))
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_fact jsonb := p_facts -> (p_spread ->> 'term')::int;
-  v_self int := case when (v_fact -> 'self')::boolean then 1 else 0 end;
-  v_counts jsonb := p_counts;
-begin
-  if p_spread ? 'targets' or p_spread ? 'when' then
-    return null;  -- a preference
-  elsif v_fact ->> 'value' is null then
-    return 'spread_exceeded';
-  elsif p_spread ? 'max_per_domain' then
-    return case when (v_fact ->> 'here')::bigint + v_self > (p_spread ->> 'max_per_domain')::bigint then 'spread_exceeded' end;
-  elsif (v_fact ->> 'here')::bigint + v_self <= (p_spread ->> 'max_skew')::bigint then
-    return null;  -- however few there are elsewhere
-  elsif p_counts is null and not p_spread ? 'tally' then
-    return hwqueue.level_reason(p_spread, v_fact, (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_now, p_shard);
-  end if;
-  v_counts := coalesce(v_counts, hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard));
-  return case when coalesce((v_counts #>> array['here', v_fact ->> 'value'])::bigint, 0) + v_self
-      - case when (v_counts ->> 'places')::int < coalesce((p_spread ->> 'min_domains')::int, 1) then 0 else (v_counts ->> 'least')::bigint end
-      > (p_spread ->> 'max_skew')::bigint then 'spread_exceeded' end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_spread jsonb;
-  v_fact jsonb;
-  v_counts jsonb;
-  v_cost double precision;
-  v_gain double precision := 0;
-  v_weights double precision := 0;
-  v_weight double precision;
-begin
-  for v_index in 0 .. jsonb_array_length(p_class.spread) - 1 loop
-    v_spread := p_class.spread -> v_index;
-    v_fact := p_facts -> (v_spread ->> 'term')::int;
-    if v_spread ? 'targets' then
-      v_weight := coalesce((v_spread ->> 'weight')::double precision, 100);
-      v_gain := v_gain + v_weight * hwqueue.target_gain(v_spread, v_fact, p_class, p_recounts -> (v_spread ->> 'term')::int, p_now, p_shard);
-      v_weights := v_weights + v_weight;
-    elsif v_spread ? 'when' then
-      v_counts := coalesce(p_counts -> v_index, hwqueue.spread_counts(v_spread, p_class, null, p_now, p_shard));
-      v_cost := coalesce(v_cost, 0) + case when v_fact ->> 'value' is null then 'infinity' else
-        coalesce((v_counts #>> array['here', v_fact ->> 'value'])::double precision, 0) * ln((v_counts ->> 'places')::double precision + 2)
-        + (v_spread ->> 'max_skew')::int - 1 end;
-    end if;
-  end loop;
-  return case
-    when v_cost is null and v_weights = 0 then 0
-    when v_cost is null then 100 * v_gain / v_weights
-    when v_weights = 0 then 100 / (1 + round(v_cost))
-    else (100 * v_gain / v_weights + 100 / (1 + round(v_cost))) / 2 end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_classes bigint[];
-  v_new bigint[];
-begin
-  if p_term.spec #> '{all,0,lease}' is not null and not hwqueue.give_target((p_term.spec #>> '{all,0,lease}')::uuid, p_shard) then
-    return true;
-  end if;
-  v_classes := hwqueue.selected_classes(p_term.spec, p_shard);
-  v_new := array(
-    select c from unnest(v_classes) c
-    where not exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
-  insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
-  -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term. Who judged one before may not have
-  -- known it; claims go by class_term then, and do not see these rows until this is committed
-  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0'::xid8;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case
-    when p_spread ? 'max_per_domain' then format('at most %s of %s %s', p_spread ->> 'max_per_domain', s.leases, d.place)
-    when p_spread ? 'targets' then format('prefers shares of %s by %s', s.leases, d.domain)
-    else format('%s %s within %s over %s', case when p_spread ? 'when' then 'prefers' else 'spreads' end, s.leases,
-                p_spread ->> 'max_skew', d.domain) end
-  from (select hwqueue.selector_words(p_spread -> 'select', null) as leases) s,
-       (select hwqueue.domain_words(p_spread ->> 'domain') as place,
-               left(regexp_replace(p_spread ->> 'domain', '^label:', ''), 60) as domain) d
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_classes bigint[] := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.retired_at is not null and c.retired_before is null limit p_limit);
-  v_queues int[] := array(
-    select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.dropped_at is not null and q.dropped_before is null limit p_limit);
-  v_later xid8;
-begin
-  if v_classes = '{}' and v_queues = '{}' or pg_current_xact_id_if_assigned() is not null then
-    return;
-  end if;
-  v_later := pg_current_xact_id();
-  update hwqueue.placement_class c set retired_before = v_later
-  where c.shard_id = p_shard and c.class_id in (
-    select o.class_id from hwqueue.placement_class o
-    where o.shard_id = p_shard and o.class_id = any (v_classes) and o.retired_before is null for update skip locked);
-  update hwqueue.queue q set dropped_before = v_later
-  where q.shard_id = p_shard and q.queue_id in (
-    select o.queue_id from hwqueue.queue o
-    where o.shard_id = p_shard and o.queue_id = any (v_queues) and o.dropped_before is null for update skip locked);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.start_from(p_from hwqueue.scan_from, p_tier smallint, p_rank bigint) RETURNS hwqueue.scan_from
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  for i in 1 .. cardinality(p_from.tiers) loop
-    if (p_from.tiers[i], p_from.ranks[i]) < (p_tier, p_rank) then
-      p_from.tiers[i] := p_tier;
-      p_from.ranks[i] := p_rank;
-      p_from.positions[i] := 0;
-    end if;
-  end loop;
-  return p_from;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.start_in(p_from hwqueue.scan_from, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank) then f.position
-              else 9223372036854775807 end
-  from (select coalesce(p_from.class_tiers[p_index], p_from.tiers[1]) as tier, coalesce(p_from.class_ranks[p_index], p_from.ranks[1]) as rank,
-               coalesce(p_from.class_positions[p_index], p_from.positions[1]) as position) f
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select exists (
-    select 1 from jsonb_array_elements(p_facts) with ordinality f
-    where (f.value -> 'self')::boolean and (f.value ->> 'here')::bigint <= 0
-      and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward')
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_held bigint;
-begin
-  if p_recount is not null then
-    return coalesce((select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
-                     from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
-  elsif p_place is null then
-    v_held := hwqueue.read_total(p_term_id, p_shard);
-  else
-    v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
-  end if;
-  return case when v_held > 0 then v_held - hwqueue.leaving(p_term_id, p_place, p_expired, p_now, p_shard) else 0 end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null, p_attested)
-  from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.still_unseen(p_unseen xid8[], p_shard integer) RETURNS xid8[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return case when p_unseen = '{}' then p_unseen else array(
-    select u from unnest(p_unseen) u
-    where not hwqueue.has_ended(u)
-       or exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u)) end;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.storage_path() RETURNS text
-    LANGUAGE sql STABLE
-    AS $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_leases uuid[];
-  v_times timestamptz[];
-  v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
-begin
-  if cardinality(p_eligible.classes) = 1 then  -- comes upon nothing else
-    select array_agg(e.position), array_agg(p_eligible.classes[1]), p_eligible.checked, array_agg(e.lease_id), array_agg(e.eligible_at)
-    into positions, classes, checked, v_leases, v_times
-    from (
-      select r.position, r.lease_id, r.eligible_at from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit) e;
-  elsif cardinality(p_eligible.classes) <= 200 then
-    select array_agg(e.position), array_agg(e.class_id), coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
-           array_agg(e.lease_id), array_agg(e.eligible_at)
-    into positions, classes, checked, v_leases, v_times
-    from (
-      select r.position, r.class_id, r.lease_id, r.eligible_at from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and v_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit) e;
-  else  -- the list is not complete
-    select array_agg(e.position), array_agg(e.class_id), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
-    into positions, classes, checked
-    from (
-      select r.position, r.class_id, k.is_checked
-      from hwqueue.ready r
-      cross join lateral (
-        select e.is_checked from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id and e.class_id = r.class_id
-          and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-          and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) k
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and v_to and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit) e;
-  end if;
-  positions := coalesce(positions, '{}');
-  head.lease_id := v_leases[1];
-  head.eligible_at := v_times[1];
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_profile.left_out = '{}' then true else not hwqueue.mentions_label(p_class, p_profile.left_out) end
-     and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-     and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested)
-     -- asked only where there may be something: most classes and nodes know no isolation
-     and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null and p_class.gpu_wanted = '{}'
-                   and p_profile.gpu_share_mode = 'fractional' then true
-         else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity, p_profile.gpu_share_mode,
-                                                 p_gpu_ids, p_gpu_parents) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_domains text[];
-begin
-  with suspended as (
-    update hwqueue.attestation a set suspended_at = p_now, suspended_why = p_why
-    where a.shard_id = p_shard and a.node_id = p_node.node_id and a.suspended_at is null
-      and (p_all or not a.any_instance)
-    returning a.domain
-  )
-  select array_agg(s.domain order by s.domain) into v_domains from suspended s;
-  if v_domains is not null then
-    perform hwqueue.note_attestations(p_node.node_id, p_shard);
-    perform hwqueue.note_event('node_trust_suspended', format('node %s is not trusted since %s', p_node.name, p_why), p_shard,
-      jsonb_build_object('domains', v_domains, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select format('trust %s is not attested since %s: hwqueue node confirm', to_json(a.domain), a.suspended_why)
-  from hwqueue.attestation a
-  where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_now timestamptz := hwqueue.clock();
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_limit(p_limit);
-  return query
-    select p_shard, t.key, t.value, sum(k.nodes)::bigint, sum(k.live)::bigint, sum(k.claims)::bigint
-    from (
-      select (n.node).profile_id, count(*) as nodes, count(*) filter (where n.is_live and (n.node).cordoned_at is null) as live, coalesce(sum(c.claims), 0) as claims
-      from hwqueue.numbered_nodes(v_now, p_shard) n
-      left join (select r.node_id, count(*) as claims from hwqueue.claim r where r.shard_id = p_shard group by r.node_id) c on c.node_id = (n.node).node_id
-      group by 1
-    ) k
-    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = k.profile_id
-    cross join lateral jsonb_each(p.labels) t
-    where p_label is null or t.key = p_label
-    group by t.key, t.value
-    order by sum(k.nodes) desc, t.key, t.value limit p_limit;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $_$
-  select case when p_value ~ '^(0|-?[1-9][0-9]{0,18})$' and p_value::numeric between -9223372036854775808 and 9223372036854775807
-              then p_value::numeric end
-$_$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_taint jsonb;
-begin
-  perform hwqueue.require_all_tenants();
-  v_taint := hwqueue.parse_taint(p_taint, 'p_taint');
-  perform hwqueue.require_read_committed();
-  perform hwqueue.edit_operator_taints(p_node, v_taint, v_taint ->> 'key', v_taint ->> 'effect', p_shard);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect') $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_eligible hwqueue.profile_queue := p_eligible;
-  v_node hwqueue.node;
-  v_seen record;
-  v_taken record;
-begin
-  places := '{}';
-  blocked := '{}';
-  meets := false;
-  is_new := false;
-  if p_state.meets_blocked and p_eligible.checked <> '{}' and cardinality(p_eligible.classes) <= 200 then
-    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
-    blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
-  end if;
-  v_eligible.classes := hwqueue.front_classes(p_eligible, p_state, p_front.is_front, p_tasks, blocked, p_room,
-                                              p_shard);
-  if v_eligible.classes = '{}' then
-    return;
-  end if;
-  v_seen := hwqueue.front_entries(v_eligible, p_front, p_is_tried, p_tasks, p_window, blocked, p_room,
-                                  p_limit, p_now, p_shard);
-  places := v_seen.places;
-  if v_seen.positions = '{}' then
-    return;
-  end if;
-  if v_seen.checked <> '{}' and v_node.node_id is null then
-    if p_state.meets_blocked and v_seen.classes[1] = any (v_seen.checked) then
-      return;  -- of so many classes pick_leases asks
-    end if;
-    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
-  end if;
-  if blocked <> '{}' then
-    meets := coalesce((v_seen.tier, v_seen.rank) > (p_front.tier, p_front.rank), true) or (
-      select true from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier and r.rank = v_seen.rank
-        and r.position >= p_front.position and r.position < v_seen.positions[1] and r.class_id = any (blocked)
-      order by r.position limit 1) is not null;
-  end if;
-  if v_seen.checked = '{}' then
-    places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
-                                   array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
-  else
-    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
-    places := v_taken.places;
-    counted := v_taken.counted;
-    entry := v_taken.entry;
-    if v_taken.blocked is not null then
-      meets := true;
-      if v_taken.reason <> 'later' then  -- pick_leases knows what comes before it
-        blocked := blocked || v_taken.blocked;
-      end if;
-    end if;
-    is_new := v_taken.reason is not distinct from 'unpublished';
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_from hwqueue.scan_from := hwqueue.queue_fronts(p_queue_ids, cardinality(p_classes), p_shard);
-  v_classes bigint[] := p_classes;
-  v_scores double precision[] := p_scores;
-  v_asks boolean := p_asks;
-  v_asked boolean := false;
-  v_tries int := p_asks::int;  -- the front may have been one
-  v_left_out bigint[] := '{}';
-  v_later hwqueue.later_class[] := '{}';  -- what may run of these comes after other classes
-  v_next hwqueue.later_class;
-  v_try record;
-begin
-  places := '{}';
-  blocked := '{}';
-  is_new := false;
-  while v_from.queue_ids is not null loop
-    if v_asks then
-      blocked := blocked || hwqueue.blocked_classes(p_checked, p_node, p_now, p_shard);
-      v_asked := true;
-    end if;
-    if v_tries = 8 then
-      v_left_out := hwqueue.all_but_turn(p_checked, blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, p_shard);
-    end if;
-    if blocked <> '{}' or v_tries > p_asks::int then  -- after a try there are others to leave out
-      select coalesce(array_agg(k.class_id order by k.ordinality), '{}'), array_agg(k.score order by k.ordinality)
-      into v_classes, v_scores
-      from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
-      where k.class_id not in (select unnest(blocked || v_left_out) union all select l.class_id from unnest(v_later) l);
-    end if;
-    exit when v_classes = '{}' and v_later = '{}';
-    select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
-    v_try := hwqueue.try_lanes(v_classes, v_scores, p_checked, p_node, v_from, v_next.tier, v_next.rank,
-                               p_limit, p_window, p_probe, p_now, p_shard);
-    v_tries := v_tries + 1;
-    if v_try.blocked is null then
-      places := v_try.places;
-      score := v_try.score;
-      counted := v_try.counted;
-      entry := v_try.entry;
-      exit when places <> '{}' or v_later = '{}';
-      v_from := hwqueue.start_from(v_from, v_next.tier, v_next.rank);  -- all before that place has been tried
-      v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));
-    elsif v_try.reason = 'later' then
-      v_later := v_later || row(v_try.blocked, v_try.later_tier, v_try.later_rank)::hwqueue.later_class;
-    else
-      blocked := blocked || v_try.blocked;
-      is_new := is_new or v_try.reason = 'unpublished';
-    end if;
-    v_asks := not v_asked;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_gone record;
-begin
-  delete from hwqueue.ready r where r.ctid = (
-    select x.ctid from hwqueue.ready x
-    where x.shard_id = p_shard and x.class_id = p_class_id and x.tier = p_tier and x.rank = p_rank
-      and x.position between p_from and p_to and (x.deadline is null or x.deadline > p_now)
-      and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
-    order by x.position limit 1 for update skip locked)
-  returning r.ctid as place, r as entry into v_gone;
-  if found then
-    place := v_gone.place;
-    entry := v_gone.entry;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_is_checked boolean[] := case when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
-                            when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
-                            else hwqueue.are_among(p_classes, p_checked) end;
-  v_count int := cardinality(p_positions);
-  v_first int := 1;
-  v_last int;
-  v_head hwqueue.entry_head;
-  v_verdict record;
-  v_taken record;
-begin
-  places := '{}';
-  while v_first <= v_count loop
-    -- entries that follow each other: of one class that must be checked, or of any that need not be
-    v_last := case when p_checked = '{}' then v_count else v_first end;
-    while v_last < v_count and v_is_checked[v_last + 1] = v_is_checked[v_first]
-          and (p_classes[v_last + 1] = p_classes[v_first] or not v_is_checked[v_first]) loop
-      v_last := v_last + 1;
-    end loop;
-    if not v_is_checked[v_first] then
-      places := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank, p_limit, p_shard);
-      exit when places <> '{}';
-    else
-      v_head := p_head;
-      if v_first > 1 or v_head.lease_id is null then
-        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
-          and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
-        order by r.position limit 1;
-      end if;
-      for v_pass in 1 .. 2 loop
-        exit when v_head.lease_id is null;
-        v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier, p_rank, p_node, p_now, p_shard);
-        if v_verdict.reason is not null then
-          exit when v_pass = 2;  -- no reason against those that others hold
-          blocked := p_classes[v_first];
-          reason := v_verdict.reason;
-          later_tier := v_verdict.tier;
-          later_rank := v_verdict.rank;
-          return;
-        end if;
-        v_taken := hwqueue.take_decided(p_classes[v_first], p_tier, p_rank, p_positions[v_first], p_positions[v_last],
-                                        v_verdict.since, v_verdict.only_lease, p_now, p_shard);
-        if v_taken.place is not null then
-          counted := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
-          if v_verdict.is_named then
-            perform hwqueue.wake_classes((v_taken.entry).lease_id, p_shard);
-          end if;
-          places := array[v_taken.place];
-          entry := v_taken.entry;
-          return;
-        end if;
-        exit when v_verdict.since is null;
-        -- others hold those that have waited their patience; younger ones need not wait where no better
-        -- node lives
-        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
-          and r.position between p_positions[v_first] and p_positions[v_last]
-          and (r.deadline is null or r.deadline > p_now) and r.eligible_at > v_verdict.since
-        order by r.position limit 1;
-      end loop;
-    end if;
-    v_first := v_last + 1;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.scheduled (
     shard_id integer NOT NULL,
@@ -14750,1928 +2866,276 @@ CREATE TABLE hwqueue.scheduled (
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
 
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_lease hwqueue.lease;
-  v_entry hwqueue.scheduled;
-begin
-  for v_try in 1 .. 100 loop
-    v_lease := hwqueue.find_lease(p_lease, p_shard);
-    if (hwqueue.lease_end(p_lease, p_shard)).state is not null then
-      return null;
-    end if;
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
-    if found then
-      return null;
-    end if;
-    delete from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
-      and r.position = v_lease.position and r.lease_id = p_lease
-    returning r.shard_id, r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank, r.class_id, r.lease_id, r.eligible_at, r.deadline
-    into v_entry;
-    if not found then
-      delete from hwqueue.scheduled s
-      where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
-      returning s.* into v_entry;
-    end if;
-    if found then
-      return v_entry;
-    end if;
-  end loop;
-  perform hwqueue.refuse('XX000', format('lease %s is open but waits and runs nowhere', p_lease),
-    jsonb_build_object('lease_id', p_lease), 'the tables contradict each other: please report this');
-  return null;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if not exists (select 1 from hwqueue.prune_mark m where m.shard_id = p_shard) then  -- a new shard
-    insert into hwqueue.prune_mark (shard_id) select s.shard_id from hwqueue.shard s where s.shard_id = p_shard on conflict do nothing;
-  end if;
-  select m.* into mark from hwqueue.prune_mark m where m.shard_id = p_shard for update skip locked;
-  goes := p_unless_within = '0' or not hwqueue.pruned_within(
-    case when found then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end, p_now, p_shard);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_held bigint;
-begin
-  select m.* into mark from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1;
-  -- a mark of the future: the clock was set back
-  goes := mark.version is null or p_now >= mark.reaped_at + p_unless_within or p_now < mark.reaped_at;
-  holds := false;
-  if not goes or pg_current_xact_id_if_assigned() is not null then
-    return;
-  end if;
-  if mark.version is null then
-    insert into hwqueue.reap_mark (shard_id, version) select s.shard_id, 0 from hwqueue.shard s where s.shard_id = p_shard
-    on conflict do nothing;
-  end if;
-  select m.version into v_held from hwqueue.reap_mark m
-  where m.shard_id = p_shard order by m.version desc limit 1 for update skip locked;
-  if v_held is null then
-    goes := p_unless_within = '0' or p_now > mark.reaped_at + greatest(10 * p_unless_within, interval '1 minute');
-  elsif v_held is distinct from mark.version then
-    -- somebody has just been at it, or this is the first
-    goes := p_unless_within = '0' or mark.version is null;
-    select m.* into mark from hwqueue.reap_mark m where m.shard_id = p_shard and m.version = v_held;
-  end if;
-  holds := v_held is not null;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_exclusivity text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_held jsonb;
-  v_device int;
-begin
-  if p_class.gpu_count > 0 and v_exclusivity is not null then
-    v_held := jsonb_build_object('gpu_exclusivity', v_exclusivity);
-  end if;
-  if p_cores is not null then
-    v_held := coalesce(v_held, '{}')
-      || hwqueue.assigned_cores(p_node, p_cores, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
-    p_load.core_used := array(
-      select u.used + u.taken from unnest(p_load.core_used, p_cores) with ordinality u(used, taken, ordinality) order by u.ordinality);
-  end if;
-  assignment := hwqueue.claim_assignment(p_class, p_node, (
-    select jsonb_agg(jsonb_build_object('index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model', p_node.gpu_models[d]) order by d)
-    from unnest(p_devices) d), v_held);
-  if assignment is null then
-    return;
-  end if;
-  p_load.claim_count := p_load.claim_count + 1;
-  p_load.cpu_used := p_load.cpu_used + coalesce((assignment ->> 'cpu_milli')::bigint, 0);
-  p_load.memory_used := p_load.memory_used + coalesce((assignment ->> 'memory_mib')::bigint, 0);
-  foreach v_device in array coalesce(p_devices, '{}') loop
-    p_load.gpu_used[v_device] := p_load.gpu_used[v_device] + (assignment ->> 'gpu_milli')::int;
-  end loop;
-  if p_class.custom is not null then
-    p_load.custom_used := hwqueue.add_amounts(p_load.custom_used, p_class.custom, 1);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
-    LANGUAGE sql STABLE
-    AS $$
-  with rule as materialized (
-    select r.class_id, r.term_id, r.use, r.most, r.is_self, r.lease_id, t.domain
-    from hwqueue.class_rule r
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = r.term_id
-    where r.shard_id = p_shard and r.class_id = any (p_class_ids) and r.use in ('away', 'cap', 'toward')
-      and t.published_at is not null
-  ), named as (  -- where the lease that a term names runs, or, for those that want to be with it, has succeeded
-    select x.term_id, x.domain, coalesce(c.node_id, o.node_id) as node_id
-    from (select distinct r.term_id, r.use, r.domain, r.lease_id from rule r where r.lease_id is not null) x
-    left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = x.lease_id
-    left join hwqueue.outcome o on x.use = 'toward' and o.shard_id = p_shard and o.lease_id = x.lease_id and o.state = 'completed'
-  ), place as materialized (
-    select k.term_id, k.domain as value, sum(k.leases) as leases
-    from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id in (select r.term_id from rule r where r.lease_id is null)
-    group by 1, 2 having sum(k.leases) > 0
-    union all
-    select x.term_id, hwqueue.domain_value(x.domain, n.node_id, n.rack, n.labels), 1
-    from named x join hwqueue.node n on n.shard_id = p_shard and n.node_id = x.node_id
-  )
-  select r.class_id, case r.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end, false, r.term_id,
-         r.domain, k.value
-  from rule r
-  join place k on k.term_id = r.term_id
-  where r.use = 'away' or r.use = 'cap' and k.leases + r.is_self::int > r.most
-  union all
-  select r.class_id, 'required_affinity_unsatisfiable', true, r.term_id, r.domain, k.value
-  from rule r
-  left join place k on k.term_id = r.term_id
-  where r.use = 'toward' and (k.term_id is not null or not r.is_self)  -- a lease may start the group that it requires to be with
-  union all
-  select m.class_id, 'anti_affinity_conflict', false, m.term_id, t.domain, k.domain
-  from hwqueue.class_term m
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id and t.use = 'away' and t.published_at is not null
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = m.class_id
-  join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = m.term_id
-  where m.shard_id = p_shard and m.class_id = any (p_class_ids)
-    and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
-  group by m.class_id, m.term_id, t.domain, k.domain having sum(k.holders) > 0
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_term_id bigint;
-  v_leaving bigint;
-begin
-  if p_recounts is not null then
-    return query select r.key::uuid, (r.value ->> 'here')::bigint from jsonb_each(p_recounts -> p_term) r;
-    return;
-  end if;
-  v_term_id := (
-    select t.term_id from hwqueue.term t
-    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
-  v_leaving := hwqueue.leaving(v_term_id, null, true, p_now, p_shard);
-  return query
-    select k.domain::uuid, sum(k.leases) - (
-      case when v_leaving = 0 then 0
-           else hwqueue.leaving(v_term_id, k.domain, true, p_now, p_shard) end)
-    from hwqueue.term_count k
-    where k.shard_id = p_shard and k.term_id = v_term_id
-    group by k.domain having sum(k.leases) > 0;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
-    SET enable_bitmapscan TO 'on'
-    AS $$
-declare
-  v_class hwqueue.placement_class;
-begin
-  perform 1 from hwqueue.term t where t.shard_id = p_shard and t.anchors && array['lease:' || p_lease] limit 1;
-  -- an older snapshot may not show the term
-  if not found and current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
-    return p_class_id;
-  end if;
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  if not found or v_class.target = p_lease then
-    return v_class.class_id;
-  end if;
-  return hwqueue.find_class(v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id, v_class.labels, v_class.placement,
-                            p_shard, v_class.patience, p_lease);
-end
-$$;
+    SET enable_bitmapscan TO 'on';
 
 CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_term_id bigint := (
-    select t.term_id from hwqueue.term t
-    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
-  v_share double precision;
-  v_percent double precision;
-begin
-  if p_fact ->> 'value' is null then
-    return 0;
-  end if;
-  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
-  v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, hwqueue.live_places(p_spread ->> 'domain', p_now, p_shard))
-    else coalesce(
-      (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
-       where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text else t.value ->> 'value' end = p_fact ->> 'value'),
-      100 - (select coalesce(sum((t.value ->> 'percent')::double precision), 0) from jsonb_array_elements(p_spread -> 'targets') t
-             where t.value ->> 'value' <> '*')) end;
-  return v_percent / (v_percent + v_share);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_value is null or jsonb_typeof(p_value) in ('null', 'array', 'object') or length(p_value::text) > 1100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a string, number or boolean', p_field), jsonb_build_object('field', p_field),
-      'name one domain: a node id, a rack number, or the value of the label');
-  end if;
-  return case when p_value = '"*"' then p_value
-    when p_domain = 'node' then to_jsonb(hwqueue.json_uuid(p_value, p_field, 'QHC03'))
-    when p_domain = 'rack' then to_jsonb(hwqueue.json_integer(p_value, p_field, 0, 4294967295, 'QHC03'))
-    else hwqueue.normal_value(p_value) end;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select case when p_expr ? 'away' then 'not ' else '' end || case
-    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
-    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
-    else 'on node ' || hwqueue.list_words((
-      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
-      from jsonb_array_elements(p_expr -> 'node') with ordinality t
-      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.tell_matched(p_class_id bigint, p_waits boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_class hwqueue.placement_class;
-begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  update hwqueue.class_fleet f set told_at = null where f.shard_id = p_shard and f.class_id = p_class_id;
-  perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', v_class.task_name,
-      case when p_waits then 'a live node matches' else 'none is waiting any more' end), p_shard,
-    p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => p_class_id);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_class hwqueue.placement_class;
-  v_nodes int;
-  v_reasons jsonb;
-  v_first record;
-begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  update hwqueue.class_fleet f set told_at = p_now where f.shard_id = p_shard and f.class_id = p_class_id;
-  with sample as (
-    select n.node_id, hwqueue.class_reasons(v_class, n, hwqueue.idle_load(n), null, p_now, p_shard) as reasons
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-    order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / v_class.cost))
-  ), counted as (
-    select r.value ->> 'code' as code, min(r.value ->> 'message') as message, count(distinct s.node_id) as nodes
-    from sample s, jsonb_array_elements(s.reasons) r
-    where (r.value ->> 'permanent')::boolean group by 1
-  )
-  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c) into v_nodes, v_reasons;
-  select c.key as code, c.value::int as nodes into v_first
-  from jsonb_each_text(v_reasons) c order by c.value::int desc, c.key limit 1;
-  perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that wait: %s', v_class.task_name,
-      case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes, v_nodes) end),
-    p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end, 'reasons', v_reasons),
-    p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => p_class_id);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select coalesce(
-    (select array['lease:' || (i.value ->> 'lease')] from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'lease' limit 1),
-    (select array['service:' || (i.value ->> 'service')] from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'service' limit 1),
-    (select array['task:' || (i.value ->> 'task')] from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'task' limit 1),
-    (select array(select 'label:' || (e.value ->> 'label') || '=' || left(v.value, 200) from jsonb_array_elements_text(e.value -> 'values') v)
-     from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
-     where e.value ->> 'op' = 'in' order by jsonb_array_length(e.value -> 'values') limit 1),
-    array['*'])
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:' || coalesce(
-    (select s.failure_domain from hwqueue.service s where s.shard_id = p_shard and s.service_id = (p_spec #>> '{all,0,service}')::uuid),
-    (select q.failure_domain from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = (p_spec ->> 'queue')::int), 'rack') end
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_term record;
-  v_facts jsonb := '[]'::jsonb;
-begin
-  for v_term in
-    select (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' as is_self, t.term_id, t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
-           s.value #>> '{spec,all,0,lease}' as lease_id, s.value #>> '{spec,use}' as use, p_recount #> array['terms', (s.ordinality - 1)::text] as recount
-    from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
-    order by s.ordinality
-  loop
-    v_facts := v_facts || case
-      when v_term.published_at is null and p_recount is null then 'null'::jsonb
-      when v_term.lease_id is not null then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now, p_shard)
-      else hwqueue.count_fact(v_term.term_id, hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels),
-                              v_term.is_self, v_term.use, v_term.recount, p_now, p_shard) end;
-  end loop;
-  return v_facts;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_classes bigint[] := hwqueue.selected_classes(p_spec, p_shard);
-  v_lease uuid := (p_spec #>> '{all,0,lease}')::uuid;
-begin
-  return hwqueue.holder_list(array(
-    select c.lease_id
-    from hwqueue.node n
-    join hwqueue.claim c on c.shard_id = p_shard and c.node_id = n.node_id
-    where n.shard_id = p_shard and c.class_id = any (v_classes) and coalesce(c.lease_id = v_lease, true)
-      and hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels)
-        = hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels)
-    order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_tenants jsonb := coalesce(p_tenants, jsonb_build_array(p_class.tenant));
-begin
-  if p_selector ? 'exprs' then
-    return jsonb_build_object('exprs', p_selector -> 'exprs', 'tenants', v_tenants);
-  elsif p_selector ->> 'same' = 'task' then
-    return jsonb_build_object('task', p_class.task_name, 'queue', p_class.queue_id, 'tenants', v_tenants);
-  elsif p_class.service_id is null then
-    perform hwqueue.refuse('QHC03', 'a selector asks for the same service, but the lease has none',
-      jsonb_build_object('field', 'options.service_id'), 'give the lease a service_id, or select by labels or the same task');
-  end if;
-  return jsonb_build_object('service', p_class.service_id, 'tenants', v_tenants);
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', p_rack, p_labels)
-              then hwqueue.domain_value(p_domain, p_node, p_rack, p_labels) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(index integer, place text, held bigint, here bigint)
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_term record;
-begin
-  for v_term in
-    select (s.ordinality - 1)::int as index, t.term_id, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
-           (s.value #>> '{spec,all,0,lease}')::uuid as lease_id, s.value #>> '{spec,use}' <> 'cap' as expired
-    from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
-  loop
-    if v_term.lease_id is not null then
-      return query
-        select v_term.index, v.place, (f.fact ->> 'held')::bigint, (f.fact ->> 'here')::bigint
-        from hwqueue.node n
-        cross join lateral (select hwqueue.domain_value(v_term.domain, n.node_id, n.rack, n.labels) as place) v
-        cross join lateral (select hwqueue.lease_fact(v_term.lease_id, v_term.domain, n, p_now, p_shard) as fact offset 0) f
-        where n.shard_id = p_shard and v.place is not null and n.node_id = coalesce(
-          (select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_term.lease_id),
-          (select o.node_id from hwqueue.outcome o
-           where o.shard_id = p_shard and o.lease_id = v_term.lease_id and o.state = 'completed'));
-    elsif p_known ? 'terms' then
-      return query
-        select v_term.index, r.key, (r.value ->> 'held')::bigint, (r.value ->> case when v_term.expired then 'here' else 'bound' end)::bigint
-        from jsonb_each(p_known #> array['terms', v_term.index::text]) r;
-    else
-      return query
-        select v_term.index, k.domain, k.leases, k.leases - coalesce(l.leases, 0)
-        from (select c.domain, sum(c.leases) as leases from hwqueue.term_count c
-              where c.shard_id = p_shard and c.term_id = v_term.term_id group by c.domain having sum(c.leases) > 0) k
-        left join (
-          select x.value ->> 'd' as domain, count(*) as leases
-          from (select c.counted from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now
-                union all
-                select c.counted from hwqueue.claim c
-                where v_term.expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now
-                  and c.stop_requested_at <= p_now is not true) c
-          cross join jsonb_array_elements(c.counted) x
-          where (x.value ->> 't')::bigint = v_term.term_id and x.value ->> 'n' = '1' group by 1) l on l.domain = k.domain;
-    end if;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) RETURNS boolean
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_item jsonb;
-begin
-  for v_item in select i.value from jsonb_array_elements(p_spec -> 'all') i loop
-    if not (case
-      when v_item ? 'lease' then coalesce(v_item ->> 'lease' = p_class.target::text, false)
-      when jsonb_typeof(v_item -> 'tenants') = 'array' and not v_item -> 'tenants' ? p_class.tenant then false
-      when v_item ? 'service' then coalesce(v_item ->> 'service' = p_class.service_id::text, false)
-      when v_item ? 'task' then v_item ->> 'task' = p_class.task_name and (v_item ->> 'queue')::int = p_class.queue_id
-      else not exists (
-        select 1 from jsonb_array_elements(v_item -> 'exprs') e
-        where not hwqueue.label_holds(e.value ->> 'op', p_class.labels -> (e.value ->> 'label'), e.value -> 'values'))
-      end) then
-      return false;
-    end if;
-  end loop;
-  return true;
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.term_wait(p_now timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select format('it waits for the transaction of session %s%s%s', a.pid, coalesce(' (' || nullif(a.application_name, '') || ')', ''),
-                -- null without the rights of pg_read_all_stats
-                ', open for ' || hwqueue.span_words(p_now - a.xact_start))
-  from pg_catalog.pg_stat_activity a
-  where a.pid <> pg_backend_pid() and a.backend_xid is not null
-    and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
-  order by a.xact_start limit 1
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select not hwqueue.is_stale(p_class, p_shard)
-    and not exists (
-      select 1 from jsonb_array_elements(p_class.terms) s
-      left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
-      where t.published_at is null)
-    and not exists (
-      select 1 from hwqueue.class_term m
-      join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-      where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.terms_pending(p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return exists (
-      select 1 from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
-    or exists (
-      select 1 from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 1);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
-    LANGUAGE plpgsql STABLE
-    AS $_$
-declare
-  v_expr jsonb;
-  v_reason text;
-  v_attested text[];
-  v_holds_up boolean;
-  v_keeps_out boolean;
-begin
-  -- of the terms that select the class: whether one is to be counted first, and whether what runs here might keep it out
-  select coalesce(bool_or(t.published_at is null and t.holds_up), false), coalesce(bool_or(n.holders > 0), false) into v_holds_up, v_keeps_out
-  from hwqueue.class_term m
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
-  cross join lateral (
-    select sum(k.holders) as holders from hwqueue.term_count k
-    where t.use = 'away' and k.shard_id = p_shard and k.term_id = t.term_id
-      and k.domain = hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) n
-  where m.shard_id = p_shard and m.class_id = p_class.class_id;
-  if v_holds_up or p_facts @> '[null]' or p_class.service_id is not null and hwqueue.is_stale(p_class, p_shard) then
-    return 'unpublished';
-  end if;
-  if p_facts <> '[]' and p_class.required <> '[]' then
-    v_attested := case when p_node.attested = '{}' then '{}' else hwqueue.attested_at(p_node, p_now) end;
-    -- what says nothing about other leases, nor about trust, was decided when the class was judged
-    for v_expr in
-      select e.value from jsonb_array_elements(p_class.required) e
-      where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.term) || exists(@.trust))', '{}', true)
-    loop
-      v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, p_facts,
-                                      v_attested);
-      if v_reason is not null then
-        return v_reason;
-      end if;
-    end loop;
-  end if;
-  if p_facts <> '[]' and p_class.spread <> '[]' then
-    for v_expr in select s.value from jsonb_array_elements(p_class.spread) s where p_skew or not s.value ? 'max_skew' loop
-      v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts,
-        case when p_exact and v_expr ? 'max_skew' then hwqueue.spread_counts(v_expr, p_class, null, p_now, p_shard) end, p_now, p_shard);
-      if v_reason is not null then
-        return v_reason;
-      end if;
-    end loop;
-  end if;
-  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node, null, p_shard) is not null then
-    return 'anti_affinity_conflict';
-  end if;
-  return null;
-end
-$_$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integer
-    LANGUAGE plpgsql STABLE
-    AS $_$
-declare
-  v_number jsonb;
-  v_bytes int := 0;
-begin
-  for v_number in
-    select jsonb_path_query(p_value, 'strict $.** ? (@ > 1e1000 || @ < -1e1000 || (@ > -1e-1000 && @ < 1e-1000 && @ != 0))', '{}', true)
-  loop
-    v_bytes := v_bytes + octet_length(v_number::text);
-    if v_bytes > p_limit then
-      return v_bytes;
-    end if;
-  end loop;
-  return octet_length(p_value::text);
-end
-$_$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_queue_id int;
-  v_until timestamptz := date_trunc('minute', hwqueue.clock());
-begin
-  perform hwqueue.require_all_tenants();
-  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
-  if p_minutes is null or p_minutes not between 1 and 1440 then
-    perform hwqueue.refuse('QHA01', 'p_minutes must be from 1 to 1440', jsonb_build_object('field', 'p_minutes'),
-      'minutes are kept for a day');
-  end if;
-  return query
-    with ended as (
-      select m.minute, m.completed - coalesce(o.completed, 0) as completed, m.failed - coalesce(o.failed, 0) as failed,
-             m.cancelled - coalesce(o.cancelled, 0) as cancelled, m.retried - coalesce(o.retried, 0) as retried,
-             m.attempts_expired - coalesce(o.attempts_expired, 0) as expired,
-             m.completed + m.attempts_failed + m.attempts_expired + m.attempts_superseded + m.attempts_released + m.attempts_cancelled
-               - coalesce(o.completed + o.attempts_failed + o.attempts_expired + o.attempts_superseded + o.attempts_released
-                          + o.attempts_cancelled, 0) as claims,
-             hwqueue.add_histograms(m.wait_counts, o.wait_counts, -1) as wait_counts,
-             hwqueue.add_histograms(m.run_counts, o.run_counts, -1) as run_counts
-      from hwqueue.queue q
-      join hwqueue.minute_stat m on m.shard_id = q.shard_id and m.queue_id = q.queue_id
-      left join lateral (
-        select x.* from hwqueue.minute_stat x
-        where x.shard_id = m.shard_id and x.queue_id = m.queue_id and x.minute < m.minute order by x.minute desc limit 1) o on true
-      where q.shard_id = p_shard and q.dropped_at is null and (v_queue_id is null or q.queue_id = v_queue_id)
-        and m.minute > v_until - p_minutes * interval '1 minute'
-    ), sums as (
-      select e.minute, sum(e.claims) as claims, sum(e.completed) as completed, sum(e.failed) as failed, sum(e.cancelled) as cancelled,
-             sum(e.retried) as retried, sum(e.expired) as expired
-      from ended e group by e.minute
-    ), times as (
-      select b.minute, array_agg(b.waits order by b.bucket) as waits, array_agg(b.runs order by b.bucket) as runs
-      from (
-        select e.minute, h.bucket, sum(h.waits)::bigint as waits, sum(h.runs)::bigint as runs
-        from ended e cross join lateral unnest(e.wait_counts, e.run_counts) with ordinality h(waits, runs, bucket)
-        group by e.minute, h.bucket) b
-      group by b.minute
-    )
-    select g.minute, coalesce(s.claims, 0)::bigint, coalesce(s.completed, 0)::bigint, coalesce(s.failed, 0)::bigint,
-           coalesce(s.cancelled, 0)::bigint, coalesce(s.retried, 0)::bigint, coalesce(s.expired, 0)::bigint,
-           hwqueue.histogram_quantile(t.waits, 0.5), hwqueue.histogram_quantile(t.waits, 0.95),
-           hwqueue.histogram_quantile(t.runs, 0.5), hwqueue.histogram_quantile(t.runs, 0.95), p_shard
-    from generate_series(v_until - (p_minutes - 1) * interval '1 minute', v_until, interval '1 minute') g(minute)
-    left join sums s on s.minute = g.minute
-    left join times t on t.minute = g.minute
-    order by g.minute;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select coalesce(p_toleration ->> 'effect' = p_taint ->> 'effect', true) and coalesce(p_toleration ->> 'key' = p_taint ->> 'key', true)
-    and coalesce(case p_toleration ->> 'op'
-      when 'exists' then true
-      when 'equal' then coalesce(p_toleration ->> 'value', '') = coalesce(p_taint ->> 'value', '')
-      when 'gt' then hwqueue.taint_integer(p_taint ->> 'value') > hwqueue.taint_integer(p_toleration ->> 'value')
-      when 'lt' then hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->> 'value') end, false)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(tolerate jsonb, mask bit varying)
-    LANGUAGE sql STABLE
-    AS $$
-  with tainted as materialized (
-    select p.taints, bit_or(set_bit(p_none, n.number, 1)) as mask
-    from hwqueue.profile p
-    join hwqueue.numbered_nodes(p_now, p_shard) n on (n.node).profile_id = p.profile_id
-    where p.shard_id = p_shard and p.taints <> '[]'
-    group by p.taints
-  )
-  select t, ~coalesce(bit_or(x.mask), p_none)
-  from unnest(p_tolerate) t
-  left join tainted x on hwqueue.barring_taints(x.taints, t) <> '[]'
-  group by t
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
     LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-begin
-  return query
-    select f.ordinality, g.node_ids, f.stage, f.code, f.permanent, f.lacks
-    from (
-      select s.lacks_now, s.cpu, s.gpu, array_agg(s.node_id) as node_ids
-      from (
-        select r.*, hwqueue.shortage(
-                 r.cpu_needed, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
-                 p_class.custom, r.room, r.cpu, r.gpu) as lacks_now
-        from (
-          select m.*, hwqueue.cpu_needed(p_class.cpu_milli, m.cpu) as cpu_needed
-          from (
-            select n.node_id, n.cpu_milli, n.memory_mib, n.slots, n.custom, cardinality(n.gpu_ids) as gpus,
-                   n.core_numa,
-                   case when n.gpu_parents <> '{}' or n.gpu_ids && p_class.gpu_wanted then n.node_id
-                        end as own,
-                   hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
-                   hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
-                   hwqueue.node_headroom(n, coalesce(
-                     u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) as room
-            from hwqueue.node n
-            left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
-            where n.shard_id = p_shard and n.deregistered_at is null
-            offset 0) m
-          offset 0) r
-        offset 0) s
-      where s.lacks_now <> 0
-      group by s.lacks_now, s.cpu, s.gpu, s.cpu_milli, s.memory_mib, s.slots, s.custom, s.gpus, s.core_numa,
-               s.own,
-               case when s.lacks_now & 16 > 0 then hwqueue.lacking_custom(p_class.custom, (s.room).custom) end
-      offset 0) g
-    cross join lateral (
-      select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
-      from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
-    cross join lateral hwqueue.room_failures(
-      g.lacks_now, e.lacks_ever, hwqueue.contended_part(g.lacks_now, e.lacks_ever, g.cpu, g.gpu))
-      with ordinality f;
-end
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE
-    AS $$
-  with total as (
-    select q.name as queue, m.*
-    from hwqueue.queue q
-    left join lateral (
-      select x.* from hwqueue.minute_stat x where x.shard_id = q.shard_id and x.queue_id = q.queue_id order by x.minute desc limit 1) m on true
-    where q.shard_id = p_shard and q.dropped_at is null
-  )
-  select s.name, jsonb_build_object('queue', t.queue) || s.labels, coalesce(s.value, 0)
-  from total t
-  cross join lateral (values
-    ('hwqueue_leases_finished_total', '{"outcome": "completed"}'::jsonb, t.completed::double precision),
-    ('hwqueue_leases_finished_total', '{"outcome": "failed"}', t.failed),
-    ('hwqueue_leases_finished_total', '{"outcome": "cancelled"}', t.cancelled),
-    ('hwqueue_claims_ended_total', '{"outcome": "completed"}', t.completed),
-    ('hwqueue_claims_ended_total', '{"outcome": "failed"}', t.attempts_failed),
-    ('hwqueue_claims_ended_total', '{"outcome": "expired"}', t.attempts_expired),
-    ('hwqueue_claims_ended_total', '{"outcome": "superseded"}', t.attempts_superseded),
-    ('hwqueue_claims_ended_total', '{"outcome": "released"}', t.attempts_released),
-    ('hwqueue_claims_ended_total', '{"outcome": "cancelled"}', t.attempts_cancelled),
-    ('hwqueue_retries_total', '{}', t.retried),
-    ('hwqueue_wait_seconds_sum', '{}', t.wait_seconds),
-    ('hwqueue_wait_seconds_count', '{}', (select sum(c.count) from unnest(t.wait_counts) c(count))),
-    ('hwqueue_run_seconds_sum', '{}', t.run_seconds),
-    ('hwqueue_run_seconds_count', '{}', (select sum(c.count) from unnest(t.run_counts) c(count)))
-  ) s(name, labels, value)
-  union all
-  select h.name, jsonb_build_object('queue', t.queue, 'le', coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
-         coalesce(sum(h.counts[b.bucket]) over (partition by t.queue, h.name order by b.bucket), 0)::double precision
-  from total t
-  cross join lateral (values
-    ('hwqueue_wait_seconds_bucket', t.wait_counts), ('hwqueue_run_seconds_bucket', t.run_counts)) h(name, counts)
-  cross join generate_series(1, 15) b(bucket)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  select coalesce(array_agg(
-           row(t.term_id, t.use, t.domain, coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
-               t.decides, t.counts, t.lease_id is null and (t.published_at is not null or not t.decides and not t.holds_up))::hwqueue.touched_term
-           order by t.term_id) filter (where t.decides or coalesce(t.lease_id = p_lease, true)), '{}'),
-         coalesce(bool_or(t.is_member and t.lease_id is not null), false)
-  into touched, is_named
-  from (
-    select t.term_id, t.use, t.domain, t.spec, t.published_at, t.holds_up, (t.spec #>> '{all,0,lease}')::uuid as lease_id,
-           bool_or(u.decides) as decides, bool_or(u.counts) as counts, bool_or(u.is_member) as is_member
-    from (
-      select k.term_id, true as decides, (s.value -> 'self')::boolean as counts, false as is_member
-      from jsonb_array_elements(p_class.terms) s
-      join hwqueue.term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
-      union all
-      select m.term_id, false, true, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
-    ) u
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = u.term_id
-    group by t.shard_id, t.term_id) t;
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_lane record;
-  v_limit int;
-  v_sees boolean;
-  v_depth int;
-  v_positions bigint[];
-  v_seen bigint[];
-  v_behind record;
-  v_taken record;
-  v_after_tier smallint;
-  v_after_rank bigint;
-begin
-  places := '{}';
-  while places = '{}' and blocked is null and p_from.queue_ids is not null loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
-    exit when v_lane.classes is null or (v_lane.tier, v_lane.rank) >= (p_to_tier, p_to_rank);
-    score := v_lane.score;
-    v_limit := least(p_limit, v_lane.takes);
-    v_positions := v_lane.positions;
-    v_seen := v_lane.seen_classes;
-    v_sees := v_positions is not null and (v_lane.is_head is not true or v_limit = 1 or v_seen[1] = any (p_checked));
-    v_depth := case when v_sees then 0 else v_limit end;
-    loop
-      if v_depth > 0 and p_checked = '{}' then
-        places := hwqueue.lock_lane(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, v_limit,
-                                    p_now, p_shard);
-        exit when places <> '{}' or v_depth >= 16384;
-      else
-        if v_depth > 0 then
-          v_behind := hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth,
-                                           p_now, p_shard);
-          v_positions := v_behind.positions;
-          v_seen := v_behind.classes;
-        end if;
-        v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, null,
-                                        v_limit, p_node, p_now, p_shard);
-        places := v_taken.places;
-        counted := v_taken.counted;
-        entry := v_taken.entry;
-        blocked := v_taken.blocked;
-        reason := v_taken.reason;
-        later_tier := v_taken.later_tier;
-        later_rank := v_taken.later_rank;
-        exit when places <> '{}' or blocked is not null
-          or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
-      end if;
-      v_depth := least(8 * greatest(v_depth, v_limit), 16384);  -- others hold what was seen: look further back
-    end loop;
-    v_after_tier := v_lane.tier;
-    v_after_rank := v_lane.rank;
-  end loop;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_node hwqueue.node;
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  perform hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
-  if v_node.cordoned_at is not null then
-    update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
-    perform hwqueue.note_edit(p_node, p_shard);
-    perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name), p_shard, p_node => p_node);
-  end if;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t)) $$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], code text, predicate jsonb)
     LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true);
-begin
-  if v_exprs = '[]' then
-    return;
-  end if;
-  return query
-    with asked as materialized (
-      select e.ordinality, e.value as expr, s.keys, s.sees_rack
-      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
-    )
-    select g.ordinality, g.node_ids, u.code, a.expr
-    from (
-      select x.ordinality, hwqueue.labels_seen(n.labels, x.keys) as labels,
-             case when x.sees_rack then n.rack end as rack,
-             array_agg(n.node_id) as node_ids
-      from asked x cross join hwqueue.node n
-      where n.shard_id = p_shard and n.deregistered_at is null
-      group by 1, 2, 3) g
-    join asked a on a.ordinality = g.ordinality
-    cross join lateral (
-      select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
-    where u.code is not null;
-end
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
     LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-  v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
-  -- looked up for every node: an object is searched, a join could become a loop over all places
-  v_kept_at jsonb := (
-    select jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true)
-    from jsonb_array_elements(p_known -> 'kept_out') k);
-  v_domains text[] := array(
-    select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
-begin
-  if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
-    return;
-  end if;
-  return query
-    with facts as materialized (
-      select n.node_id, coalesce(t.facts, '[]') as facts
-      from hwqueue.node n
-      left join hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t on t.node_id = n.node_id
-      where n.shard_id = p_shard and n.deregistered_at is null
-    ), asked as materialized (
-      select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
-      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
-    ), alike as materialized (
-      -- of one other lease or selection it is all one in which place a node is, as long as it is in one;
-      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of
-      -- each
-      select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
-                                when a.expr ? 'any' then t.facts end as fact,
-             t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
-             hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
-             case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids
-                  then n.node_id end as own,
-             array_agg(t.node_id) as node_ids
-      from facts t
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
-      cross join asked a
-      group by 1, 2, 3, 4, 5, 6
-    )
-    select 5, g.ordinality, g.node_ids, u.stage, u.code, u.permanent, null::text, a.expr
-    from alike g
-    join asked a on a.ordinality = g.ordinality
-    join facts t on t.node_id = g.node_ids[1]
-    cross join lateral (
-      select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
-      where n.shard_id = p_shard and n.node_id = g.node_ids[1] offset 0) u
-    union all
-    select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
-    from (
-      select s.ordinality, s.value as spread, array_agg(f.node_id) as node_ids
-      from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
-      group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
-    join facts t on t.node_id = g.node_ids[1]
-    cross join lateral (
-      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread',
-          p_now, p_shard) as code offset 0) u
-    where u.code is not null
-    union all
-    select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
-           hwqueue.kept_out_words(k.domain), null
-    from hwqueue.node n
-    cross join lateral (
-      select d as domain from unnest(v_domains) d
-      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))
-      order by d limit 1) k
-    where n.shard_id = p_shard and n.deregistered_at is null
-    group by k.domain;
-end
-$$;
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_locked bigint[] := array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id in (
-      select e.profile_id from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.is_checked)
-    for no key update skip locked);
-begin
-  update hwqueue.profile_eligibility e set is_checked = false
-  from hwqueue.placement_class c
-  where e.shard_id = p_shard and e.profile_id = any (v_locked) and e.class_id = any (p_class_ids) and e.is_checked
-    and c.shard_id = p_shard and c.class_id = e.class_id
-    and not coalesce(hwqueue.must_be_checked(c, e.affinity, p_shard), true);
-  update hwqueue.profile_queue s
-  set checked = array(
-    select e.class_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked and e.gpu_count = 0
-      and e.custom is null limit 201)
-  where s.shard_id = p_shard and s.profile_id = any (v_locked);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_queue <> all (p_queues) then jsonb_build_object('queue', p_queue)
-              when p_task <> all (p_tasks) then jsonb_build_object('task', p_task) end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[], p_any_queue boolean, p_tells_nearest boolean) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case
-    when w.is_unpolled then format('no live node polls queue %s', to_json(p_queue))
-    when p_task = any (p_tasks) then
-      format('no live node that polls queue %s has a handler for task %s', to_json(p_queue), to_json(p_task))
-    else format('no live node has a handler for task %s', to_json(p_task)) end
-    || case when p_tells_nearest and (w.is_unpolled or p_task <> all (p_tasks)) then
-         coalesce('; nearest: ' || to_json(case when w.is_unpolled then hwqueue.nearest_name(p_queue, p_queues)
-                                                else hwqueue.nearest_name(p_task, p_tasks) end), '')
-       else '' end
-  from (select not p_any_queue and p_queue <> all (p_queues) as is_unpolled) w
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(node_id uuid, predicate jsonb)
-    LANGUAGE sql STABLE
-    AS $$
-  select s.node_id, u.predicate
-  from hwqueue.served s
-  left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
-  cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name, p_class.task_name) as predicate) u
-  where s.shard_id = p_shard and u.predicate is not null
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unserving_words(p_predicate jsonb) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_predicate ? 'queue' then format('its worker does not poll queue %s', p_predicate -> 'queue')
-              else format('its worker has no handler for task %s', p_predicate -> 'task') end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
-  if p_key is null then
-    perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');
-  elsif p_effect is not null then
-    perform hwqueue.check_taint_effect(p_effect, 'p_effect');
-  end if;
-  return hwqueue.edit_operator_taints(p_node, null, p_key, p_effect, p_shard);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, code text, mask bit varying)
-    LANGUAGE sql STABLE
-    AS $$
-  with taken as materialized (
-    select * from hwqueue.taken_places(p_class_ids, p_shard)
-  ), place as materialized (
-    select d.domain, hwqueue.domain_value(d.domain, (n.node).node_id, (n.node).rack, (n.node).labels) as value, bit_or(set_bit(p_none, n.number, 1)) as mask
-    from (select distinct t.domain from taken t) d
-    cross join hwqueue.numbered_nodes(p_now, p_shard) n
-    group by 1, 2
-  )
-  select u.class_id, min(u.code), bit_and(u.mask)
-  from (
-    select t.class_id, t.code, case when t.is_only then coalesce(bit_or(p.mask), p_none) else ~coalesce(bit_or(p.mask), p_none) end as mask
-    from taken t
-    left join place p on p.domain = t.domain and p.value = t.value
-    group by t.class_id, t.code, t.is_only, t.term_id
-  ) u
-  group by u.class_id
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select coalesce(jsonb_agg(t.value order by t.ordinality), '[]')
-  from jsonb_array_elements(p_taints) with ordinality t
-  where t.value ->> 'effect' = any (p_effects)
-    and not exists (select 1 from jsonb_array_elements(p_tolerate) l where hwqueue.tolerates(l.value, t.value))
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-declare
-  v_entry hwqueue.scheduled;
-  v_lease hwqueue.lease;
-  v_ended text;
-  v_class hwqueue.placement_class;
-  v_priority smallint;
-  v_deadline timestamptz;
-  v_asks boolean := p_changes ?| array['placement', 'wire'];
-  v_placement jsonb;
-  v_class_id bigint;
-  v_at timestamptz;
-  v_now timestamptz;
-begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_object(p_changes, array['placement', 'wire', 'labels', 'priority', 'available_at', 'deadline'], 'changes');
-  v_entry := hwqueue.take_entry(p_lease, p_shard);
-  v_lease := hwqueue.find_lease(p_lease, p_shard);
-  if v_entry.lease_id is null then
-    v_ended := (hwqueue.lease_end(p_lease, p_shard)).state;
-    perform hwqueue.refuse(case when v_ended is null then 'QHL07' else 'QHL03' end,
-      format('lease %s is %s', p_lease, coalesce(v_ended, 'claimed')),
-      jsonb_build_object('lease_id', p_lease, 'state', hwqueue.lease_state(p_lease, p_shard)),
-      'only a lease that waits can be changed; cancel it and spawn another');
-  end if;
-  v_now := hwqueue.clock();
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
-  v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'), v_lease.available_at);
-  v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), v_lease.priority);
-  v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else v_lease.deadline end;
-  v_placement := case when v_asks then hwqueue.spawn_placement(p_changes, 'changes') else v_class.placement end;
-  v_class_id := hwqueue.target_class(hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
-    case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
-    v_placement, p_shard, v_class.patience), p_lease, p_shard);
-  if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_class(c, 'changes', null, p_shard)
-    from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
-  end if;
-  update hwqueue.lease l
-  set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
-      wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
-  where l.shard_id = p_shard and l.lease_id = p_lease;
-  perform hwqueue.note_leases('lease_updated', array[p_lease],
-    'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k), 'its place in line'), p_shard,
-    jsonb_build_object('class_id', v_class_id));
-  return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
-    -- its patience goes on; with a deadline it is found by the time of this call
-    case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.upkeep_budget() RETURNS interval
-    LANGUAGE sql STABLE
-    AS $$
-  select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
-    LANGUAGE sql STABLE
-    AS $$
-  with mark as (
-    select m.claims_from, greatest(m.reaped_at, i.applied_at) as reaped_at, greatest(m.counted_to, i.applied_at) as counted_to
-    from hwqueue.schema_info i
-    left join lateral (
-      select x.* from hwqueue.reap_mark x where x.shard_id = p_shard order by x.version desc limit 1) m on true
-  )
-  select 'hwqueue_reap_lag_seconds', '{}'::jsonb, hwqueue.seconds_since(m.reaped_at, p_now) from mark m
-  union all
-  select 'hwqueue_statistics_lag_seconds', '{}', hwqueue.seconds_since(m.counted_to, p_now) from mark m
-  union all
-  select 'hwqueue_claims_overdue', '{}', count(*)
-  from mark m
-  cross join lateral (
-    select 1 from hwqueue.claim c
-    join hwqueue.queue q on q.shard_id = c.shard_id and q.queue_id = c.queue_id
-    where c.check_at >= coalesce(m.claims_from, '-infinity') and c.check_at <= p_now and c.shard_id = p_shard
-      and c.expires_at + q.reap_grace <= p_now
-    limit 10000) c
-  union all
-  select 'hwqueue_schema_info', jsonb_build_object('revision', i.revision, 'version', i.package_version), 1 from hwqueue.schema_info i
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array_agg(case when d.parent is not null or d.id in (
-                          select x.parent from unnest(p_node.gpu_parents, p_used) x(parent, used) where x.parent is not null and x.used > 0)
-                        then 1000 else d.used end order by d.ordinality)
-  from unnest(p_node.gpu_ids, p_node.gpu_parents, p_used) with ordinality d(id, parent, used, ordinality)
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.valid_mark(p_mark xid8) RETURNS xid8
-    LANGUAGE sql STABLE
-    AS $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.verify_invariants(p_shard integer DEFAULT 0) RETURNS TABLE(rule text, subject text, detail jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  perform hwqueue.require_all_tenants();
-  return query select 'one_entry', v.lease_id::text, v.detail from hwqueue.broken_entries(p_shard) v;
-  return query select v.rule, v.node_id::text, v.detail from hwqueue.broken_loads(p_shard) v;
-  return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts(p_shard) v;
-  return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms(p_shard) v;
-  return query
-    select 'claim_login', c.lease_id::text, jsonb_build_object('node_id', c.node_id, 'found', c.login, 'expected', s.login)
-    from hwqueue.claim c join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
-    where c.shard_id = p_shard and c.login is distinct from s.login;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $_$
-  select hwqueue.is_version(p_version, p_kind)
-         and bool_and(coalesce(
-               hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
-               and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
-  from unnest(string_to_array(left(p_range, 1025), ',')) part
-  left join lateral regexp_match(part, '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$') m on true
-$_$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case
-    when p_op in ('', '=') then hwqueue.compare_versions(p_version, p_bound) = 0
-    when p_op = '!=' then hwqueue.compare_versions(p_version, p_bound) <> 0
-    -- go-version: a pre-release is compared only with a pre-release of the same segments
-    when p_kind = 'version' and f.version_pre <> ''
-         and (f.bound_pre = '' or hwqueue.version_segments(p_version) <> hwqueue.version_segments(p_bound)) then false
-    when p_op = '>' then hwqueue.compare_versions(p_version, p_bound) > 0
-    when p_op = '>=' then hwqueue.compare_versions(p_version, p_bound) >= 0
-    when p_op = '<' then hwqueue.compare_versions(p_version, p_bound) < 0
-    when p_op = '<=' then hwqueue.compare_versions(p_version, p_bound) <= 0
-    -- "~> 1.2.3": at least that, and all but the last written segment the same
-    else not (f.bound_pre <> '' and f.version_pre = '')
-         and hwqueue.compare_versions(p_version, p_bound) >= 0
-         and cardinality(hwqueue.version_segments(p_version)) >= cardinality(hwqueue.version_segments(p_bound))
-         and (hwqueue.version_segments(p_version))[1 : f.written - 1] = (hwqueue.version_segments(p_bound))[1 : f.written - 1]
-    end
-  from (select hwqueue.version_prerelease(p_version) as version_pre,
-               hwqueue.version_prerelease(p_bound) as bound_pre,
-               cardinality(string_to_array((regexp_match(p_bound, '^v?([0-9.]+)'))[1], '.')) as written) f
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '')
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $_$
-  select string_to_array(m[1], '.')::numeric[]
-         || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}' else '{}' end::numeric[]
-  from regexp_match(left(p_version, 257),
-    '^v?([0-9]{1,18}(?:[.][0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:[.][0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:[.][0-9A-Za-z~-]+)*)?(?:[+][0-9A-Za-z~.-]+)?$') m
-  where length(p_version) <= 256 and m is not null
-$_$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) RETURNS interval
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_best > p_here then p_patience * ((p_best - p_here) / (p_best - least(p_worst, p_here))) else '0' end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint)
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
-    SET enable_nestloop TO 'off'
-    AS $$
-declare
-  v_moved xid8;
-  v_profile_id bigint;  -- that is judged for the node
-begin
-  perform 1 from hwqueue.class_range r where r.shard_id = p_shard limit 1;
-  if not found then  -- nothing waits
-    return;
-  elsif cardinality(p_classes) <= 4 then  -- in a third of the time
-    foreach class_id in array hwqueue.few_waiting(p_classes, p_node, p_now, p_shard) loop
-      return next;
-    end loop;
-    return;
-  end if;
-  v_profile_id := (select s.profile_id from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id);
-  v_moved := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
-  return query
-    with fresh as materialized (
-      select r.* from hwqueue.class_range r
-      where r.shard_id = p_shard and r.class_id = any (p_classes) and r.live_until > p_now and v_moved < r.next_xid
-    ), moved as materialized (
-      select array(
-        select s.moved_xid from hwqueue.node_state s
-        where s.shard_id = p_shard and s.moved_xid = any (array(
-          select u from (select distinct f.unseen from fresh f) d, unnest(d.unseen) u))
-        order by s.moved_xid) as xids  -- in order, for the index on it
-    ), known as materialized (
-      select r.class_id, r.best, r.worst, c.queue_id, c.patience
-      from fresh r
-      join hwqueue.placement_class c on c.class_id = r.class_id
-      where c.shard_id = p_shard and c.class_id = any (p_classes) and not r.unseen && (select m.xids from moved m)
-    ), open_queue as materialized (
-      select q.queue_id, q.patience, f.tier, f.rank, f.position,
-             (select true from hwqueue.ready x  -- mostly a queue has one tier and rank
-              where x.shard_id = p_shard and x.queue_id = q.queue_id and (x.tier, x.rank) > (f.tier, f.rank)
-              order by x.tier, x.rank, x.position limit 1) as has_more
-      from hwqueue.queue q
-      cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
-      where q.shard_id = p_shard and q.queue_id = any (array(select distinct k.queue_id from known k))
-    )
-    select k.class_id
-    from known k
-    join open_queue q on q.queue_id = k.queue_id
-    cross join lateral (
-      select e.affinity from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.profile_id = v_profile_id and e.queue_id = k.queue_id and e.class_id = k.class_id
-      union all
-      select e.affinity from hwqueue.node_eligibility e
-      where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = k.queue_id and e.class_id = k.class_id
-      limit 1) e
-    cross join lateral (
-      select x.tier, x.rank, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
-      order by x.tier, x.rank, x.position limit 1) h
-    where h.eligible_at + hwqueue.wait_between(coalesce(k.patience, q.patience), e.affinity, k.best, k.worst) > p_now
-      -- behind it in this tier and rank all are younger. No anti join, which would read all that wait
-      and (q.has_more is null or (
-        select true from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank) > (h.tier, h.rank)
-        order by x.tier, x.rank, x.position limit 1) is null);
-end
-$$;
+    SET enable_nestloop TO 'off';
 
 CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) RETURNS record
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_patience interval := p_class.patience;
-  v_here double precision;
-  v_range hwqueue.class_range;
-begin
-  wait := '0';
-  is_known := true;
-  if p_class.preferred = '[]' and hwqueue.node_taints(p_node) = '[]' then
-    return;  -- all nodes are as good
-  elsif v_patience is null then
-    v_patience := (select q.patience from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id);
-  end if;
-  if p_eligible_at + v_patience <= p_now then
-    wait := v_patience;  -- younger leases of the class are not through
-    return;
-  end if;
-  v_here := hwqueue.fixed_affinity(p_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids,
-                                   hwqueue.node_taints(p_node));
-  if v_here is null or v_here >= hwqueue.best_affinity(p_class) then
-    return;
-  end if;
-  v_range := hwqueue.known_range(p_class.class_id, p_now, p_shard);
-  if v_range.class_id is null then
-    is_known := p_class.preferred = '[]';
-    if not p_looks then
-      return;
-    end if;
-    v_range := hwqueue.look_at_range(p_class, p_now, p_shard);
-  end if;
-  wait := hwqueue.wait_between(v_patience, v_here, v_range.best, v_range.worst);
-end
-$$;
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  -- put to sleep once (give_target): while a class is awake its lease may be on its way into ready
-  select p_class.waits and p_class.target is not null and coalesce(hwqueue.lease_state(p_class.target, p_shard) = 'scheduled', false) or exists (
-    select 1 from jsonb_array_elements(p_class.required) e
-    cross join lateral (
-      select (p_class.terms #>> array[e.value ->> 'term', 'spec', 'all', '0', 'lease'])::uuid as lease_id) t
-    where t.lease_id is not null and not e.value ? 'away' and e.value ->> 'unknown' is distinct from 'pass'
-      and not exists (select 1 from hwqueue.claim x where x.shard_id = p_shard and x.lease_id = t.lease_id)
-      and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = t.lease_id and o.state = 'completed'))
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.wake_classes(p_lease uuid, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
-  where c.shard_id = p_shard and c.class_id = any (array(
-    select k.class_id from hwqueue.class_rule r
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-    where r.shard_id = p_shard and r.lease_id = p_lease and k.waits
-    for no key update of k skip locked));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.wake_due(p_classes bigint[], p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
-  where c.shard_id = p_shard and c.class_id = any (array(
-    select k.class_id from hwqueue.placement_class k
-    where k.shard_id = p_shard and k.class_id = any (p_classes) and k.waits and not hwqueue.waits_for_start(k, p_shard)
-      and hwqueue.in_force(k.terms, p_shard)
-    for no key update of k skip locked));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.wake_missed(p_limit integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  update hwqueue.placement_class c set waits = false, is_woken = true, created_xid = pg_current_xact_id()
-  where c.shard_id = p_shard and c.class_id = any (array(
-    select k.class_id
-    from (
-      (select x.class_id from hwqueue.placement_class x where x.shard_id = p_shard and x.waits order by x.class_id limit p_limit)
-      union
-      (select x.class_id from hwqueue.placement_class x
-       where x.shard_id = p_shard and x.waits and x.class_id > (
-         select m.watched_class from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1)
-       order by x.class_id limit p_limit)) w
-    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = w.class_id
-    where not hwqueue.waits_for_start(k, p_shard)
-    for no key update of k skip locked));
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select left(encode(sha256(convert_to(p_key || ':' || p_shard || ':' || p_queue, 'UTF8')), 'hex'), 32)
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.wake_payloads(p_queues text[], p_shard integer DEFAULT 0) RETURNS TABLE(queue text, payload text, shard_id integer)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-  perform hwqueue.check_shard(p_shard), hwqueue.check_queue_names(p_queues);
-  return query
-    select distinct q.name, hwqueue.wake_payload(s.wake_key, q.name, p_shard), p_shard
-    from unnest(p_queues) q(name)
-    cross join hwqueue.shard s
-    where s.shard_id = p_shard;
-end
-$$;
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if not p_queue.notify then
-    return;
-  end if;
-  perform 1 from hwqueue.queue_signal s
-  where s.shard_id = p_shard and s.queue_id = p_queue.queue_id and s.waiting_since is not null;
-  if not found then
-    return;
-  end if;
-  -- a hint, never data
-  perform pg_notify('hwqueue', hwqueue.wake_payload(s.wake_key, p_queue.name, p_shard))
-  from hwqueue.shard s where s.shard_id = p_shard;
-  perform 1 from hwqueue.queue_signal s
-  where s.shard_id = p_shard and s.queue_id = p_queue.queue_id for update skip locked;
-  if found then
-    update hwqueue.queue_signal s set waiting_since = null
-    where s.shard_id = p_shard and s.queue_id = p_queue.queue_id;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_waits boolean := hwqueue.has_waiting(p_class_id, p_shard);
-  v_is_news boolean := case when p_told_at is null then p_unmatched and v_waits else not (v_waits and coalesce(p_unmatched, true)) end;
-begin
-  if v_is_news then
-    -- as it is now: it may have been told just before
-    perform 1 from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.class_id = p_class_id and f.told_at is not distinct from p_told_at
-    for no key update skip locked;
-    if not found then
-      return;
-    elsif p_told_at is null then
-      perform hwqueue.tell_unmatched(p_class_id, p_now, p_shard);
-    else
-      perform hwqueue.tell_matched(p_class_id, v_waits, p_shard);
-    end if;
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_began_at timestamptz := clock_timestamp();
-  v_fleet record;
-  v_count int := 0;
-  v_last bigint := 0;
-begin
-  for v_fleet in
-    select f.class_id, f.told_at, hwqueue.is_unmatched(m, p_look.live) as unmatched
-    from hwqueue.class_fleet f
-    join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_look.digest
-    where f.shard_id = p_shard and f.looked_at = p_now
-      and hwqueue.is_unmatched(m, p_look.live) = (f.told_at is null)
-    order by f.class_id
-  loop
-    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.told_at, v_fleet.unmatched, p_now, p_shard);
-    exit when clock_timestamp() - v_began_at > interval '25 milliseconds';
-  end loop;
-  for v_fleet in
-    select f.class_id, f.told_at, hwqueue.is_unmatched(m, p_look.live) as unmatched
-    from hwqueue.class_fleet f
-    left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_look.digest
-    where f.shard_id = p_shard and f.class_id > p_after and (f.unmatched or f.told_at is not null)
-    order by f.class_id limit p_limit
-  loop
-    v_count := v_count + 1;
-    v_last := v_fleet.class_id;
-    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.told_at, v_fleet.unmatched, p_now, p_shard);
-    if clock_timestamp() - v_began_at > interval '50 milliseconds' then
-      return v_last;
-    end if;
-  end loop;
-  return case when v_count = p_limit then v_last else 0 end;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
-    LANGUAGE plpgsql
-    AS $$
-declare
-  -- null: the rest of them
-  v_last uuid := (
-    select n.node_id from hwqueue.node n
-    where n.shard_id = p_shard and n.node_id > p_after order by n.node_id offset p_limit - 1 limit 1);
-  v_node record;
-begin
-  for v_node in
-    select n.node_id, n.name, n.deregistered_at is null as is_registered, (s.state).seen_at, t.told_at
-    from hwqueue.node n
-    -- fences (offset 0): node by node and by key, whatever the statistics say
-    cross join lateral (
-      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
-    left join lateral (
-      select x.told_at from hwqueue.silent_node x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) t on true
-    where n.shard_id = p_shard and n.node_id > p_after and n.node_id <= coalesce(v_last, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-      and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <> (t.told_at is not null)
-    order by n.node_id
-  loop
-    if v_node.told_at is null then
-      insert into hwqueue.silent_node (shard_id, node_id, told_at) values (p_shard, v_node.node_id, p_now);
-      perform hwqueue.note_event('node_silent', format('node %s has given no sign of life since %s', v_node.name, v_node.seen_at), p_shard,
-        jsonb_build_object('seen_at', v_node.seen_at), p_node => v_node.node_id);
-    else
-      delete from hwqueue.silent_node t where t.shard_id = p_shard and t.node_id = v_node.node_id;
-      if v_node.is_registered then
-        perform hwqueue.note_event('node_back', format('node %s is back', v_node.name), p_shard,
-          jsonb_build_object('silent_since', v_node.told_at), p_node => v_node.node_id);
-      end if;
-    end if;
-  end loop;
-  return coalesce(v_last, '00000000-0000-0000-0000-000000000000');
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce(jsonb_agg(jsonb_strip_nulls(h.help) || jsonb_build_object('leases', p_pending) order by h.place, h.ordinality), '[]')
-  from (
-    select 1 as place, 1 as ordinality,
-           jsonb_build_object('action', 'resume', 'words', format('resume the queue: hwqueue queue resume %s', p_queue.name)) as help
-    where p_queue.paused_at is not null
-    union all
-    select 2, 1, jsonb_build_object('action', 'register', 'words', 'register a node: hwqueue worker run registers the machine it runs on')
-    where p_fleet ->> 'registered' = '0'
-    union all
-    select 3, s.ordinality, jsonb_build_object('nodes', s.value -> 'nodes', 'samples', s.value -> 'samples',
-                                               'predicate', hwqueue.without_terms(s.value -> 'predicate')) || hwqueue.help_words(s.value, p_class)
-    from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-    where s.value ->> 'stage' not in ('free', 'away', 'spread')
-    union all
-    select 4, 1, jsonb_build_object('action', 'add_node', 'words', left('add a node with ' || hwqueue.class_words(p_class), 400))
-    where p_fleet ->> 'matching' = '0' and (p_fleet ->> 'serving' <> '0' or p_fleet ->> 'live' = '0')
-    union all
-    select 5, t.ordinality, t.help
-    from (
-      select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples', jsonb_agg(h.node order by h.ordinality), 'nodes', count(*),
-               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end, h.place,
-                 h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')),
-                 coalesce(h.holder ->> 'holds', 'a slot'))) as help,
-             min(h.ordinality) as ordinality
-      from (
-        select n.value ->> 'node' as node, coalesce(r.value ->> 'place', 'node ' || (n.value ->> 'node')) as place, r.value #> '{holders,0}' as holder,
-               r.value ->> 'stage' = 'free' as is_room, n.ordinality
-        from jsonb_array_elements(p_near) with ordinality n
-        cross join jsonb_array_elements(n.value -> 'reasons') r
-        where r.value ? 'holders' and jsonb_array_length(n.value -> 'reasons') = 1
-      ) h
-      group by h.place, h.holder, h.is_room
-      order by min(h.ordinality) limit 5) t
-  ) h
-$$;
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, pending bigint, oldest_at timestamp with time zone, fits_at_once bigint, is_served_already boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET jit TO 'off'
-    AS $$
-declare
-  v_anchors text[];
-  v_kinds uuid[];
-  v_now timestamptz;
-begin
-  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
-  select array_agg(distinct a) into v_anchors
-  from hwqueue.imagined_nodes(p_nodes, p_shard) i
-  cross join lateral unnest(hwqueue.profile_anchors((i.node).labels, (i.node).rack)
-                            || hwqueue.node_anchors((i.node).node_id, (i.node).resources || (i.node).gpu_ids)) a;
-  v_now := hwqueue.clock();
-  v_kinds := array(
-    select (array_agg(n.node_id))[1]
-    from hwqueue.node n
-    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, v_now)
-    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.gpu_parents, n.core_numa);
-  return query
-    with imagined as materialized (
-      select * from hwqueue.imagined_nodes(p_nodes, p_shard)
-    ), wanted as materialized (
-      select c from hwqueue.placement_class c
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
-      where c.shard_id = p_shard and c.anchors && v_anchors
-        and exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = c.class_id)
-    ), fit as materialized (
-      select (w.c).class_id, sum(i.how_many * f.fits)::bigint as fits, bool_or(f.fits is null) as is_open
-      from wanted w
-      cross join imagined i
-      cross join lateral (
-        select case when hwqueue.suits(w.c, i.profile, (i.node).node_id, (i.node).resources || (i.node).gpu_ids, '{}', (i.node).gpu_ids, (i.node).gpu_parents)
-                    then hwqueue.fits_at_once(w.c, i.node) else 0 end as fits offset 0) f
-      where f.fits is distinct from 0
-      group by 1
-    ), counted as materialized (
-      select f.class_id, case when not f.is_open then f.fits end as fits, p.pending, p.oldest_at
-      from fit f
-      cross join lateral (
-        select count(*) as pending, min(r.eligible_at) as oldest_at
-        from (select e.eligible_at from hwqueue.ready e where e.shard_id = p_shard and e.class_id = f.class_id limit 10001) r) p
-      order by p.pending desc, f.class_id limit 1000
-    )
-    select k.class_id, p_shard, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits, hwqueue.is_served(c, v_kinds, v_now, p_shard)
-    from counted k
-    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    order by k.pending desc, k.class_id;
-end
-$$;
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard integer, OUT verdict text, OUT state text) RETURNS record
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_last bigint;  -- token of the last claim that has ended
-begin
-  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along; of one that went when it completed the
-  -- outcome knows, for a while
-  select coalesce(o.claim_token, l.claim_token), coalesce(o.state, hwqueue.lease_state(p_lease, p_shard)) into v_last, state
-  from (values (p_lease)) i(lease_id)
-  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
-  left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = i.lease_id;
-  verdict := case
-    when v_last is null then 'unknown'
-    when p_token = p_current then 'foreign'
-    when p_token is null or p_token > coalesce(p_current, v_last) or p_token < 1 then 'bad_token'
-    when state = 'cancelled' then 'cancelled'
-    when state in ('completed', 'failed') and p_token = v_last then 'finished'
-    else 'lost' end;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.wire_blob(p_value jsonb, p_field text) RETURNS bytea
-    LANGUAGE plpgsql IMMUTABLE
-    AS $_$
-declare
-  v_text text := case when jsonb_typeof(p_value) = 'string' then p_value #>> '{}' end;
-begin
-  if p_value is null or jsonb_typeof(p_value) = 'null' then
-    return null;
-  elsif v_text ~ E'^\\\\x([0-9A-Fa-f]{2})*$' then
-    return decode(substring(v_text from 3), 'hex');
-  elsif translate(v_text, E'\r\n', '') ~ '^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$' then
-    return decode(v_text, 'base64');
-  end if;
-  perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text', E'give hex with a leading \\x, or base64 with its padding',
-                               'QHA01');
-  return null;
-end
-$_$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.wire_contradiction(p_entries jsonb) RETURNS integer
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  with required as (
-    select e.ordinality, e.value ->> 'direction' as direction, e.value ->> 'target_type' as target_type, e.value ->> 'target' as target
-    from jsonb_array_elements(p_entries) with ordinality e where e.value ->> 'strength' = 'required'
-  )
-  select min(b.ordinality)::int from required a join required b on a.ordinality < b.ordinality and a.target_type = b.target_type
-  where case when a.target = b.target then a.direction <> b.direction
-    else a.target_type in ('node_id', 'rack_id') and a.direction = 'toward' and b.direction = 'toward' end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.wire_expr(p_entry jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case p_entry ->> 'target_type'
-      when 'node_id' then jsonb_build_object('node', jsonb_build_array((p_entry ->> 'target')::uuid))
-      when 'resource_id' then jsonb_build_object('resource', jsonb_build_array((p_entry ->> 'target')::uuid))
-      when 'rack_id' then jsonb_build_object('rack', jsonb_build_array(p_entry -> 'target'))
-      when 'lease_id' then jsonb_build_object('lease', (p_entry ->> 'target')::uuid, 'domain', 'node')
-      when 'service_id' then jsonb_build_object('service', (p_entry ->> 'target')::uuid)
-      when 'trust_domain' then jsonb_build_object('trust', p_entry -> 'target') end
-    || case p_entry ->> 'direction' when 'away' then '{"away": true}'::jsonb else '{}' end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) RETURNS integer
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1)
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.wire_placement(p_intent jsonb) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-  v_gpu text := p_intent ->> 'gpu_exclusivity';
-  v_isolation jsonb := jsonb_strip_nulls(jsonb_build_object('cpu', p_intent ->> 'cpu_isolation', 'gpu', v_gpu));
-  v_required jsonb;
-  v_preferred jsonb;
-begin
-  select jsonb_agg(x.expr) filter (where x.strength = 'required'),
-         jsonb_agg(jsonb_build_object('weight', 100, 'when', jsonb_build_array(x.expr))) filter (where x.strength = 'preferred')
-  into v_required, v_preferred
-  from (select hwqueue.wire_expr(e.value) as expr, e.value ->> 'strength' as strength
-        from jsonb_array_elements(p_intent -> 'affinity') e) x;
-  return jsonb_strip_nulls(jsonb_build_object(
-    'require', hwqueue.normal_set(v_required),
-    'prefer', hwqueue.normal_set(v_preferred),
-    'resources', case when v_gpu is not null then '{"gpu": 1}'::jsonb end,
-    'isolation', nullif(v_isolation, '{}')));
-end
-$$;
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.with_strength(p_placement jsonb, p_strength integer) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_strength <> 100 then p_placement || jsonb_build_object('strength', p_strength) else p_placement end
-$$;
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_node hwqueue.node := p_node;
-begin
-  v_node.operator_taints := hwqueue.date_taints(hwqueue.normal_set(
-    coalesce((select jsonb_agg(t - 'since') from jsonb_array_elements(p_node.operator_taints) t
-              where t ->> 'key' <> p_key or t ->> 'effect' <> p_effect), '[]')
-    || coalesce(p_taint, '[]')), p_node.operator_taints, p_now);
-  v_node.profile_id := hwqueue.find_profile(v_node, p_now, p_shard);
-  return v_node;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
-    AS $$
-  select case when p_expr ? 'any' then jsonb_build_object('any', (
-      select jsonb_agg((select jsonb_agg(hwqueue.without_terms(e.value) order by e.ordinality) from jsonb_array_elements(b.value) with ordinality e)
-                       order by b.ordinality)
-      from jsonb_array_elements(p_expr -> 'any') with ordinality b))
-    else p_expr - array['term', 'tally'] end
-$$;
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_domain text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_row record;
-begin
-  select k.ctid as place, k.leases, k.holders, k.dropped_xid into v_row
-  from hwqueue.term_count k
-  where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain
-  limit 1 for no key update skip locked;
-  delete from hwqueue.term_count k where k.ctid = v_row.place;
-  insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
-  select p_shard, p_term_id, p_domain, p_leases + coalesce(v_row.leases, 0), p_holders + coalesce(v_row.holders, 0), 0,
-         case when t.use <> 'skew' then null when p_is_less then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
-  from hwqueue.term t where t.shard_id = p_shard and t.term_id = p_term_id;  -- pruned meanwhile: nobody asks any more
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_first_mark(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) RETURNS void
-    LANGUAGE sql
-    AS $$
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)
-  select p_shard, p_queue_id, p_class_id, p_version, m.zero::smallint[], m.zero::bigint[], m.zero::bigint[], case when p_class_id = 0 then array[p_version] else '{}' end
-  from (select case when p_class_id = 0 then '{0}' else '{}' end::int[] as zero) m
-$$;
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  if p_load.version > 0 and p_load.updates < 32 then
-    update hwqueue.node_load u
-    set updates = p_load.updates + 1, claim_count = p_load.claim_count, cpu_used = p_load.cpu_used, memory_used = p_load.memory_used,
-        gpu_used = p_load.gpu_used, custom_used = p_load.custom_used, core_used = p_load.core_used
-    where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
-  else
-    delete from hwqueue.node_load u
-    where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
-    insert into hwqueue.node_load (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used,
-                                   core_used)
-    values (p_load.shard_id, p_load.node_id, p_load.version + 1, p_load.claim_count, p_load.cpu_used, p_load.memory_used, p_load.gpu_used,
-            p_load.custom_used, p_load.core_used);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_stands boolean) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_version bigint := p_marks.version + 1;
-begin
-  if p_new <= p_old and (not p_stands or p_marks.stands_until > v_version + 128) then
-    return;
-  end if;
-  delete from hwqueue.low_water w
-  where w.shard_id = p_marks.shard_id and w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id and w.version = p_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, stands_until, tiers, ranks, positions, moved)
-  select p_marks.shard_id, p_marks.queue_id, p_marks.class_id, v_version,
-         case when p_stands then v_version + 256 else p_marks.stands_until end,
-         array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
-         array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
-  from (
-    select m.* from (
-      select o.tier, o.rank, o.position, o.moved
-      from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions, p_marks.moved) o(tier, rank, position, moved)
-      where (o.tier, o.rank) <> (p_tier, p_rank) and o.position > 0 and (p_marks.class_id <> 0 or o.moved > v_version - 257)
-      union all
-      select p_tier, p_rank, greatest(p_old, p_new), v_version
-    ) m order by m.moved desc limit 16
-  ) k;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_profile_id bigint;
-begin
-  loop
-    select p.profile_id into v_profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.digest = p_digest for key share;
-    exit when found;
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity,
-      default_cpu_isolation, gpu_share_mode, judged_as, left_out, created_at)
-    values (p_shard, p_digest, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
-      hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation, p_node.gpu_exclusivity,
-      p_node.default_cpu_isolation, p_node.gpu_share_mode,
-      case when p_left_out = '{}' then hwqueue.find_judged_profile(p_node, p_now, p_shard) end, p_left_out, p_now)
-    on conflict do nothing;
-  end loop;
-  return v_profile_id;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = any (p_class_ids);
-  insert into hwqueue.class_rule (shard_id, class_id, term_id, use, most, is_self, lease_id)
-  select p_shard, c.class_id, t.term_id, case when d.decides then t.use else 'known' end, d.most, (s.value -> 'self')::boolean,
-         case when d.decides then (t.spec #>> '{all,0,lease}')::uuid end
-  from hwqueue.placement_class c
-  cross join lateral jsonb_array_elements(c.terms) with ordinality s
-  cross join lateral (  -- fenced: by digest, not all terms for each class
-    select * from hwqueue.term x where x.shard_id = p_shard and x.digest = (s.value ->> 'digest')::bigint offset 0) t
-  left join lateral (
-    select true as decides, r.most
-    from (
-      select e.value ->> 'term' as index, null::bigint as most from jsonb_array_elements(c.required) e where e.value ? 'term'
-      union all
-      select e.value ->> 'term', coalesce(e.value ->> 'max_per_domain', e.value ->> 'max_skew')::bigint from jsonb_array_elements(c.spread) e
-      where not e.value ?| array['targets', 'when', 'tally']
-    ) r
-    where r.index::bigint = s.ordinality - 1) d on true
-  where c.shard_id = p_shard and c.class_id = any (p_class_ids);
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_spawns hwqueue.spawn_request[] := p_spawns;
-  v_fresh hwqueue.spawn_request[] := p_spawns;
-  v_spawn hwqueue.spawn_request;
-  v_keyed boolean;
-  v_own boolean;
-  v_wake boolean;
-begin
-  if cardinality(p_spawns) = 1 then  -- most calls: a statement would cost more than all of this
-    v_spawn := p_spawns[1];
-    v_keyed := v_spawn.idempotency_key is not null;
-    v_own := v_spawn.own_id;
-    v_wake := v_spawn.notify and v_spawn.available_at <= p_now;
-  else
-    select bool_or(s.idempotency_key is not null), bool_or(s.own_id), bool_or(s.notify and s.available_at <= p_now)
-    into v_keyed, v_own, v_wake from unnest(p_spawns) s;
-  end if;
-  if v_keyed then
-    v_spawns := hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard);
-    v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
-    v_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
-  end if;
-  if v_own then
-    perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, p_shard);
-  else
-    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
-  end if;
-  if v_wake then
-    perform hwqueue.wake_workers(p_queue, p_shard);
-  end if;
-  return v_spawns;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_classes bigint[] := array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit p_limit
-    for no key update skip locked);
-begin
-  if v_classes <> '{}' then
-    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, created_at)
-    select distinct on (s.value ->> 'digest') p_shard, (s.value ->> 'digest')::bigint, s.value -> 'spec', s.value #>> '{spec,use}',
-           hwqueue.term_domain(s.value -> 'spec', p_shard), hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, p_now
-    from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
-    where c.shard_id = p_shard and c.class_id = any (v_classes)
-    on conflict do nothing;
-    perform hwqueue.write_rules(v_classes, p_shard);
-    update hwqueue.placement_class c
-    set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c, p_shard),
-        -- for who judged it while a term of it was being published
-        created_xid = case when hwqueue.in_force(c.terms, p_shard) then pg_current_xact_id() else c.created_xid end
-    where c.shard_id = p_shard and c.class_id = any (v_classes);
-  end if;
-end
-$$;
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.alembic_version (
     version_num character varying(32) NOT NULL
