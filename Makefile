@@ -71,7 +71,7 @@ lock: setup ## Write docker/*.lock: what the image installs, by version and hash
 snapshot: setup ## Write sql/schema.snapshot.sql and sql/schema.manifest.json from a fresh install
 	$(BIN)/python -m tests.migrations.snapshot
 
-pictures: setup ## Take the pictures in docs/images (needs Chromium)
+pictures: setup ## Take the pictures in docs/images again (needs Chromium)
 	$(BIN)/python -m tests.dashboard.screenshots
 
 bench: setup ## Measure; see benchmarks/README.md

@@ -1,6 +1,9 @@
-"""Pictures of every page for the docs: light and dark, wide and narrow.
+"""Pictures of the dashboard: those that the docs show, or of every page.
 
     python -m tests.dashboard.screenshots [FOLDER]
+
+Without a folder the pictures in docs/images are taken again; into a folder of your own go all,
+light and dark, wide and narrow.
 
 Needs Chromium (see `chromium` below) and a server to make a database on: HWQUEUE_TEST_DSN, else the
 embedded one.
@@ -95,9 +98,10 @@ def picture(page: Page, url: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Make all of them."""
+    """Take them."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
+    wanted = {path.name for path in FOLDER.glob("*.png")} if folder == FOLDER else None
     with ExitStack() as stack:
         server = os.environ.get("HWQUEUE_TEST_DSN")
         if not server:
@@ -123,7 +127,9 @@ def main() -> None:
                 )
                 page = context.new_page()
                 for name, path in found.items():
-                    picture(page, url + path, folder / f"{name}-{scheme}-{size}.png")
+                    file = f"{name}-{scheme}-{size}.png"
+                    if wanted is None or file in wanted:
+                        picture(page, url + path, folder / file)
                 context.close()
 
 

@@ -163,7 +163,7 @@ def test_a_check_runs_nothing_of_somebody_elses(empty_dsn: str) -> None:
         assert not check(empty_dsn, from_owner=name).ok
 
 
-@pytest.mark.parametrize("module", ["check", "upgrade"])
+@pytest.mark.parametrize("module", ["drift", "install"])
 def test_a_schema_made_after_it_was_looked_for_is_refused(
     empty_dsn: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_schema_made_after_it_was_looked_for_is_refused(
 
         patched = import_module(f"hwqueue.schema.{module}")
         monkeypatch.setattr(patched, "read_standing", look_too_soon)
-        if module == "check":
+        if module == "drift":
             assert check(empty_dsn).installed is None
         else:
             with pytest.raises(psycopg.errors.DuplicateSchema, match=f"belongs to {name}"):
