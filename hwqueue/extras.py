@@ -22,10 +22,10 @@ def needs(extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "hwqueue":
-            raise  # nothing that an extra would bring; or said already
+            raise  # nothing that an extra would bring
         raise ModuleNotFoundError(
             f"{error.name} is not installed: pip install 'hwqueue[{extra}]'",
-            name="hwqueue",
+            name=error.name,
         ) from error
 
 

@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from hwqueue.server import ServerSettings, create_app
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "openapi.json"
 

@@ -222,7 +222,8 @@ def _secret_of(path: Path | None) -> str | None:
 def _run(ctx: typer.Context, **options: Any) -> None:
     """Serve with these settings. Raises: ConfigError."""
     try:
-        from hwqueue.server import ServerSettings, run  # noqa: PLC0415
+        from hwqueue.serve import run  # noqa: PLC0415
+        from hwqueue.server import ServerSettings  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the server needs {error.name}, which is not installed",

@@ -1,4 +1,4 @@
-"""The application: routers, what they share, and what goes around them."""
+"""The API: routers, what they share, and what goes around them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from hwqueue.server.unchanged import Unchanged
 PREFIX = "/api/v1"
 
 
-def create_app(settings: ServerSettings) -> FastAPI:
-    """The application; it connects to the database when it starts (`lifespan`).
+def create_api(settings: ServerSettings) -> FastAPI:
+    """The API; it connects to the database when it starts (`lifespan`).
 
     What requests share is `app.state.services`; another package may include routers of its own,
     whose routes use `hwqueue.server.callers.Needs` as those here do.
@@ -80,10 +80,6 @@ def create_app(settings: ServerSettings) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX)
     openapi.install(app)
-    # Not at the top: the dashboard is made of parts of this package.
-    from hwqueue.dashboard import serve_beside  # noqa: PLC0415
-
-    serve_beside(app, settings)
     return app
 
 

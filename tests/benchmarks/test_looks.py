@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.core.looks import PATHS
 from hwqueue.dashboard.pages import ROUTES
+from hwqueue.serve import create_app
 from hwqueue.server import ServerSettings
-from hwqueue.server.app import create_app
 
 pytestmark = pytest.mark.embedded
 

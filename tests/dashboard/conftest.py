@@ -12,7 +12,8 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser
 
 from hwqueue.client import Client
-from hwqueue.server import ServerSettings, create_app
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 from tests.dashboard.screenshots import browsing, chromium
 from tests.dashboard.seed import seed
 from tests.dashboard.serving import serving as listening

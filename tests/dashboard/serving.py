@@ -10,7 +10,8 @@ from typing import Any
 
 import uvicorn
 
-from hwqueue.server import ServerSettings, create_app
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 
 
 @contextmanager

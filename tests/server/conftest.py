@@ -18,7 +18,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from hwqueue.client import Client
-from hwqueue.server import ServerSettings, create_app
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 from hwqueue.types import NodeSpec
 from tests.fix_db import fresh_database
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from hwqueue.client import Client
-from hwqueue.server.app import create_app
+from hwqueue.serve import create_app
 from hwqueue.server.callers import Needs, Route
 from hwqueue.server.routers import ROUTERS, metrics
 from hwqueue.server.settings import ServerSettings

@@ -13,7 +13,8 @@ import tenacity
 from starlette.requests import HTTPConnection
 
 from hwqueue.client import Client
-from hwqueue.server import ServerSettings, create_app
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 from hwqueue.server.auth import address_of
 from tests.server.conftest import V1, Http, Token, live, ok, problem
 from tests.sql.api import outlive

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from jsonschema_rs import validator_for
 
-from hwqueue.server import ServerSettings, create_app
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 from tests.server.conftest import V1, Http, ok
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from hwqueue.serve import run
 from hwqueue.server import ServerSettings
-from hwqueue.server.serve import run
 from tests.server.conftest import live
 
 # Only so that a test that fails ends.
@@ -32,7 +32,7 @@ def listening(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Listening:
     def listen(**changes: Any) -> Iterator[socket.socket]:
         told: dict[str, Any] = {}
         with monkeypatch.context() as patch:
-            patch.setattr("hwqueue.server.serve._set_up_logs", lambda **_: None)
+            patch.setattr("hwqueue.serve._set_up_logs", lambda **_: None)
             patch.setattr("uvicorn.run", lambda app, **options: told.update(app=app, **options))
             run(ServerSettings(dsn=dsn, pool_size=2, **changes))
         app = told.pop("app")

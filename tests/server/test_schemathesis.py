@@ -14,7 +14,8 @@ from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from hwqueue.client import Client
-from hwqueue.server import ServerSettings, create_app
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 from tests.server.conftest import live
 
 # What the functions refuse is tested on every server: tests/sql/test_bad_input.py.

@@ -7,7 +7,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hwqueue.errors import ConfigError
-from hwqueue.server.serve import _from_json, _to_json, run
+from hwqueue.serve import _from_json, _to_json, run
 from hwqueue.server.settings import ServerSettings
 
 
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], named: str) -> None:
 def test_addresses_and_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the one of uvicorn's parsers that has limits, whichever are installed."""
     told: dict[str, Any] = {}
-    monkeypatch.setattr("hwqueue.server.serve._set_up_logs", lambda **_: None)
+    monkeypatch.setattr("hwqueue.serve._set_up_logs", lambda **_: None)
     monkeypatch.setattr("uvicorn.run", lambda _, **options: told.update(options))
     run(ServerSettings(dsn=""))
     assert issubclass(told["http"], H11Protocol)

@@ -9,7 +9,8 @@ from hwqueue.client import AsyncClient, Client
 from hwqueue.connections import careful_conninfo, check_conninfo
 from hwqueue.errors import ConfigError
 from hwqueue.metrics import HwqueueCollector
-from hwqueue.server import ServerSettings, create_app
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
 from hwqueue.worker.runtime import _careful
 from hwqueue.worker.settings import WorkerSettings
 

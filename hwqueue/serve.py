@@ -1,4 +1,7 @@
-"""Serve the application with uvicorn, in one process or several."""
+"""The HTTP API and the dashboard as one application, served in one process or several.
+
+Needs `pip install 'hwqueue[serve]'`.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,28 @@ import tempfile
 from datetime import timedelta
 from typing import Any
 
-import uvicorn
-from fastapi import FastAPI
+from hwqueue.extras import needs
 
-from hwqueue.server.app import create_app
-from hwqueue.server.protocol import StrictProtocol
-from hwqueue.server.settings import ServerSettings
+with needs("serve"):
+    import uvicorn
+    from fastapi import FastAPI
+
+    from hwqueue.dashboard import serve_beside
+    from hwqueue.server import ServerSettings, create_api
+    from hwqueue.server.protocol import StrictProtocol
 
 # How the settings get to server processes, which import the application anew.
 _VARIABLE = "HWQUEUE_SERVER_SETTINGS"
+
+
+def create_app(settings: ServerSettings) -> FastAPI:
+    """The API, and the dashboard for every address that the API has no route for.
+
+    It connects to the database when it starts (`lifespan`).
+    """
+    app = create_api(settings)
+    serve_beside(app, settings)
+    return app
 
 
 def run(settings: ServerSettings) -> None:
@@ -45,7 +61,7 @@ def run(settings: ServerSettings) -> None:
         shared = dataclasses.replace(settings, session_dir=settings.session_dir or sessions)
         os.environ[_VARIABLE] = _to_json(shared)
         uvicorn.run(
-            "hwqueue.server.serve:app_of_process", factory=True, workers=settings.workers, **options
+            "hwqueue.serve:app_of_process", factory=True, workers=settings.workers, **options
         )
 
 
