@@ -18,9 +18,3 @@ def test_the_picture_has_every_way_between_states() -> None:
     rows = re.findall(r"^  \('(\w+)', '(\w+)', '\w+'\)[,;]", table, re.M)
     assert rows
     assert drawn == {("[*]" if origin == "none" else origin, target) for origin, target in rows}
-
-
-def test_its_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []

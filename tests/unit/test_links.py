@@ -1,0 +1,50 @@
+"""Every link of every page leads to a file, and to a heading of it."""
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="no checkout")
+
+
+def pages() -> list[str]:
+    """The pages of this checkout, those that are not committed yet among them."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in found.stdout.splitlines() if (ROOT / name).exists()]
+
+
+def prose(page: Path) -> str:
+    """Without examples of code."""
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """What its headings are called in links; the second of two alike has a number."""
+    found: dict[str, int] = {}
+    names = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(page), re.M):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
+        count = found[name] = found.get(name, -1) + 1
+        names.add(f"{name}-{count}" if count else name)
+    return names
+
+
+@pytest.mark.parametrize("name", pages())
+def test_links_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        path, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link):
+            continue
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
