@@ -2768,7 +2768,8 @@ CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hw
     AS $$
   select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, p_node, p_load)), '[]')
   from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
-               hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as kept_out offset 0) k
+               case when p_recount is null then hwqueue.kept_out_of(p_class, null, p_node, p_shard)
+                    else hwqueue.known_to_keep_out(p_recount, p_node) end as kept_out offset 0) k
   cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread', k.kept_out, p_now, p_shard) f
 $$;
 
@@ -5090,8 +5091,8 @@ begin
              hwqueue.cpu_needed(p_class.cpu_milli,
                  hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation)) as cpu_milli,
              -- without GPUs on either side the fit is 0
-             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}' then hwqueue.node_headroom(n, coalesce(
-               u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) end as room
+             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}'
+                  then hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) end as room
       from hwqueue.node n
       left join hwqueue.newest_loads(p_shard) u on p_class.gpu_count > 0 and u.node_id = n.node_id
       where n.shard_id = p_shard and n.deregistered_at is null
@@ -6530,15 +6531,10 @@ CREATE FUNCTION hwqueue.kept_options() RETURNS text[]
   select hwqueue.own_options() || array['wire']
 $$;
 
-CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-  if p_recount is not null then
-    return (
-      select min(k.value ->> 0) from jsonb_array_elements(p_recount -> 'kept_out') k
-      where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1);
-  end if;
   return (
     select t.domain
     from hwqueue.class_term m
@@ -6553,7 +6549,8 @@ $$;
 CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
-  select coalesce(jsonb_agg(distinct jsonb_build_array(h.domain, h.place)), '[]')
+  select jsonb_build_object('kept_out', coalesce(jsonb_agg(distinct h.domain), '[]'),
+                            'kept_at', coalesce(jsonb_object_agg(h.domain || '@' || h.place, true), '{}'))
   from (
     select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
     from (
@@ -6641,19 +6638,14 @@ $$;
 CREATE FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
-declare
-  v_known jsonb;
 begin
-  if hwqueue.terms_in_force(p_class, p_shard) then
-    v_known := jsonb_build_object('kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard), 'spread', (
-      select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
-                                     then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
-      from jsonb_array_elements(p_class.spread) with ordinality s));
-  else
-    v_known := hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
+  if not hwqueue.terms_in_force(p_class, p_shard) then
+    return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
   end if;
-  return v_known || jsonb_build_object('kept_at', (
-    select coalesce(jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true), '{}') from jsonb_array_elements(v_known -> 'kept_out') k));
+  return hwqueue.kept_out_places(p_class, p_lease, p_shard) || jsonb_build_object('spread', (
+    select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
+                                   then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
+    from jsonb_array_elements(p_class.spread) with ordinality s));
 end
 $$;
 
@@ -6682,6 +6674,13 @@ begin
   where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
   return case when v_range.live_until > p_now and not hwqueue.has_moved(v_range.unseen, v_range.next_xid, p_shard) then v_range end;
 end
+$$;
+
+CREATE FUNCTION hwqueue.known_to_keep_out(p_known jsonb, p_node hwqueue.node) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  select min(d) from jsonb_array_elements_text(p_known -> 'kept_out') d
+  where p_known -> 'kept_at' ? (d || '@' || hwqueue.domain_value(d, p_node.node_id, p_node.rack, p_node.labels))
 $$;
 
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
@@ -8414,9 +8413,7 @@ CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_
   cross join lateral (
     select hwqueue.read_load(n.node_id, p_shard) as load,
            hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now, p_shard) as facts,
-           (select d.domain from (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
-            where p_known -> 'kept_at' ? (d.domain || '@' || hwqueue.domain_value(d.domain, n.node_id, n.rack, n.labels))
-            order by d.domain limit 1) as kept_out offset 0) k
+           hwqueue.known_to_keep_out(p_known, n) as kept_out offset 0) k
   cross join lateral (
     select coalesce(jsonb_agg(
              hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, n, k.load)
@@ -12443,7 +12440,8 @@ begin
     v_counts := v_counts || coalesce(
       case when v_spread ? 'max_skew' then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now, p_shard) end, 'null');
   end loop;
-  return jsonb_build_object('terms', v_terms, 'spread', v_counts, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
+  return hwqueue.kept_out_places(p_class, p_lease, p_shard)
+    || jsonb_build_object('terms', v_terms, 'spread', v_counts);
 end
 $$;
 
@@ -15306,7 +15304,7 @@ begin
       end if;
     end loop;
   end if;
-  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node, null, p_shard) is not null then
+  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node, p_shard) is not null then
     return 'anti_affinity_conflict';
   end if;
   return null;
@@ -15435,8 +15433,7 @@ begin
                         end as own,
                    hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
                    hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
-                   hwqueue.node_headroom(n, coalesce(
-                     u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) as room
+                   hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) as room
             from hwqueue.node n
             left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
             where n.shard_id = p_shard and n.deregistered_at is null
@@ -15636,11 +15633,8 @@ CREATE FUNCTION hwqueue.unlike_others(p_class hwqueue.placement_class, p_known j
 declare
   v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
   -- looked up for every node: an object is searched, a join could become a loop over all places
-  v_kept_at jsonb := (
-    select jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true)
-    from jsonb_array_elements(p_known -> 'kept_out') k);
-  v_domains text[] := array(
-    select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
+  v_kept_at jsonb := p_known -> 'kept_at';
+  v_domains text[] := array(select jsonb_array_elements_text(p_known -> 'kept_out'));
 begin
   if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
     return;
@@ -18762,7 +18756,7 @@ REVOKE ALL ON FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now tim
 
 REVOKE ALL ON FUNCTION hwqueue.kept_options() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -18777,6 +18771,8 @@ REVOKE ALL ON FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now ti
 REVOKE ALL ON FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.known_to_keep_out(p_known jsonb, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 

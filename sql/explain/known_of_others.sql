@@ -16,25 +16,20 @@ as $$
       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
 $$;
 
--- {"spread", "kept_out"} of recount_terms, counted as claims do; and "terms", too, when some are not in force: then all are counted anew. "kept_at" is
--- kept_out as an object, to be searched: {"DOMAIN@PLACE": true}.
+-- What recount_terms gives, but "spread" is counted as claims do, and there are no "terms": unless some are
+-- not in force, then all are counted anew.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
-declare
-  v_known jsonb;
 begin
-  if hwqueue.terms_in_force(p_class, p_shard) then
-    v_known := jsonb_build_object('kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard), 'spread', (
-      select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
-                                     then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
-      from jsonb_array_elements(p_class.spread) with ordinality s));
-  else
-    v_known := hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
+  if not hwqueue.terms_in_force(p_class, p_shard) then
+    return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
   end if;
-  return v_known || jsonb_build_object('kept_at', (
-    select coalesce(jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true), '{}') from jsonb_array_elements(v_known -> 'kept_out') k));
+  return hwqueue.kept_out_places(p_class, p_lease, p_shard) || jsonb_build_object('spread', (
+    select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
+                                   then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
+    from jsonb_array_elements(p_class.spread) with ordinality s));
 end
 $$;
 

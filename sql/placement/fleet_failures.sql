@@ -127,11 +127,8 @@ as $$
 declare
   v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
   -- looked up for every node: an object is searched, a join could become a loop over all places
-  v_kept_at jsonb := (
-    select jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true)
-    from jsonb_array_elements(p_known -> 'kept_out') k);
-  v_domains text[] := array(
-    select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
+  v_kept_at jsonb := p_known -> 'kept_at';
+  v_domains text[] := array(select jsonb_array_elements_text(p_known -> 'kept_out'));
 begin
   if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
     return;
@@ -218,8 +215,7 @@ begin
                         end as own,
                    hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
                    hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
-                   hwqueue.node_headroom(n, coalesce(
-                     u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) as room
+                   hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) as room
             from hwqueue.node n
             left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
             where n.shard_id = p_shard and n.deregistered_at is null

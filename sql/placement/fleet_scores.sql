@@ -58,8 +58,8 @@ begin
              hwqueue.cpu_needed(p_class.cpu_milli,
                  hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation)) as cpu_milli,
              -- without GPUs on either side the fit is 0
-             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}' then hwqueue.node_headroom(n, coalesce(
-               u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) end as room
+             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}'
+                  then hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) end as room
       from hwqueue.node n
       left join hwqueue.newest_loads(p_shard) u on p_class.gpu_count > 0 and u.node_id = n.node_id
       where n.shard_id = p_shard and n.deregistered_at is null
