@@ -3304,20 +3304,14 @@ begin
   perform hwqueue.check_name(p_queue, 'queue');
   perform hwqueue.check_shard(p_shard);
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
-  insert into hwqueue.queue (
-    shard_id, name, claim_timeout, heartbeat_interval, poll_interval, patience, max_attempts, retry, ageing_step, notify, reap_grace,
-    max_params_bytes, max_result_bytes, window_size, probe_size, weight_affinity, weight_fit, weight_spread,
-    retain_completed, retain_failed, failure_domain, created_at)
-  values (
-    p_shard, p_queue, v_row.claim_timeout, v_row.heartbeat_interval, v_row.poll_interval, v_row.patience, v_row.max_attempts, v_row.retry,
-    v_row.ageing_step, v_row.notify, v_row.reap_grace, v_row.max_params_bytes, v_row.max_result_bytes, v_row.window_size,
-    v_row.probe_size, v_row.weight_affinity, v_row.weight_fit, v_row.weight_spread, v_row.retain_completed,
-    v_row.retain_failed, v_row.failure_domain, hwqueue.clock())
-  on conflict do nothing
-  returning * into v_existing;
+  v_row.shard_id := p_shard;
+  v_row.queue_id := nextval('hwqueue.queue_queue_id_seq');
+  v_row.name := p_queue;
+  v_row.created_at := hwqueue.clock();
+  insert into hwqueue.queue overriding system value select v_row.* on conflict do nothing;
   if found then
-    insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
-    perform hwqueue.write_first_mark(v_existing.queue_id, 0, 0, p_shard);
+    insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_row.queue_id);
+    perform hwqueue.write_first_mark(v_row.queue_id, 0, 0, p_shard);
     perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard, nullif(p_policy, '{}'), p_queue => p_queue);
     return;
   end if;
@@ -4075,7 +4069,7 @@ CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0)
 declare
   v_class hwqueue.placement_class;
   v_head hwqueue.ready;
-  v_found record;
+  v_now timestamptz;
 begin
   perform hwqueue.require_all_tenants();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
@@ -4083,33 +4077,19 @@ begin
     perform hwqueue.refuse('QHC01', format('placement class %s does not exist', coalesce(p_class::text, 'null')),
       jsonb_build_object('class_id', p_class, 'shard_id', p_shard), 'look it up in a view such as pending_reasons; classes that nothing needs are pruned');
   end if;
-  as_of := hwqueue.clock();
+  v_now := hwqueue.clock();
   select r.* into v_head from hwqueue.ready r
   where r.shard_id = p_shard and r.class_id = p_class order by r.tier, r.rank, r.position limit 1;
-  select * into v_found from hwqueue.explain_waiting(v_class, v_head.lease_id, v_head.eligible_at, null, as_of, p_shard);
-  class_id := p_class;
-  shard_id := p_shard;
-  select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_class.queue_id;
-  words := hwqueue.class_words(v_class);
-  headline := case when v_found.pending = 0 then 'nothing of it is pending; ' else '' end || v_found.headline;
-  code := coalesce(v_found.code, 'ready');
-  permanent := v_found.permanent;
-  waits_until := v_found.waits_until;
-  funnel := v_found.funnel;
-  sole_blockers := v_found.sole_blockers;
-  nearest := v_found.nearest;
-  help := v_found.help;
-  pending := v_found.pending;
-  nodes_registered := v_found.nodes_registered;
-  nodes_live := v_found.nodes_live;
-  nodes_matching := v_found.nodes_matching;
-  nodes_free := v_found.nodes_free;
-  leases := (
-    select coalesce(jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'priority', l.priority, 'eligible_at', r.eligible_at,
-             'attempt', r.attempt_count + 1, 'deadline', r.deadline) order by r.tier, r.rank, r.position), '[]')
-    from (select * from hwqueue.ready d where d.shard_id = p_shard and d.class_id = p_class order by d.tier, d.rank, d.position limit 20) r
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id);
-  return next;
+  return query
+    select p_class, p_shard, hwqueue.queue_name(v_class.queue_id, p_shard), hwqueue.class_words(v_class),
+           case when f.pending = 0 then 'nothing of it is pending; ' else '' end || f.headline, coalesce(f.code, 'ready'),
+           f.permanent, f.waits_until, v_now, f.funnel, f.sole_blockers, f.nearest, f.help, f.pending,
+           f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free, (
+      select coalesce(jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'priority', l.priority, 'eligible_at', r.eligible_at,
+               'attempt', r.attempt_count + 1, 'deadline', r.deadline) order by r.tier, r.rank, r.position), '[]')
+      from (select * from hwqueue.ready d where d.shard_id = p_shard and d.class_id = p_class order by d.tier, d.rank, d.position limit 20) r
+      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id)
+    from hwqueue.explain_waiting(v_class, v_head.lease_id, v_head.eligible_at, null, v_now, p_shard) f;
 end
 $$;
 
@@ -4136,7 +4116,7 @@ begin
   as_of := hwqueue.clock();
   lease_id := p_lease;
   shard_id := p_shard;
-  select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
+  queue := hwqueue.queue_name(v_lease.queue_id, p_shard);
   class_id := v_lease.class_id;
   words := hwqueue.class_words(v_class);
   permanent := v_end.state is not null;
@@ -4152,24 +4132,18 @@ begin
     where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
       and r.position = v_lease.position and r.lease_id = p_lease;
     "position" := hwqueue.place_in_line(v_lease, p_shard);
-    select * into v_found from hwqueue.explain_waiting(v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of, p_shard);
-    code := coalesce(v_found.code, 'ready');
-    headline := v_found.headline || case when v_found.code is not null then ''
+    select f.headline, f.code, f.permanent, f.waits_until, f.funnel, f.sole_blockers, f.nearest, f.help, f.pending,
+           f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free
+    into headline, code, permanent, waits_until, funnel, sole_blockers, nearest, help, pending,
+         nodes_registered, nodes_live, nodes_matching, nodes_free
+    from hwqueue.explain_waiting(
+      v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of, p_shard) f;
+    headline := headline || case when code is not null then ''
       when "position" = 0 then '; it is the first in line'
       when "position" > 10000 then '; more than 10000 leases of the queue come before it'
       else '; ' || hwqueue.count_words("position", 'lease of the queue comes', 'leases of the queue come') || ' before it' end
       || case when v_lease.deadline > as_of then format('; unless it is claimed in %s, it fails', hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
-    permanent := v_found.permanent;
-    waits_until := v_found.waits_until;
-    funnel := v_found.funnel;
-    sole_blockers := v_found.sole_blockers;
-    nearest := v_found.nearest;
-    help := v_found.help;
-    pending := v_found.pending;
-    nodes_registered := v_found.nodes_registered;
-    nodes_live := v_found.nodes_live;
-    nodes_matching := v_found.nodes_matching;
-    nodes_free := v_found.nodes_free;
+    code := coalesce(code, 'ready');
   end if;
   return next;
 end
@@ -4183,7 +4157,6 @@ declare
   v_known jsonb := hwqueue.known_of_others(p_class, p_lease, p_now, p_shard);
   v_prefers boolean;
   v_fleet jsonb;
-  v_first record;
   v_free hwqueue.node;
 begin
   select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id;
@@ -4193,11 +4166,9 @@ begin
   v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now, p_shard);
   select count(*) into pending
   from (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = p_class.class_id limit 10001) r;
-  nodes_registered := (v_fleet ->> 'registered')::bigint;
-  nodes_live := (v_fleet ->> 'live')::bigint;
-  nodes_matching := (v_fleet ->> 'matching')::bigint;
-  nodes_free := (v_fleet ->> 'free')::bigint;
-  funnel := v_fleet -> 'funnel';
+  select f.registered, f.live, f.matching, f.free, f.funnel
+  into nodes_registered, nodes_live, nodes_matching, nodes_free, funnel
+  from jsonb_to_record(v_fleet) f(registered bigint, live bigint, matching bigint, free bigint, funnel jsonb);
   sole_blockers := (
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
       'predicate', case when s.value ? 'lacks' then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
@@ -4207,10 +4178,8 @@ begin
   nearest := hwqueue.near_nodes(array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n order by n.ordinality),
                                 p_class, p_lease, v_known, p_now, p_shard);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
-  select * into v_first from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard);
-  headline := v_first.headline;
-  code := v_first.code;
-  permanent := v_first.permanent;
+  select h.headline, h.code, h.permanent into headline, code, permanent
+  from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard) h;
   if p_deadline <= p_now then
     code := 'deadline_exceeded';
     permanent := true;
@@ -7567,12 +7536,11 @@ begin
         where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id);
     else
       v_fleet := hwqueue.look_at_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+      v_fleet.fleet_id := nextval('hwqueue.spread_fleet_fleet_id_seq');
       delete from hwqueue.spread_fleet f where f.ctid = any (array(
         select o.ctid from hwqueue.spread_fleet o
         where o.shard_id = p_shard and o.fleet_key = v_fleet.fleet_key for update skip locked));
-      insert into hwqueue.spread_fleet (shard_id, fleet_key, places, place_count, places_digest, dead, doubtful, live_until, unseen, next_xid)
-      values (p_shard, v_fleet.fleet_key, v_fleet.places, v_fleet.place_count, v_fleet.places_digest, v_fleet.dead, v_fleet.doubtful,
-              v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid);
+      insert into hwqueue.spread_fleet overriding system value select v_fleet.*;
     end if;
     v_floor := hwqueue.look_at_floor(v_term.term_id, v_fleet.places, p_shard);
     delete from hwqueue.spread_floor f where f.ctid = any (array(
@@ -7587,8 +7555,8 @@ begin
     v_range := hwqueue.look_at_range(v_class, p_now, p_shard);
     delete from hwqueue.class_range r where r.ctid = any (array(
       select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
-    insert into hwqueue.class_range (shard_id, class_id, best, worst, live_until, unseen, next_xid)
-    values (p_shard, p_class_id, v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid);
+    v_range.range_id := nextval('hwqueue.class_range_range_id_seq');
+    insert into hwqueue.class_range overriding system value select v_range.*;
   end if;
 end
 $$;
