@@ -836,16 +836,6 @@ CREATE FUNCTION hwqueue.are_own(p_tenants jsonb) RETURNS boolean
     else false end
 $$;
 
-CREATE FUNCTION hwqueue.are_positions_behind(p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return coalesce((
-    select h.drawn_position > s.last_value from hwqueue.position_horizon h, hwqueue.ready_position_seq s
-    where h.shard_id = p_shard order by h.version desc limit 1), false);
-end
-$$;
-
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql
     AS $$
@@ -3256,13 +3246,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE
-    AS $$
-  select greatest(p_now - interval '1 hour', (
-    select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1))
-$$;
-
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -3898,18 +3881,6 @@ CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
     case when jsonb_typeof(p_error) = 'object' then nullif(concat_ws(': ', p_error ->> 'type',
       coalesce(p_error ->> 'message', p_error ->> 'detail', p_error ->> 'reason')), '') end,
     p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
-$$;
-
-CREATE FUNCTION hwqueue.estimate_batch(p_batch bigint[], p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  perform hwqueue.refresh_reach(array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (p_batch) and c.gpu_count > 0
-      and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
-    order by c.class_id limit 50), p_shard);
-end
 $$;
 
 CREATE FUNCTION hwqueue.event_codes(p_codes jsonb) RETURNS text[]
@@ -5293,10 +5264,6 @@ CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
 
-CREATE FUNCTION hwqueue.gate_of(p_place text) RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select (hashtextextended(p_place, 0) & 16383)::int $$;
-
 CREATE FUNCTION hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT is_plain boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -5313,7 +5280,9 @@ begin
     v_own := v_own + v_term.decides::int;
     if v_term.use in ('away', 'apart', 'cap', 'skew') and v_term.domain <> 'node' and v_term.place <> ''
        or v_term.use = 'toward' and v_term.counts and p_joins then
-      v_gate := hwqueue.gate_of(v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end);
+      -- 0..16383: two places may share one, then one of them is busy without need
+      v_gate := hashtextextended(
+        v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end, 0) & 16383;
       if v_term.decides and (p_starts or v_term.use <> 'toward') then
         alone := case when v_gate = any (alone) then alone else alone || v_gate end;
       else
@@ -5506,17 +5475,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.grown_labels(p_labels jsonb, p_shard integer) RETURNS text[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return array(
-    select l.key from jsonb_each(p_labels) l
-    where not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
-      and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
-end
-$$;
-
 CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5589,17 +5547,6 @@ $$;
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
-
-CREATE FUNCTION hwqueue.has_waiting(p_class_id bigint, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  return exists (
-    select 1 from hwqueue.ready r
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
-    where r.shard_id = p_shard and r.class_id = p_class_id and q.dropped_at is null);
-end
-$$;
 
 CREATE FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
     LANGUAGE plpgsql STABLE
@@ -6428,7 +6375,14 @@ begin
     where c.shard_id = p_shard and c.class_id = any (v_next.batch)
       and hwqueue.suits(c, p_profile, null, '{}')
     on conflict do nothing;
-    perform hwqueue.note_eligible(p_profile.profile_id, v_next.batch, p_shard), hwqueue.estimate_batch(v_next.batch, p_shard);
+    perform hwqueue.note_eligible(p_profile.profile_id, v_next.batch, p_shard);
+    -- of classes that ask for GPUs: it orders claims of nothing else. For the rest, and when another session is
+    -- at it, reap makes the estimate
+    perform hwqueue.refresh_reach(array(
+      select c.class_id from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.gpu_count > 0
+        and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
+      order by c.class_id limit 50), p_shard);
   end if;
   update hwqueue.profile p
   set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
@@ -7009,7 +6963,12 @@ declare
   v_keys text[];
 begin
   if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) = v_many then
-    v_grown := hwqueue.grown_labels(p_labels, p_shard);
+    -- those that may have got one value too many with this node: counting the values of a label reads all
+    -- profiles, and most new profiles bring no new value
+    v_grown := array(
+      select l.key from jsonb_each(p_labels) l
+      where not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
+        and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
     v_keys := case when v_grown = '{}' then v_grown else array(
       select l.key
       from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
@@ -7285,15 +7244,6 @@ CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text)
            e.ordinality, count(*) over () as total
     from jsonb_array_elements(p_values) with ordinality e
   ) v
-$$;
-
-CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE sql STABLE
-    AS $$
-  select count(distinct hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels))
-  from hwqueue.node n
-  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-  where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
 $$;
 
 CREATE FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
@@ -8085,6 +8035,7 @@ CREATE FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field te
 declare
   v_isolation jsonb := coalesce(p_left -> 'isolation', p_right -> 'isolation');
   v_resources jsonb := coalesce(p_left -> 'resources', p_right -> 'resources');
+  v_other jsonb;
 begin
   if p_left -> 'strength' <> p_right -> 'strength' then
     perform hwqueue.refuse('QHC04', format('%s asks for strength %s and %s', p_field, p_left -> 'strength', p_right -> 'strength'),
@@ -8092,8 +8043,14 @@ begin
   end if;
   if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
     v_isolation := hwqueue.merge_isolation(p_left -> 'isolation', p_right -> 'isolation', p_field);
-    v_resources := hwqueue.merge_resources(hwqueue.own_resources(p_left), hwqueue.own_resources(p_right), p_field);
-    v_resources := hwqueue.isolated_resources(v_isolation, v_resources, p_field);
+    v_resources := hwqueue.own_resources(p_left);
+    v_other := hwqueue.own_resources(p_right);
+    if v_resources <> '{}' and v_other <> '{}' and v_resources <> v_other then
+      perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, v_resources, v_other),
+        jsonb_build_object('field', p_field), 'give the resources once');
+    end if;
+    v_resources := hwqueue.isolated_resources(
+      v_isolation, case when v_resources <> '{}' then v_resources else v_other end, p_field);
   end if;
   return hwqueue.with_strength(hwqueue.build_placement(
     hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
@@ -8101,18 +8058,6 @@ begin
     hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
     hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
     v_resources, v_isolation), coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
-end
-$$;
-
-CREATE FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-  if p_left <> '{}' and p_right <> '{}' and p_left <> p_right then
-    perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, p_left, p_right), jsonb_build_object('field', p_field),
-      'give the resources once');
-  end if;
-  return case when p_left <> '{}' then p_left else p_right end;
 end
 $$;
 
@@ -8135,10 +8080,6 @@ CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name te
     union all select * from hwqueue.upkeep_metrics(t.now, p_shard)
   ) m
 $$;
-
-CREATE FUNCTION hwqueue.moment_words(p_at timestamp with time zone) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC' $$;
 
 CREATE FUNCTION hwqueue.most_label_values() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -10565,7 +10506,8 @@ begin
   permanent := false;
   if p_queue.paused_at is not null then
     code := 'queue_paused';
-    headline := format('queue %s is paused since %s', p_queue.name, hwqueue.moment_words(p_queue.paused_at));
+    headline := format('queue %s is paused since %s UTC', p_queue.name,
+                       to_char(p_queue.paused_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'));
   elsif p_fleet ->> 'registered' = '0' then
     code := 'no_nodes';
     headline := 'no node is registered';
@@ -11247,7 +11189,8 @@ CREATE FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time 
     LANGUAGE plpgsql
     AS $$
 declare
-  v_counted_before timestamptz := hwqueue.counted_before(p_now, p_shard);
+  v_counted_before timestamptz := greatest(p_now - interval '1 hour', (
+    select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1));
   v_old uuid[];
 begin
   v_old := array(
@@ -11448,28 +11391,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return hwqueue.delete_classes(array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.queue_id = p_queue_id limit p_limit for update skip locked), p_limit, p_shard);
-end
-$$;
-
-CREATE FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-begin
-  return hwqueue.delete_leases(array(
-    select o.lease_id from hwqueue.outcome o
-    where o.shard_id = p_shard and o.queue_id = p_queue_id
-    limit p_limit
-    for update skip locked), p_shard);
-end
-$$;
-
 CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -11499,14 +11420,18 @@ begin
     order by q.dropped_at limit p_limit for update skip locked
   loop
     v_left := v_left - hwqueue.purge_waiting(v_queue_id, v_left, p_shard);
-    v_left := v_left - hwqueue.purge_finished(v_queue_id, v_left, p_shard);
+    v_left := v_left - hwqueue.delete_leases(array(
+      select o.lease_id from hwqueue.outcome o
+      where o.shard_id = p_shard and o.queue_id = v_queue_id limit v_left for update skip locked), p_shard);
     exit when v_left <= 0;
     -- one statement, one snapshot: a lease that is in none of these does not exist
     if not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
-      v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
+      v_left := v_left - hwqueue.delete_classes(array(
+        select c.class_id from hwqueue.placement_class c
+        where c.shard_id = p_shard and c.queue_id = v_queue_id limit v_left for update skip locked), v_left, p_shard);
       continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
       continue when not hwqueue.purge_profiles(v_queue_id, p_shard);
       delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
@@ -12216,7 +12141,9 @@ CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURN
     LANGUAGE plpgsql
     AS $$
 begin
-  if hwqueue.are_positions_behind(p_shard) then
+  -- positions are drawn again that were drawn before
+  if (select h.drawn_position > s.last_value from hwqueue.position_horizon h, hwqueue.ready_position_seq s
+      where h.shard_id = p_shard order by h.version desc limit 1) then
     perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
   elsif p_sweeps and hwqueue.count_wrong_marks(p_shard) > 0 then
     perform hwqueue.repair_positions(p_shard);
@@ -14100,7 +14027,9 @@ begin
     return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
       (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
   end if;
-  v_profiles := case when not p_class.is_pinned then hwqueue.spread_profiles(p_spread, p_class, p_shard) end;
+  v_profiles := case when not p_class.is_pinned then array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}')) end;
   with live as materialized (
     select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
     from hwqueue.node n
@@ -14162,14 +14091,6 @@ CREATE FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_c
     from jsonb_array_elements(p_class.spread) s
     where s.value ? 'max_skew' and not s.value ? 'when' and s.value ->> 'domain' not in ('node', p_spread ->> 'domain')
   ) d
-$$;
-
-CREATE FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) RETURNS bigint[]
-    LANGUAGE sql STABLE
-    AS $$
-  select array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}'))
 $$;
 
 CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
@@ -14249,7 +14170,7 @@ begin
   insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
   -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term. Who judged one before may not have
   -- known it; claims go by class_term then, and do not see these rows until this is committed
-  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0'::xid8;
+  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0';
 end
 $$;
 
@@ -14950,7 +14871,11 @@ begin
     return 0;
   end if;
   v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
-  v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, hwqueue.live_places(p_spread ->> 'domain', p_now, p_shard))
+  v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
+      select count(distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels))
+      from hwqueue.node n
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)))
     else coalesce(
       (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
        where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text else t.value ->> 'value' end = p_fact ->> 'value'),
@@ -14985,20 +14910,6 @@ CREATE FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) RETURNS text
       select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
       from jsonb_array_elements(p_expr -> 'node') with ordinality t
       left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end
-$$;
-
-CREATE FUNCTION hwqueue.tell_matched(p_class_id bigint, p_waits boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_class hwqueue.placement_class;
-begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  update hwqueue.class_fleet f set told_at = null where f.shard_id = p_shard and f.class_id = p_class_id;
-  perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', v_class.task_name,
-      case when p_waits then 'a live node matches' else 'none is waiting any more' end), p_shard,
-    p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => p_class_id);
-end
 $$;
 
 CREATE FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -16155,7 +16066,10 @@ CREATE FUNCTION hwqueue.watch_class(p_fleet hwqueue.class_fleet, p_digest bigint
     AS $$
 declare
   v_unmatched boolean := case when p_fleet.digest = p_digest then hwqueue.is_unmatched(p_fleet) end;
-  v_waits boolean := hwqueue.has_waiting(p_fleet.class_id, p_shard);
+  v_waits boolean := exists (
+    select 1 from hwqueue.ready r
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
+    where r.shard_id = p_shard and r.class_id = p_fleet.class_id and q.dropped_at is null);
   v_is_news boolean := case when p_fleet.told_at is null then v_unmatched and v_waits else not (v_waits and coalesce(v_unmatched, true)) end;
 begin
   if v_is_news then
@@ -16168,7 +16082,11 @@ begin
     elsif p_fleet.told_at is null then
       perform hwqueue.tell_unmatched(p_fleet.class_id, p_now, p_shard);
     else
-      perform hwqueue.tell_matched(p_fleet.class_id, v_waits, p_shard);
+      update hwqueue.class_fleet f set told_at = null where f.shard_id = p_shard and f.class_id = p_fleet.class_id;
+      perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', c.task_name,
+          case when v_waits then 'a live node matches' else 'none is waiting any more' end), p_shard,
+        p_queue => hwqueue.queue_name(c.queue_id, p_shard), p_class => c.class_id)
+      from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_fleet.class_id;
     end if;
   end if;
 end
@@ -18166,8 +18084,6 @@ REVOKE ALL ON FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.are_own(p_tenants jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.are_positions_behind(p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
@@ -18382,8 +18298,6 @@ REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many te
 
 REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks(p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
@@ -18446,8 +18360,6 @@ REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_erro
 REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.estimate_batch(p_batch bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_codes(p_codes jsonb) FROM PUBLIC;
 
@@ -18563,8 +18475,6 @@ REVOKE ALL ON FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer)
 
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gate_of(p_place text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT is_plain boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -18586,8 +18496,6 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli intege
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.grown_labels(p_labels jsonb, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_admin;
@@ -18603,8 +18511,6 @@ REVOKE ALL ON FUNCTION hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_sha
 REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.has_waiting(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
 
@@ -18816,8 +18722,6 @@ GRANT ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -18889,13 +18793,9 @@ REVOKE ALL ON FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.metrics(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.moment_words(p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.most_label_values() FROM PUBLIC;
 
@@ -19180,10 +19080,6 @@ REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now tim
 
 REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FROM PUBLIC;
@@ -19442,8 +19338,6 @@ REVOKE ALL ON FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -19517,8 +19411,6 @@ REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.tell_matched(p_class_id bigint, p_waits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -1,3 +1,18 @@
 -- Functions that are gone, or take something else than they did.
 
 drop function if exists hwqueue.kept_out_of(hwqueue.placement_class, uuid, hwqueue.node, jsonb, int);
+
+-- they stand where their one caller called them
+drop function if exists hwqueue.estimate_batch(bigint[], int);
+drop function if exists hwqueue.merge_resources(jsonb, jsonb, text);
+drop function if exists hwqueue.gate_of(text);
+drop function if exists hwqueue.spread_profiles(jsonb, hwqueue.placement_class, int);
+drop function if exists hwqueue.moment_words(timestamptz);
+drop function if exists hwqueue.has_waiting(bigint, int);
+drop function if exists hwqueue.tell_matched(bigint, boolean, int);
+drop function if exists hwqueue.counted_before(timestamptz, int);
+drop function if exists hwqueue.purge_finished(int, int, int);
+drop function if exists hwqueue.purge_classes(int, int, int);
+drop function if exists hwqueue.are_positions_behind(int);
+drop function if exists hwqueue.grown_labels(jsonb, int);
+drop function if exists hwqueue.live_places(text, timestamptz, int);

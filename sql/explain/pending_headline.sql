@@ -16,7 +16,8 @@ begin
   permanent := false;
   if p_queue.paused_at is not null then
     code := 'queue_paused';
-    headline := format('queue %s is paused since %s', p_queue.name, hwqueue.moment_words(p_queue.paused_at));
+    headline := format('queue %s is paused since %s UTC', p_queue.name,
+                       to_char(p_queue.paused_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'));
   elsif p_fleet ->> 'registered' = '0' then
     code := 'no_nodes';
     headline := 'no node is registered';

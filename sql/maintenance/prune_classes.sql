@@ -18,18 +18,6 @@ begin
 end
 $$;
 
--- Removes the classes of a queue that has no leases any more. Gives their number.
--- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.purge_classes(p_queue_id int, p_limit int, p_shard int) returns int
-language plpgsql volatile
-as $$
-begin
-  return hwqueue.delete_classes(array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.queue_id = p_queue_id limit p_limit for update skip locked), p_limit, p_shard);
-end
-$$;
-
 -- Deletes classes with what was judged and estimated of them, up to the one with which p_limit such rows have gone. Gives their number. What is
 -- remembered of their patience may be held by a claim: prune_fleets removes it.
 -- A class stays as long as another session holds what was judged of it.

@@ -60,15 +60,6 @@ create or replace function hwqueue.oldest_ender() returns xid8
 language sql volatile
 as $$ select hwqueue.oldest_holder('hwqueue.claim') $$;
 
--- Before this, prune may delete what has ended: it has been counted, or nobody has counted it for an hour.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.counted_before(p_now timestamptz, p_shard int) returns timestamptz
-language sql stable
-as $$
-  select greatest(p_now - interval '1 hour', (
-    select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1))
-$$;
-
 -- Removes minutes that are older than a day. The last one before that stays: the first that is left is read as the difference to it.
 -- Locks: rows of minute_stat, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.prune_minutes(p_limit int, p_now timestamptz, p_shard int) returns void

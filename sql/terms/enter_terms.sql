@@ -23,11 +23,6 @@ begin
 end
 $$;
 
--- The number of a gate, 0..16383: two places may share one, then one of them is busy without need.
-create or replace function hwqueue.gate_of(p_place text) returns int
-language sql immutable parallel safe
-as $$ select (hashtextextended(p_place, 0) & 16383)::int $$;
-
 -- Whether a class would be the first of a group that it requires to be with.
 create or replace function hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) returns boolean
 language sql immutable
@@ -72,7 +67,9 @@ begin
     v_own := v_own + v_term.decides::int;
     if v_term.use in ('away', 'apart', 'cap', 'skew') and v_term.domain <> 'node' and v_term.place <> ''
        or v_term.use = 'toward' and v_term.counts and p_joins then
-      v_gate := hwqueue.gate_of(v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end);
+      -- 0..16383: two places may share one, then one of them is busy without need
+      v_gate := hashtextextended(
+        v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end, 0) & 16383;
       if v_term.decides and (p_starts or v_term.use <> 'toward') then
         alone := case when v_gate = any (alone) then alone else alone || v_gate end;
       else

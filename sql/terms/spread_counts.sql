@@ -14,7 +14,9 @@ begin
     return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
       (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
   end if;
-  v_profiles := case when not p_class.is_pinned then hwqueue.spread_profiles(p_spread, p_class, p_shard) end;
+  v_profiles := case when not p_class.is_pinned then array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}')) end;
   with live as materialized (
     select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
     from hwqueue.node n
@@ -54,16 +56,6 @@ as $$
          or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested))
     and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-$$;
-
--- The profiles whose nodes count.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard int) returns bigint[]
-language sql stable
-as $$
-  select array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}'))
 $$;
 
 -- Running leases that a class's term by node selects, node by node, without those that are about to leave.

@@ -57,7 +57,11 @@ begin
     return 0;
   end if;
   v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
-  v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, hwqueue.live_places(p_spread ->> 'domain', p_now, p_shard))
+  v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
+      select count(distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels))
+      from hwqueue.node n
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)))
     else coalesce(
       (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
        where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text else t.value ->> 'value' end = p_fact ->> 'value'),
@@ -65,15 +69,4 @@ begin
              where t.value ->> 'value' <> '*')) end;
   return v_percent / (v_percent + v_share);
 end
-$$;
-
--- In how many places of a domain live nodes are.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.live_places(p_domain text, p_now timestamptz, p_shard int) returns bigint
-language sql stable
-as $$
-  select count(distinct hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels))
-  from hwqueue.node n
-  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-  where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
 $$;

@@ -18,7 +18,7 @@ begin
   insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
   -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term. Who judged one before may not have
   -- known it; claims go by class_term then, and do not see these rows until this is committed
-  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0'::xid8;
+  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0';
 end
 $$;
 
