@@ -343,8 +343,7 @@ declare
   v_token bigint;
   v_counted jsonb;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   v_queue := hwqueue.spawn_queue(p_queue, p_shard);
   -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
   v_now := hwqueue.clock();
@@ -876,8 +875,7 @@ declare
   v_now timestamptz;
   v_expires_at timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
@@ -1855,6 +1853,17 @@ begin
       'for example array[''default'']');
   end if;
   return true;
+end
+$$;
+
+CREATE FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min bigint, p_max bigint, p_hint text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if (p_value between p_min and p_max) is not true then
+    perform hwqueue.refuse('QHA01', format('%s must be from %s to %s', p_field, p_min, p_max),
+      jsonb_build_object('field', p_field), p_hint);
+  end if;
 end
 $$;
 
@@ -2982,8 +2991,7 @@ declare
   v_node hwqueue.node;
   v_domains text[];
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   if v_node.instance_id <> p_instance_id then
@@ -3023,8 +3031,7 @@ CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETU
 declare
   v_node hwqueue.node;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   v_node := hwqueue.set_cordon(p_node, p_shard);
   if v_node.cordoned_at is null then
     perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_shard, p_node => p_node);
@@ -3284,8 +3291,7 @@ declare
   v_existing hwqueue.queue;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_queue, 'queue');
-  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.check_name(p_queue, 'queue'), hwqueue.check_shard(p_shard);
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
   v_row.shard_id := p_shard;
   v_row.queue_id := nextval('hwqueue.queue_queue_id_seq');
@@ -3559,8 +3565,7 @@ declare
   v_state hwqueue.node_state;
   v_now timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.await_node(p_node, p_shard);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
@@ -3650,8 +3655,7 @@ declare
   v_node hwqueue.node;
   v_now timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_deadline < interval '0' or p_deadline > interval '3650 days' then
     perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
       jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');
@@ -5483,8 +5487,7 @@ declare
   v_state hwqueue.node_state;
   v_node hwqueue.node;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if not exists (select from pg_catalog.pg_roles r where r.rolname = p_login) then
     perform hwqueue.refuse('QHA01',
       format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),
@@ -6125,6 +6128,19 @@ CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interva
     AS $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
+$$;
+
+CREATE FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+  if p_value is null or jsonb_typeof(p_value) = 'null' then
+    return '[]'::jsonb;
+  elsif jsonb_typeof(p_value) <> 'array' or jsonb_array_length(p_value) > p_most then
+    perform hwqueue.refuse(p_code, format('%s must be %s', p_field, p_wanted), jsonb_build_object('field', p_field), p_hint);
+  end if;
+  return p_value;
+end
 $$;
 
 CREATE FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) RETURNS text[]
@@ -7063,9 +7079,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since', 'until', 'before', 'final'], 'filter');
-  if p_limit is null or p_limit not between 1 and 10000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_after, or "before"');
-  end if;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after, or "before"');
   v_codes := hwqueue.event_codes(p_filter -> 'code');
   v_filter.queue := hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100);
   v_filter.node_id := hwqueue.json_uuid(p_filter -> 'node', 'filter.node');
@@ -7144,9 +7158,7 @@ begin
     perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))), jsonb_build_object('field', 'p_state'),
       'states: scheduled, pending, claimed, completed, failed, cancelled');
   end if;
-  if p_limit is null or p_limit not between 1 and 10000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_before');
-  end if;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
   if p_before is null or p_before <= v_newest then
     v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest), v_tenants, p_service, p_node, p_shard);
   end if;
@@ -8600,9 +8612,7 @@ CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500, p_
     AS $$
 begin
   perform hwqueue.require_all_tenants();
-  if p_limit is null or p_limit not between 1 and 10000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'ask for fewer');
-  end if;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
     select r.lease_id, r.shard_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt, r.claimed_at, r.expires_at,
            r.stop_reason, r.stop_by, r.assignment
@@ -9152,12 +9162,10 @@ begin
   if p_prefer is null or jsonb_typeof(p_prefer) = 'null' then
     return '[]'::jsonb;
   end if;
-  if jsonb_typeof(p_prefer) <> 'array' or jsonb_array_length(p_prefer) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 preferences', p_field),
-      jsonb_build_object('field', p_field), 'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]');
-  end if;
   for v_item, v_field in
-    select e.value, format('%s[%s]', p_field, e.ordinality - 1) from jsonb_array_elements(p_prefer) with ordinality e
+    select e.value, format('%s[%s]', p_field, e.ordinality - 1)
+    from jsonb_array_elements(hwqueue.json_list(p_prefer, p_field, 100, 'a list of at most 100 preferences',
+      'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]', 'QHC03')) with ordinality e
   loop
     perform hwqueue.check_object(v_item, array['weight', 'when'], v_field, 'QHC03');
     v_weight := coalesce(hwqueue.json_integer(v_item -> 'weight', v_field || '.weight', -100, 100, 'QHC03'), 100);
@@ -9341,19 +9349,12 @@ $$;
 CREATE FUNCTION hwqueue.normalise_spread(p_spread jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
-declare
-  v_rules jsonb := '[]';
 begin
-  if p_spread is null or jsonb_typeof(p_spread) = 'null' then
-    return v_rules;
-  elsif jsonb_typeof(p_spread) <> 'array' or jsonb_array_length(p_spread) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 rules', p_field), jsonb_build_object('field', p_field),
-      'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_spread) - 1 loop
-    v_rules := v_rules || hwqueue.normalise_spread_rule(p_spread -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  return hwqueue.normal_set(v_rules);
+  return hwqueue.normal_set((
+    select coalesce(jsonb_agg(hwqueue.normalise_spread_rule(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    from jsonb_array_elements(hwqueue.json_list(p_spread, p_field, 100, 'a list of at most 100 rules',
+      'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]', 'QHC03'))
+      with ordinality e));
 end
 $$;
 
@@ -9557,19 +9558,11 @@ $_$;
 CREATE FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
-declare
-  v_tolerations jsonb := '[]';
 begin
-  if p_tolerate is null or jsonb_typeof(p_tolerate) = 'null' then
-    return v_tolerations;
-  elsif jsonb_typeof(p_tolerate) <> 'array' or jsonb_array_length(p_tolerate) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 tolerations', p_field), jsonb_build_object('field', p_field),
-      'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_tolerate) - 1 loop
-    v_tolerations := v_tolerations || hwqueue.normalise_toleration(p_tolerate -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  return hwqueue.normal_set(v_tolerations);
+  return hwqueue.normal_set((
+    select coalesce(jsonb_agg(hwqueue.normalise_toleration(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    from jsonb_array_elements(hwqueue.json_list(p_tolerate, p_field, 100, 'a list of at most 100 tolerations',
+      'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]', 'QHC03')) with ordinality e));
 end
 $$;
 
@@ -9946,20 +9939,14 @@ CREATE FUNCTION hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) RETURNS 
     AS $$
 declare
   v_node hwqueue.node := p_node;
+  v_cores jsonb := hwqueue.json_list(p_cores, 'spec.cores', 4096, 'an array of at most 4096 {"core", "numa", "threads"}',
+    'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
   v_core jsonb;
   v_field text;
   v_threads jsonb;
 begin
-  v_node.cores := '[]';
-  if p_cores is null or jsonb_typeof(p_cores) = 'null' then
-    return v_node;
-  end if;
-  if jsonb_typeof(p_cores) <> 'array' or jsonb_array_length(p_cores) > 4096 then
-    perform hwqueue.refuse('QHA01', 'spec.cores must be an array of at most 4096 {"core", "numa", "threads"}',
-      jsonb_build_object('field', 'spec.cores'), 'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
-  end if;
   for v_core, v_field in
-    select e.value, format('spec.cores[%s]', e.ordinality - 1) from jsonb_array_elements(p_cores) with ordinality e order by e.ordinality
+    select e.value, format('spec.cores[%s]', e.ordinality - 1) from jsonb_array_elements(v_cores) with ordinality e
   loop
     perform hwqueue.check_object(v_core, array['core', 'numa', 'threads'], v_field);
     if hwqueue.json_integer(v_core -> 'core', v_field || '.core', 0, 2147483647) is null then
@@ -9977,7 +9964,7 @@ begin
   end loop;
   select coalesce(jsonb_agg(jsonb_build_object('core', e.value -> 'core', 'numa', coalesce(nullif(e.value -> 'numa', 'null'), '0'), 'threads',
            coalesce(nullif(e.value -> 'threads', 'null'), jsonb_build_array(e.value -> 'core'))) order by e.ordinality), '[]') into v_node.cores
-  from jsonb_array_elements(p_cores) with ordinality e;
+  from jsonb_array_elements(v_cores) with ordinality e;
   v_node.cores := hwqueue.normal_value(v_node.cores);
   perform hwqueue.check_once(array(select (c ->> 'core')::int from jsonb_array_elements(v_node.cores) c), 'core', 'spec.cores');
   perform hwqueue.check_once(array(select t::int from jsonb_array_elements(v_node.cores) c
@@ -10001,15 +9988,10 @@ begin
   v_node.gpu_models := '{}';
   v_node.gpu_memory_mib := '{}';
   v_node.gpu_parents := '{}';
-  if p_gpus is null or jsonb_typeof(p_gpus) = 'null' then
-    return v_node;
-  end if;
-  if jsonb_typeof(p_gpus) <> 'array' or jsonb_array_length(p_gpus) > 1024 then
-    perform hwqueue.refuse('QHA01', 'spec.gpus must be an array of at most 1024 devices', jsonb_build_object('field', 'spec.gpus'),
-      'for example [{"resource_id": "<uuid>", "model": "A100", "memory_mib": 81920}]');
-  end if;
   for v_gpu, v_field in
-    select e.value, format('spec.gpus[%s]', e.ordinality - 1) from jsonb_array_elements(p_gpus) with ordinality e order by e.ordinality
+    select e.value, format('spec.gpus[%s]', e.ordinality - 1)
+    from jsonb_array_elements(hwqueue.json_list(p_gpus, 'spec.gpus', 1024, 'an array of at most 1024 devices',
+      'for example [{"resource_id": "<uuid>", "model": "A100", "memory_mib": 81920}]')) with ordinality e
   loop
     perform hwqueue.check_object(v_gpu, array['resource_id', 'model', 'memory_mib', 'parent_resource_id', 'partitionable'], v_field);
     v_id := hwqueue.json_uuid(v_gpu -> 'resource_id', v_field || '.resource_id');
@@ -10191,18 +10173,12 @@ CREATE FUNCTION hwqueue.parse_taints(p_taints jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
-  v_taints jsonb := '[]';
+  v_taints jsonb;
 begin
-  if p_taints is null or jsonb_typeof(p_taints) = 'null' then
-    return v_taints;
-  elsif jsonb_typeof(p_taints) <> 'array' or jsonb_array_length(p_taints) > 100 then
-    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 100 taints', p_field), jsonb_build_object('field', p_field),
-      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_taints) - 1 loop
-    v_taints := v_taints || hwqueue.parse_taint(p_taints -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  v_taints := hwqueue.normal_set(v_taints);
+  v_taints := hwqueue.normal_set((
+    select coalesce(jsonb_agg(hwqueue.parse_taint(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    from jsonb_array_elements(hwqueue.json_list(p_taints, p_field, 100, 'a list of at most 100 taints',
+      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]')) with ordinality e));
   if (select count(distinct t - 'value') from jsonb_array_elements(v_taints) t) < jsonb_array_length(v_taints) then
     perform hwqueue.refuse('QHA01', format('%s has two taints of the same key and effect', p_field), jsonb_build_object('field', p_field),
       'keep one of them, or name them differently');
@@ -11049,13 +11025,9 @@ declare
   v_terms int;
 begin
   perform hwqueue.require_read_committed();
-  if p_limit is null or p_limit not between 1 and 1000000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
-  end if;
-  if p_event_days is null or p_event_days not between 1 and 14 then
-    perform hwqueue.refuse('QHA01', 'p_event_days must be from 1 to 14', jsonb_build_object('field', 'p_event_days'),
-      'leave it out: it has no effect, set_event_retention says how long events are kept');
-  end if;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000000, 'call again for more');
+  perform hwqueue.check_range(p_event_days, 'p_event_days', 1, 14,
+    'leave it out: it has no effect, set_event_retention says how long events are kept');
   if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
     perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');
@@ -11864,9 +11836,7 @@ declare
   v_turn record;
 begin
   perform hwqueue.require_read_committed();
-  if p_limit is null or p_limit not between 1 and 100000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 100000', jsonb_build_object('field', 'p_limit'), 'call again for more');
-  end if;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 100000, 'call again for more');
   if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
     perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 second''');
@@ -12567,8 +12537,7 @@ declare
   v_ended int := 0;
   v_now timestamptz;
 begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
   if p_node is null then
     perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'), 'give the node a stable uuid');
   end if;
@@ -13029,8 +12998,7 @@ declare
   v_attested text[];
   v_now timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.await_node(p_node, p_shard);
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
@@ -13381,12 +13349,9 @@ CREATE FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer DEFA
 declare
   v_was int;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_shard(p_shard);
-  if p_days is null or p_days not between 1 and 14 then
-    perform hwqueue.refuse('QHA01', 'p_days must be from 1 to 14', jsonb_build_object('field', 'p_days'),
-      'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
-  end if;
+  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
+  perform hwqueue.check_range(p_days, 'p_days', 1, 14,
+    'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
   select s.event_days into v_was from hwqueue.shard s where s.shard_id = p_shard for no key update;
   if v_was <> p_days then
     update hwqueue.shard s set event_days = p_days where s.shard_id = p_shard;
@@ -15219,10 +15184,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
-  if p_minutes is null or p_minutes not between 1 and 1440 then
-    perform hwqueue.refuse('QHA01', 'p_minutes must be from 1 to 1440', jsonb_build_object('field', 'p_minutes'),
-      'minutes are kept for a day');
-  end if;
+  perform hwqueue.check_range(p_minutes, 'p_minutes', 1, 1440, 'minutes are kept for a day');
   return query
     with ended as (
       select m.minute, m.completed - coalesce(o.completed, 0) as completed, m.failed - coalesce(o.failed, 0) as failed,
@@ -15459,8 +15421,7 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RE
 declare
   v_node hwqueue.node;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   if v_node.cordoned_at is not null then
@@ -15642,8 +15603,7 @@ CREATE FUNCTION hwqueue.untaint_node(p_node uuid, p_key text, p_effect text DEFA
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_key is null then
     perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');
   elsif p_effect is not null then
@@ -18185,6 +18145,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_
 
 REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min bigint, p_max bigint, p_hint text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) FROM PUBLIC;
@@ -18599,6 +18561,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_domain(p_value jsonb, p_field text, p_code t
 REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) FROM PUBLIC;
 

@@ -19,9 +19,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since', 'until', 'before', 'final'], 'filter');
-  if p_limit is null or p_limit not between 1 and 10000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_after, or "before"');
-  end if;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after, or "before"');
   v_codes := hwqueue.event_codes(p_filter -> 'code');
   v_filter.queue := hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100);
   v_filter.node_id := hwqueue.json_uuid(p_filter -> 'node', 'filter.node');

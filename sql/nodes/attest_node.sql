@@ -13,8 +13,7 @@ declare
   v_now timestamptz;
   v_expires_at timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
@@ -43,8 +42,7 @@ declare
   v_attested text[];
   v_now timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.await_node(p_node, p_shard);
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);

@@ -6,8 +6,7 @@ as $$
 declare
   v_node hwqueue.node;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   v_node := hwqueue.set_cordon(p_node, p_shard);
   if v_node.cordoned_at is null then
     perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_shard, p_node => p_node);

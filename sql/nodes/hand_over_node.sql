@@ -9,8 +9,7 @@ declare
   v_state hwqueue.node_state;
   v_node hwqueue.node;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if not exists (select from pg_catalog.pg_roles r where r.rolname = p_login) then
     perform hwqueue.refuse('QHA01',
       format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),

@@ -40,18 +40,12 @@ create or replace function hwqueue.parse_taints(p_taints jsonb, p_field text) re
 language plpgsql immutable
 as $$
 declare
-  v_taints jsonb := '[]';
+  v_taints jsonb;
 begin
-  if p_taints is null or jsonb_typeof(p_taints) = 'null' then
-    return v_taints;
-  elsif jsonb_typeof(p_taints) <> 'array' or jsonb_array_length(p_taints) > 100 then
-    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 100 taints', p_field), jsonb_build_object('field', p_field),
-      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_taints) - 1 loop
-    v_taints := v_taints || hwqueue.parse_taint(p_taints -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  v_taints := hwqueue.normal_set(v_taints);
+  v_taints := hwqueue.normal_set((
+    select coalesce(jsonb_agg(hwqueue.parse_taint(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    from jsonb_array_elements(hwqueue.json_list(p_taints, p_field, 100, 'a list of at most 100 taints',
+      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]')) with ordinality e));
   if (select count(distinct t - 'value') from jsonb_array_elements(v_taints) t) < jsonb_array_length(v_taints) then
     perform hwqueue.refuse('QHA01', format('%s has two taints of the same key and effect', p_field), jsonb_build_object('field', p_field),
       'keep one of them, or name them differently');

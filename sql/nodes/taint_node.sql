@@ -22,8 +22,7 @@ create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effec
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_key is null then
     perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');
   elsif p_effect is not null then

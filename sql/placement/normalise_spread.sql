@@ -3,19 +3,12 @@
 create or replace function hwqueue.normalise_spread(p_spread jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
-declare
-  v_rules jsonb := '[]';
 begin
-  if p_spread is null or jsonb_typeof(p_spread) = 'null' then
-    return v_rules;
-  elsif jsonb_typeof(p_spread) <> 'array' or jsonb_array_length(p_spread) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 rules', p_field), jsonb_build_object('field', p_field),
-      'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_spread) - 1 loop
-    v_rules := v_rules || hwqueue.normalise_spread_rule(p_spread -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  return hwqueue.normal_set(v_rules);
+  return hwqueue.normal_set((
+    select coalesce(jsonb_agg(hwqueue.normalise_spread_rule(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    from jsonb_array_elements(hwqueue.json_list(p_spread, p_field, 100, 'a list of at most 100 rules',
+      'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]', 'QHC03'))
+      with ordinality e));
 end
 $$;
 

@@ -9,8 +9,7 @@ declare
   v_existing hwqueue.queue;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_queue, 'queue');
-  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.check_name(p_queue, 'queue'), hwqueue.check_shard(p_shard);
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
   v_row.shard_id := p_shard;
   v_row.queue_id := nextval('hwqueue.queue_queue_id_seq');
