@@ -642,10 +642,52 @@ CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwq
   select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
   from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
   union all
-  select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
-                                         p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
+  select 'labels', u.code, true, null, e.value, null
+  from jsonb_array_elements(hwqueue.exprs_of(p_class.required, true)) e
+  cross join lateral (
+    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, null, '{}', null) as code offset 0) u
+  where u.code is not null
   union all
-  select * from hwqueue.node_failures(hwqueue.exprs_of(p_class.required, false), p_class, p_node, p_load, p_facts, p_counts, p_kept_out, p_now, p_shard)
+  select 'taints', 'untolerated_taint', true, null, t.value, null
+  from (select hwqueue.node_taints(p_node) as taints offset 0) n
+  cross join lateral jsonb_array_elements(
+    case when n.taints = '[]' then '[]' else hwqueue.barring_taints(n.taints, p_class.tolerate) end) t
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode,
+    p_node.gpu_ids, p_node.gpu_parents) c
+  where p_class.gpu_wanted = '{}'
+  union all
+  select u.stage, u.code, u.permanent, null, e.value, null
+  from jsonb_array_elements(hwqueue.exprs_of(p_class.required, false)) e
+  cross join lateral hwqueue.expr_failures(e.value, p_node, p_facts, p_now) u
+  union all
+  select 'spread', u.code, false, null, s.value, null
+  from jsonb_array_elements(p_class.spread) with ordinality s
+  cross join lateral (
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now, p_shard) as code
+    offset 0) u
+  where u.code is not null
+  union all
+  select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
+  where p_kept_out is not null
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode,
+    p_node.gpu_ids, p_node.gpu_parents) c
+  where p_class.gpu_wanted <> '{}'
+  union all
+  select f.stage, f.code, f.permanent, null, null, f.lacks
+  from (select hwqueue.class_shortage(p_class, p_node, p_load) as lacks offset 0) s
+  cross join lateral (
+    select case when s.lacks <> 0 then hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) else 0 end as lacks
+    offset 0) e
+  cross join lateral hwqueue.room_failures(
+    s.lacks, e.lacks, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
+    hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode)) f
+  union all
+  select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
+  where p_node.cordoned_at is not null
 $$;
 
 CREATE FUNCTION hwqueue.alone_below(p_xid xid8) RETURNS boolean
@@ -1362,6 +1404,47 @@ begin
       jsonb_build_object('lease_id', p_lease, 'state', v_state), 'a finished lease cannot be cancelled');
   end if;
   return v_state;
+end
+$$;
+
+CREATE FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+  return query
+    select f.ordinality, g.node_ids, f.stage, f.code, f.permanent, f.lacks
+    from (
+      select s.lacks_now, s.cpu, s.gpu, array_agg(s.node_id) as node_ids
+      from (
+        select r.*, hwqueue.shortage(
+                 r.cpu_needed, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
+                 p_class.custom, r.room, r.cpu, r.gpu) as lacks_now
+        from (
+          select m.*, hwqueue.cpu_needed(p_class.cpu_milli, m.cpu) as cpu_needed
+          from (
+            select n.node_id, n.cpu_milli, n.memory_mib, n.slots, n.custom, cardinality(n.gpu_ids) as gpus,
+                   n.core_numa,
+                   case when n.gpu_parents <> '{}' or n.gpu_ids && p_class.gpu_wanted then n.node_id
+                        end as own,
+                   hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
+                   hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
+                   hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) as room
+            from hwqueue.node n
+            left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
+            where n.shard_id = p_shard and n.deregistered_at is null
+            offset 0) m
+          offset 0) r
+        offset 0) s
+      where s.lacks_now <> 0
+      group by s.lacks_now, s.cpu, s.gpu, s.cpu_milli, s.memory_mib, s.slots, s.custom, s.gpus, s.core_numa,
+               s.own,
+               case when s.lacks_now & 16 > 0 then hwqueue.lacking_custom(p_class.custom, (s.room).custom) end
+      offset 0) g
+    cross join lateral (
+      select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
+      from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
+    cross join lateral hwqueue.room_failures(g.lacks_now, e.lacks_ever, g.cpu, g.gpu) with ordinality f;
 end
 $$;
 
@@ -3015,13 +3098,6 @@ begin
   end if;
   return coalesce(cardinality(v_domains), 0);
 end
-$$;
-
-CREATE FUNCTION hwqueue.contended_part(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select p_lacks_now & ~p_lacks_ever
-    & (case when p_cpu is not null then 1 + 32 else 0 end + case when p_gpu is not null then 8 else 0 end)
 $$;
 
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
@@ -4936,7 +5012,7 @@ begin
       group by u.predicate
       union all
       select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
-      from hwqueue.unlike_labels(p_class, p_shard) f
+      from hwqueue.label_failures(p_class, p_shard) f
       union all
       select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
       from (
@@ -4962,10 +5038,10 @@ begin
         with ordinality c
       union all
       select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
-      from hwqueue.unlike_others(p_class, p_known, p_now, p_shard) f
+      from hwqueue.term_failures(p_class, p_known, p_now, p_shard) f
       union all
       select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
-      from hwqueue.too_small_or_full(p_class, p_shard) f
+      from hwqueue.capacity_failures(p_class, p_shard) f
       union all
       select 10, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
       from odd o where o.is_cordoned having count(*) > 0
@@ -6647,6 +6723,36 @@ begin
      where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
        and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
             or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
+end
+$$;
+
+CREATE FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], code text, predicate jsonb)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true);
+begin
+  if v_exprs = '[]' then
+    return;
+  end if;
+  return query
+    with asked as materialized (
+      select e.ordinality, e.value as expr, s.keys, s.sees_rack
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+    )
+    select g.ordinality, g.node_ids, u.code, a.expr
+    from (
+      select x.ordinality, hwqueue.labels_seen(n.labels, x.keys) as labels,
+             case when x.sees_rack then n.rack end as rack,
+             array_agg(n.node_id) as node_ids
+      from asked x cross join hwqueue.node n
+      where n.shard_id = p_shard and n.deregistered_at is null
+      group by 1, 2, 3) g
+    join asked a on a.ordinality = g.ordinality
+    cross join lateral (
+      select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
+    where u.code is not null;
 end
 $$;
 
@@ -8629,36 +8735,6 @@ CREATE FUNCTION hwqueue.node_count_words(p_count integer, p_kind text DEFAULT ''
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select p_count::text || ' ' || p_kind || case when p_count = 1 then 'node' else 'nodes' end $$;
 
-CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
-    LANGUAGE sql STABLE
-    AS $$
-  select u.stage, u.code, u.permanent, null::text, e.value, null::int
-  from jsonb_array_elements(p_exprs) e
-  cross join lateral hwqueue.expr_failures(e.value, p_node, p_facts, p_now) u
-  union all
-  select 'spread', u.code, false, null, s.value, null
-  from jsonb_array_elements(p_class.spread) with ordinality s
-  cross join lateral (
-    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now,
-        p_shard) as code offset 0) u
-  where u.code is not null
-  union all
-  select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
-  where p_kept_out is not null
-  union all
-  select 'isolation', c.code, true, c.message, c.predicate, null
-  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
-                                   p_node.gpu_parents) c
-  where p_class.gpu_wanted <> '{}'
-  union all
-  select f.stage, f.code, f.permanent, null, null, f.lacks
-  from hwqueue.node_shortage(p_class, p_node, p_load) s
-  cross join lateral hwqueue.room_failures(s.lacks_now, s.lacks_ever, s.contended) f
-  union all
-  select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
-  where p_node.cordoned_at is not null
-$$;
-
 CREATE FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -8798,22 +8874,6 @@ CREATE FUNCTION hwqueue.node_numbers(p_shard integer) RETURNS TABLE(number integ
     AS $$
   select (row_number() over (order by n.node_id))::int - 1, n.node_id
   from hwqueue.node n where n.shard_id = p_shard and n.deregistered_at is null
-$$;
-
-CREATE FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) RETURNS record
-    LANGUAGE plpgsql STABLE PARALLEL SAFE
-    AS $$
-begin
-  lacks_ever := 0;
-  contended := 0;
-  lacks_now := hwqueue.class_shortage(p_class, p_node, p_load);
-  if lacks_now <> 0 then
-    lacks_ever := hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node));
-    contended := hwqueue.contended_part(
-      lacks_now, lacks_ever, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
-      hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode));
-  end if;
-end
 $$;
 
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
@@ -10926,22 +10986,6 @@ CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
           'gpu_exclusivity', to_jsonb(nullif(p_node.gpu_exclusivity, '{shared}')),
           'default_cpu_isolation', nullif(p_node.default_cpu_isolation, 'best_effort'),
           'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional'))) as more) m
-$$;
-
-CREATE FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
-    LANGUAGE sql STABLE
-    AS $$
-  select 'labels', u.code, true, null::text, e.value, null::int
-  from jsonb_array_elements(p_exprs) e
-  cross join lateral (select hwqueue.expr_reason(e.value, p_labels, p_rack, null, '{}', null) as code offset 0) u
-  where u.code is not null
-  union all
-  select 'taints', 'untolerated_taint', true, null, t.value, null
-  from jsonb_array_elements(case when p_taints = '[]' then '[]' else hwqueue.barring_taints(p_taints, p_class.tolerate) end) t
-  union all
-  select 'isolation', c.code, true, c.message, c.predicate, null
-  from hwqueue.isolation_conflicts(p_class, p_cpu_isolation, p_gpu_exclusivity, p_share_mode, '{}', '{}') c
-  where p_class.gpu_wanted = '{}'
 $$;
 
 CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) RETURNS bigint[]
@@ -13091,15 +13135,18 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_contended integer) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
+CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$
   select v.stage, v.code, v.permanent, v.lacks
-  from (values
+  from (
     -- of what it would have to itself the node may have enough, and others have it now
-    ('free', 'nodes_support_but_contended', false, p_contended),
+    select p_lacks_now & ~p_lacks_ever & (case when p_cpu is not null then 1 + 32 else 0 end
+                                          + case when p_gpu is not null then 8 else 0 end) as lacks) c
+  cross join lateral (values
+    ('free', 'nodes_support_but_contended', false, c.lacks),
     (case when p_lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', p_lacks_ever <> 0,
-     p_lacks_now - p_contended)
+     p_lacks_now - c.lacks)
   ) v(stage, code, permanent, lacks)
   where v.lacks <> 0
 $$;
@@ -14954,6 +15001,75 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
+  -- looked up for every node: an object is searched, a join could become a loop over all places
+  v_kept_at jsonb := p_known -> 'kept_at';
+  v_domains text[] := array(select jsonb_array_elements_text(p_known -> 'kept_out'));
+begin
+  if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
+    return;
+  end if;
+  return query
+    with facts as materialized (
+      select n.node_id, coalesce(t.facts, '[]') as facts
+      from hwqueue.node n
+      left join hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t on t.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null
+    ), asked as materialized (
+      select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+    ), alike as materialized (
+      -- of one other lease or selection it is all one in which place a node is, as long as it is in one;
+      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of
+      -- each
+      select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
+                                when a.expr ? 'any' then t.facts end as fact,
+             t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
+             hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
+             case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids
+                  then n.node_id end as own,
+             array_agg(t.node_id) as node_ids
+      from facts t
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
+      cross join asked a
+      group by 1, 2, 3, 4, 5, 6
+    )
+    select 5, g.ordinality, g.node_ids, u.stage, u.code, u.permanent, null::text, a.expr
+    from alike g
+    join asked a on a.ordinality = g.ordinality
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
+      where n.shard_id = p_shard and n.node_id = g.node_ids[1] offset 0) u
+    union all
+    select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
+    from (
+      select s.ordinality, s.value as spread, array_agg(f.node_id) as node_ids
+      from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
+      group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread',
+          p_now, p_shard) as code offset 0) u
+    where u.code is not null
+    union all
+    select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
+           hwqueue.kept_out_words(k.domain), null
+    from hwqueue.node n
+    cross join lateral (
+      select d as domain from unnest(v_domains) d
+      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))
+      order by d limit 1) k
+    where n.shard_id = p_shard and n.deregistered_at is null
+    group by k.domain;
+end
+$$;
+
 CREATE FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
@@ -15252,49 +15368,6 @@ CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying,
   group by t
 $$;
 
-CREATE FUNCTION hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
-    LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-begin
-  return query
-    select f.ordinality, g.node_ids, f.stage, f.code, f.permanent, f.lacks
-    from (
-      select s.lacks_now, s.cpu, s.gpu, array_agg(s.node_id) as node_ids
-      from (
-        select r.*, hwqueue.shortage(
-                 r.cpu_needed, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
-                 p_class.custom, r.room, r.cpu, r.gpu) as lacks_now
-        from (
-          select m.*, hwqueue.cpu_needed(p_class.cpu_milli, m.cpu) as cpu_needed
-          from (
-            select n.node_id, n.cpu_milli, n.memory_mib, n.slots, n.custom, cardinality(n.gpu_ids) as gpus,
-                   n.core_numa,
-                   case when n.gpu_parents <> '{}' or n.gpu_ids && p_class.gpu_wanted then n.node_id
-                        end as own,
-                   hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
-                   hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
-                   hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) as room
-            from hwqueue.node n
-            left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
-            where n.shard_id = p_shard and n.deregistered_at is null
-            offset 0) m
-          offset 0) r
-        offset 0) s
-      where s.lacks_now <> 0
-      group by s.lacks_now, s.cpu, s.gpu, s.cpu_milli, s.memory_mib, s.slots, s.custom, s.gpus, s.core_numa,
-               s.own,
-               case when s.lacks_now & 16 > 0 then hwqueue.lacking_custom(p_class.custom, (s.room).custom) end
-      offset 0) g
-    cross join lateral (
-      select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
-      from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
-    cross join lateral hwqueue.room_failures(
-      g.lacks_now, e.lacks_ever, hwqueue.contended_part(g.lacks_now, e.lacks_ever, g.cpu, g.gpu))
-      with ordinality f;
-end
-$$;
-
 CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     AS $$
@@ -15435,105 +15508,6 @@ $$;
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ select hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t)) $$;
-
-CREATE FUNCTION hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], code text, predicate jsonb)
-    LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true);
-begin
-  if v_exprs = '[]' then
-    return;
-  end if;
-  return query
-    with asked as materialized (
-      select e.ordinality, e.value as expr, s.keys, s.sees_rack
-      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
-    )
-    select g.ordinality, g.node_ids, u.code, a.expr
-    from (
-      select x.ordinality, hwqueue.labels_seen(n.labels, x.keys) as labels,
-             case when x.sees_rack then n.rack end as rack,
-             array_agg(n.node_id) as node_ids
-      from asked x cross join hwqueue.node n
-      where n.shard_id = p_shard and n.deregistered_at is null
-      group by 1, 2, 3) g
-    join asked a on a.ordinality = g.ordinality
-    cross join lateral (
-      select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
-    where u.code is not null;
-end
-$$;
-
-CREATE FUNCTION hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
-    LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan'
-    AS $$
-declare
-  v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
-  -- looked up for every node: an object is searched, a join could become a loop over all places
-  v_kept_at jsonb := p_known -> 'kept_at';
-  v_domains text[] := array(select jsonb_array_elements_text(p_known -> 'kept_out'));
-begin
-  if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
-    return;
-  end if;
-  return query
-    with facts as materialized (
-      select n.node_id, coalesce(t.facts, '[]') as facts
-      from hwqueue.node n
-      left join hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t on t.node_id = n.node_id
-      where n.shard_id = p_shard and n.deregistered_at is null
-    ), asked as materialized (
-      select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
-      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
-    ), alike as materialized (
-      -- of one other lease or selection it is all one in which place a node is, as long as it is in one;
-      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of
-      -- each
-      select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
-                                when a.expr ? 'any' then t.facts end as fact,
-             t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
-             hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
-             case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids
-                  then n.node_id end as own,
-             array_agg(t.node_id) as node_ids
-      from facts t
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
-      cross join asked a
-      group by 1, 2, 3, 4, 5, 6
-    )
-    select 5, g.ordinality, g.node_ids, u.stage, u.code, u.permanent, null::text, a.expr
-    from alike g
-    join asked a on a.ordinality = g.ordinality
-    join facts t on t.node_id = g.node_ids[1]
-    cross join lateral (
-      select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
-      where n.shard_id = p_shard and n.node_id = g.node_ids[1] offset 0) u
-    union all
-    select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
-    from (
-      select s.ordinality, s.value as spread, array_agg(f.node_id) as node_ids
-      from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
-      group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
-    join facts t on t.node_id = g.node_ids[1]
-    cross join lateral (
-      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread',
-          p_now, p_shard) as code offset 0) u
-    where u.code is not null
-    union all
-    select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
-           hwqueue.kept_out_words(k.domain), null
-    from hwqueue.node n
-    cross join lateral (
-      select d as domain from unnest(v_domains) d
-      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))
-      order by d limit 1) k
-    where n.shard_id = p_shard and n.deregistered_at is null
-    group by k.domain;
-end
-$$;
 
 CREATE FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -18097,6 +18071,8 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
@@ -18239,8 +18215,6 @@ GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigin
 REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.contended_part(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -18614,6 +18588,8 @@ REVOKE ALL ON FUNCTION hwqueue.known_to_keep_out(p_known jsonb, p_node hwqueue.n
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_number(p_value jsonb) FROM PUBLIC;
@@ -18813,8 +18789,6 @@ GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard 
 
 REVOKE ALL ON FUNCTION hwqueue.node_count_words(p_count integer, p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks integer, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
@@ -18824,8 +18798,6 @@ REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue
 REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_numbers(p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
 
@@ -19006,8 +18978,6 @@ REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) FROM PUBLIC;
 
@@ -19196,7 +19166,7 @@ GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_mark, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_contended integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
@@ -19384,6 +19354,8 @@ REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
@@ -19412,8 +19384,6 @@ REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
@@ -19425,10 +19395,6 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwq
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 

@@ -16,3 +16,13 @@ drop function if exists hwqueue.purge_classes(int, int, int);
 drop function if exists hwqueue.are_positions_behind(int);
 drop function if exists hwqueue.grown_labels(jsonb, int);
 drop function if exists hwqueue.live_places(text, timestamptz, int);
+
+-- a node is judged by one function, all nodes by functions that say of what
+drop function if exists hwqueue.profile_failures(jsonb, hwqueue.placement_class, jsonb, bigint, jsonb, text[], text[], text);
+drop function if exists hwqueue.node_failures(jsonb, hwqueue.placement_class, hwqueue.node, hwqueue.node_load, jsonb, jsonb, text, timestamptz, int);
+drop function if exists hwqueue.contended_part(int, int, text, text);
+drop function if exists hwqueue.node_shortage(hwqueue.placement_class, hwqueue.node, hwqueue.node_load);
+drop function if exists hwqueue.room_failures(int, int, int);
+drop function if exists hwqueue.unlike_labels(hwqueue.placement_class, int);
+drop function if exists hwqueue.unlike_others(hwqueue.placement_class, jsonb, timestamptz, int);
+drop function if exists hwqueue.too_small_or_full(hwqueue.placement_class, int);

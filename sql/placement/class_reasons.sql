@@ -28,23 +28,7 @@ as $$
     else p_expr - array['term', 'tally'] end
 $$;
 
--- Both parts of class_failures for one node, and before them what its worker does not serve.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb,
-                                                p_kept_out text, p_now timestamptz, p_shard int)
-returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
-language sql stable
-as $$
-  select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
-  from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
-  union all
-  select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
-                                         p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
-  union all
-  select * from hwqueue.node_failures(hwqueue.exprs_of(p_class.required, false), p_class, p_node, p_load, p_facts, p_counts, p_kept_out, p_now, p_shard)
-$$;
-
--- One of them as {"stage", "code", "permanent", "message", "predicate"}; predicate is left out where the code says all.
+-- A row of all_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is left out where the code says all.
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks int,
                                                   p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns jsonb

@@ -43,7 +43,7 @@ begin
       group by u.predicate
       union all
       select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
-      from hwqueue.unlike_labels(p_class, p_shard) f
+      from hwqueue.label_failures(p_class, p_shard) f
       union all
       select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
       from (
@@ -69,10 +69,10 @@ begin
         with ordinality c
       union all
       select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
-      from hwqueue.unlike_others(p_class, p_known, p_now, p_shard) f
+      from hwqueue.term_failures(p_class, p_known, p_now, p_shard) f
       union all
       select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
-      from hwqueue.too_small_or_full(p_class, p_shard) f
+      from hwqueue.capacity_failures(p_class, p_shard) f
       union all
       select 10, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
       from odd o where o.is_cordoned having count(*) > 0
@@ -85,7 +85,7 @@ $$;
 
 -- The part of fleet_failures about what profiles decide.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard int)
+create or replace function hwqueue.label_failures(p_class hwqueue.placement_class, p_shard int)
 returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
@@ -118,7 +118,7 @@ $$;
 -- The part of fleet_failures about what nodes are to other leases, and about nodes, resources and trust
 -- domains that a class names.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb,
+create or replace function hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz, p_shard int)
 returns table (turn int, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text,
     predicate jsonb)
@@ -193,7 +193,7 @@ $$;
 -- for all of the same capacity. Of custom countables the words are about the node's own, so nodes that lack
 -- others are not alike.
 -- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard int)
+create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard int)
 returns table (part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
@@ -230,8 +230,6 @@ begin
     cross join lateral (
       select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
       from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
-    cross join lateral hwqueue.room_failures(
-      g.lacks_now, e.lacks_ever, hwqueue.contended_part(g.lacks_now, e.lacks_ever, g.cpu, g.gpu))
-      with ordinality f;
+    cross join lateral hwqueue.room_failures(g.lacks_now, e.lacks_ever, g.cpu, g.gpu) with ordinality f;
 end
 $$;
