@@ -3507,11 +3507,11 @@ begin
       select o.ctid from hwqueue.node_eligibility o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
+    continue when exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
+               or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
     delete from hwqueue.class_fleet f where f.ctid = any (array(
       select o.ctid from hwqueue.class_fleet o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
-    continue when exists (select 1 from hwqueue.class_fleet f where f.shard_id = p_shard and f.class_id = v_class_id)
-               or exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
-               or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
+    continue when exists (select 1 from hwqueue.class_fleet f where f.shard_id = p_shard and f.class_id = v_class_id);
     delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;
