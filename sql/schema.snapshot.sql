@@ -1347,7 +1347,7 @@ CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, l
   having count(*) > s.most
 $$;
 
-CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
   select case when p_required <> '[]' then jsonb_build_object('require', p_required) else '{}' end
@@ -1356,6 +1356,7 @@ CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_t
       || case when p_spread <> '[]' then jsonb_build_object('spread', p_spread) else '{}' end
       || case when p_resources <> '{}' then jsonb_build_object('resources', p_resources) else '{}' end
       || case when p_isolation <> '{}' then jsonb_build_object('isolation', p_isolation) else '{}' end
+      || case when p_strength <> 100 then jsonb_build_object('strength', p_strength) else '{}' end
 $$;
 
 CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
@@ -5777,7 +5778,7 @@ CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class
     select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'served' then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
              when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
            hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
-           hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
+           hwqueue.failure_words(p_sole, p_class) as words
   ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match') as nodes) m
 $$;
 
@@ -5875,13 +5876,8 @@ begin
     node := hwqueue.parse_node_spec('00000000-0000-0000-0000-000000000000',
       case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}' || v_spec - 'count' else v_spec end, p_shard);
     node.operator_taints := '[]';
-    profile.labels := node.labels;
-    profile.rack := node.rack;
+    profile := jsonb_populate_record(null::hwqueue.profile, to_jsonb(node));
     profile.taints := hwqueue.node_taints(node);
-    profile.cpu_isolation := node.cpu_isolation;
-    profile.gpu_exclusivity := node.gpu_exclusivity;
-    profile.default_cpu_isolation := node.default_cpu_isolation;
-    profile.gpu_share_mode := node.gpu_share_mode;
     return next;
   end loop;
 end
@@ -5985,14 +5981,6 @@ CREATE FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard 
     AS $$
   select coalesce(bool_and(not hwqueue.is_unseen(p_dropped, f.unseen, f.next_xid)), true)
   from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
-$$;
-
-CREATE FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-  select coalesce((
-    select hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels) = p_value
-    from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), false)
 $$;
 
 CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS boolean
@@ -6947,17 +6935,17 @@ declare
   v_runs record;
   v_there boolean;
 begin
-  select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as is_staying into v_runs
+  select c.node_id, 1 as held, (c.stop_requested_at <= p_now is not true and c.expires_at > p_now)::int as here into v_runs
   from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-  if v_runs.node_id is null then
-    select o.node_id, true as is_staying into v_runs
+  if not found then
+    select o.node_id, 0 as held, 1 as here into v_runs
     from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease and o.state = 'completed';
-    return jsonb_build_object('value', v_value, 'held', 0, 'elsewhere', false, 'self', false, 'here',
-      case when hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard) then 1 else 0 end);
   end if;
-  v_there := hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard);
-  return jsonb_build_object('value', v_value, 'held', case when v_there then 1 else 0 end, 'elsewhere', false, 'self', false,
-    'here', case when v_there and v_runs.is_staying then 1 else 0 end);
+  v_there := (
+    select hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels) = v_value
+    from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_runs.node_id);
+  return jsonb_build_object('value', v_value, 'held', case when v_there then v_runs.held else 0 end,
+    'here', case when v_there then v_runs.here else 0 end, 'elsewhere', false, 'self', false);
 end
 $$;
 
@@ -8170,12 +8158,12 @@ begin
     v_resources := hwqueue.isolated_resources(
       v_isolation, case when v_resources <> '{}' then v_resources else v_other end, p_field);
   end if;
-  return hwqueue.with_strength(hwqueue.build_placement(
+  return hwqueue.build_placement(
     hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
     hwqueue.merge_lists(p_left -> 'prefer', p_right -> 'prefer'),
     hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
     hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
-    v_resources, v_isolation), coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
+    v_resources, v_isolation, coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
 end
 $$;
 
@@ -9197,15 +9185,14 @@ begin
   v_strength := hwqueue.json_integer(v_placement -> 'strength', p_field || '.strength', 1, 100, 'QHC03');
   v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
   if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
-    v_placement := hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null);
-    return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
+    return hwqueue.check_cost(
+      hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null, v_strength), p_field);
   end if;
   v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
-  v_placement := hwqueue.build_placement(v_required, v_preferred,
+  return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
     hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
     hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
-    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation);
-  return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
+    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation, v_strength), p_field);
 end
 $$;
 
@@ -16286,12 +16273,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.with_strength(p_placement jsonb, p_strength integer) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select case when p_strength <> 100 then p_placement || jsonb_build_object('strength', p_strength) else p_placement end
-$$;
-
 CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql
     AS $$
@@ -18064,7 +18045,7 @@ REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms(p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_producer;
@@ -18489,8 +18470,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_anybody_looking() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -19484,8 +19463,6 @@ REVOKE ALL ON FUNCTION hwqueue.wire_expr(p_entry jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.with_strength(p_placement jsonb, p_strength integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -26,3 +26,7 @@ drop function if exists hwqueue.room_failures(int, int, int);
 drop function if exists hwqueue.unlike_labels(hwqueue.placement_class, int);
 drop function if exists hwqueue.unlike_others(hwqueue.placement_class, jsonb, timestamptz, int);
 drop function if exists hwqueue.too_small_or_full(hwqueue.placement_class, int);
+
+drop function if exists hwqueue.is_in_domain(uuid, text, text, int);
+drop function if exists hwqueue.build_placement(jsonb, jsonb, jsonb, jsonb, jsonb, jsonb);
+drop function if exists hwqueue.with_strength(jsonb, int);

@@ -19,13 +19,8 @@ begin
     node := hwqueue.parse_node_spec('00000000-0000-0000-0000-000000000000',
       case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}' || v_spec - 'count' else v_spec end, p_shard);
     node.operator_taints := '[]';
-    profile.labels := node.labels;
-    profile.rack := node.rack;
+    profile := jsonb_populate_record(null::hwqueue.profile, to_jsonb(node));
     profile.taints := hwqueue.node_taints(node);
-    profile.cpu_isolation := node.cpu_isolation;
-    profile.gpu_exclusivity := node.gpu_exclusivity;
-    profile.default_cpu_isolation := node.default_cpu_isolation;
-    profile.gpu_share_mode := node.gpu_share_mode;
     return next;
   end loop;
 end

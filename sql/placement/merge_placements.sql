@@ -23,12 +23,12 @@ begin
     v_resources := hwqueue.isolated_resources(
       v_isolation, case when v_resources <> '{}' then v_resources else v_other end, p_field);
   end if;
-  return hwqueue.with_strength(hwqueue.build_placement(
+  return hwqueue.build_placement(
     hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
     hwqueue.merge_lists(p_left -> 'prefer', p_right -> 'prefer'),
     hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
     hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
-    v_resources, v_isolation), coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
+    v_resources, v_isolation, coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
 end
 $$;
 
