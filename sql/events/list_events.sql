@@ -68,7 +68,6 @@ $$;
 
 -- Events of one code (null: any) in p_after's direction. Planned for the filter at hand: what is not asked for is then not there, and every
 -- other column has an index that is in order.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamptz,
                                               p_until timestamptz, p_limit int, p_shard int) returns setof hwqueue.event
 language plpgsql volatile set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -99,7 +98,6 @@ end
 $$;
 
 -- The partitions that hold the days between two times, of those that the ring holds at all; null: any may.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.event_slots(p_since timestamptz, p_until timestamptz, p_now timestamptz) returns smallint[]
 language sql stable
 as $$

@@ -9,14 +9,12 @@ language sql volatile
 as $$ select p_base + (pg_current_xact_id()::text::bigint << 20) + (nextval('hwqueue.event_number') & 1048575) $$;
 
 -- The number of a time's day (UTC); events go where it says, modulo 16.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.event_day(p_at timestamptz) returns bigint
 language sql stable
 as $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
 
 -- The actor: what the caller says (hwqueue.actor, for this transaction), else the login. Kept beside it is session_user, which the
 -- server knows: a function that runs with its owner's rights does not change it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.acting() returns text
 language sql stable
 as $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;

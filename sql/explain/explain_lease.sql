@@ -67,7 +67,6 @@ $$;
 -- decides first, so this is the place of a lease that all nodes like alike.
 -- Column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison. From the low-water mark of its tier and rank on: what
 -- was claimed before it may still be in the index.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.place_in_line(p_lease hwqueue.lease, p_shard int) returns bigint
 language plpgsql stable
 as $$

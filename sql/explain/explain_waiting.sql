@@ -1,6 +1,5 @@
 -- Why leases of a class are pending: what explain_class and explain_lease have in common.
 -- p_lease, p_eligible_at, p_deadline: of the lease that is asked about, or of the first in line; p_lease null: there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamptz, p_deadline timestamptz,
   p_now timestamptz, p_shard int, out headline text, out code text, out permanent boolean, out waits_until timestamptz, out funnel jsonb,
   out sole_blockers jsonb, out nearest jsonb, out help jsonb, out pending bigint, out nodes_registered bigint, out nodes_live bigint,

@@ -1,5 +1,4 @@
 -- Expressions of a placement in words for people. What users wrote is cut short, never interpreted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 
 -- Up to three values of a list, the rest as a number: "a, b or c", "a, b, c or 4 more".
 create or replace function hwqueue.list_words(p_values jsonb, p_or text default 'or') returns text

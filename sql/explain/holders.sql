@@ -2,7 +2,6 @@
 -- [{"lease_id", "task", "queue", "service_id", "node", "since", "expires_at", "stopping", "holds"}].
 
 -- Claims as such a list; p_amounts: with what they have set aside.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
@@ -20,7 +19,6 @@ as $$
 $$;
 
 -- Those that hold room on a node.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.room_holders(p_node uuid, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
@@ -31,7 +29,6 @@ as $$
 $$;
 
 -- Those that a term selects in the same place as a node.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -51,7 +48,6 @@ end
 $$;
 
 -- Those that keep a lease of a class out of a node's place in a domain, since they require to be away from such leases.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int)
 returns jsonb
 language plpgsql stable

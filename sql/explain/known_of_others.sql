@@ -1,7 +1,6 @@
 -- What explanations must know of other leases, read once for all nodes; the shapes are those of recount_terms and term_facts.
 
 -- Whether all that a class asks about others is in force, so that claims may decide by it (terms_reason asks the same).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard int) returns boolean
 language sql stable
 as $$
@@ -18,7 +17,6 @@ $$;
 
 -- What recount_terms gives, but "spread" is counted as claims do, and there are no "terms": unless some are
 -- not in force, then all are counted anew.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -34,7 +32,6 @@ end
 $$;
 
 -- Where something runs that a class's terms select, term by term (index from 0): what count_fact and lease_fact tell of one place.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamptz, p_shard int)
 returns table (index int, place text, held bigint, here bigint)
 language plpgsql stable
@@ -82,7 +79,6 @@ end
 $$;
 
 -- The facts of term_facts for every registered node at once; no rows for a class that asks nothing about others.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamptz, p_shard int)
 returns table (node_id uuid, facts jsonb)
 language sql stable

@@ -1,7 +1,6 @@
 -- The nodes that fail the least, and why.
 
 -- {"wanted", "has", "holders", "place"} of one failed rule; what there is nothing to say of is left out.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks int, p_facts jsonb, p_kept_out text,
   p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -35,7 +34,6 @@ $$;
 -- Nodes and all that keeps a lease of a class off each of them: [{"node_id", "node", "rack", "state": live | silent | cordoned, "seen_at", "reasons": [those of
 -- class_reasons, with "wanted" and "has" in words, "holders" where running leases are the reason, and for others "place"]}], in the order given.
 -- p_lease: the lease that asks, null for any of the class; p_known: see known_of_others.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamptz, p_shard int)
 returns jsonb
 language sql stable

@@ -2,7 +2,6 @@
 
 -- What of a class's fleet comes first to mind; null code: nothing stands in the way but the node's asking. permanent: until nodes or the lease change.
 -- p_fleet: see judge_fleet. Patience, deadlines and the lease's place in line are the caller's.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz, p_shard int,
                                                     out headline text, out code text, out permanent boolean)
 language plpgsql stable
@@ -77,7 +76,6 @@ end
 $$;
 
 -- What a group of judge_fleet failed, in words.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) returns text
 language sql stable
 as $$
@@ -85,7 +83,6 @@ as $$
 $$;
 
 -- The first lease that a class requires to be with and that neither runs nor has succeeded, though it still may; no row fields: there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.pending_target(p_class hwqueue.placement_class, p_shard int, out lease_id uuid, out state text)
 language sql stable
 as $$

@@ -1,5 +1,4 @@
 -- Spans and counts in words for people.
--- Locks: none. Raises: nothing. Idempotent: yes.
 
 -- So many of something.
 create or replace function hwqueue.count_words(p_count bigint, p_one text, p_many text) returns text

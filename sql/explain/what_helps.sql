@@ -1,7 +1,6 @@
 -- What would help.
 
 -- The action and its words for what alone keeps nodes out.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) returns jsonb
 language sql stable
 as $$
@@ -27,7 +26,6 @@ $$;
 -- many of the class wait (counted to 10,001). action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node, wait; with
 -- "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
 -- p_fleet: see judge_fleet; p_near: see near_nodes.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint)
 returns jsonb
 language sql stable

@@ -28,7 +28,6 @@ $$;
 
 -- Whether a live node that is not cordoned may run a class and is large enough, as far as nodes have asked since the class came. p_kinds: one live
 -- node of every profile and size.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamptz, p_shard int) returns boolean
 language sql stable
 as $$

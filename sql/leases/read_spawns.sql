@@ -1,5 +1,4 @@
 -- What an element of a batch has in common with others: all but its params and own options. One that is no object stays as it is.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spawn_kind(p_element jsonb) returns jsonb
 language sql immutable
 as $$

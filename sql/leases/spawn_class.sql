@@ -1,5 +1,4 @@
 -- Options that every lease has for itself; the others decide where it may run and make its class.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.own_options() returns text[]
 language sql immutable parallel safe
 as $$
@@ -8,7 +7,6 @@ as $$
 $$;
 
 -- Options that read_spawn reads: a lease's own, and the params blob, which is kept as it was sent.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.kept_options() returns text[]
 language sql immutable parallel safe
 as $$
@@ -16,7 +14,6 @@ as $$
 $$;
 
 -- The options that make the class; what is no object stays as it is, for spawn_class to refuse.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_options(p_options jsonb) returns jsonb
 language sql immutable parallel safe
 as $$

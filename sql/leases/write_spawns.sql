@@ -41,7 +41,6 @@ end
 $$;
 
 -- The state that a spawn answers with.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamptz, p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$

@@ -1,7 +1,6 @@
 -- Whose turn it is to prune: one row a shard says when somebody last did, and who holds it is at it.
 
 -- Whether somebody pruned less than p_unless_within ago. A mark of the future does not count: the clock was set back.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.pruned_within(p_unless_within interval, p_now timestamptz, p_shard int) returns boolean
 language sql stable
 as $$

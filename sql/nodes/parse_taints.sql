@@ -55,7 +55,6 @@ end
 $$;
 
 -- Taints with the time since when they are there: that of p_before for those that were there already.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamptz) returns jsonb
 language sql stable
 as $$
@@ -66,13 +65,11 @@ as $$
 $$;
 
 -- Taints without their times, each once.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.undated_taints(p_taints jsonb) returns jsonb
 language sql immutable parallel safe
 as $$ select hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t)) $$;
 
 -- All taints of a node, its own and those of operators: what its profile has. Without a subquery, so that the planner inlines it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_taints(p_node hwqueue.node) returns jsonb
 language sql immutable parallel safe
 as $$

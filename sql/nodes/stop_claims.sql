@@ -49,7 +49,6 @@ as $$
 $$;
 
 -- Whether a node has, or had, a taint that asks what runs there to stop.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.has_no_execute(p_node hwqueue.node) returns boolean
 language sql immutable parallel safe
 as $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;

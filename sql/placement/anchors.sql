@@ -1,7 +1,6 @@
 -- Anchors: how a node finds the classes that may suit it without reading the rest.
 -- A class hangs on the alternatives of one required positive equality (the rarest kind it has), or on '*';
 -- a node looks up everything it is. Neither decides: expr_reason does.
--- Locks: none. Raises: nothing. Idempotent: yes.
 
 -- What a class hangs on.
 create or replace function hwqueue.class_anchors(p_required jsonb) returns text[]

@@ -48,7 +48,6 @@ end
 $$;
 
 -- A label demanded to be two things at once; null when there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.label_contradiction(p_required jsonb) returns text
 language plpgsql immutable
 as $$
@@ -78,7 +77,6 @@ end
 $$;
 
 -- Other leases to be with and to keep away from; null when there are none. Who shares their node shares every domain with them.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.lease_contradiction(p_required jsonb) returns text
 language sql immutable
 as $$

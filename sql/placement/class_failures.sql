@@ -9,14 +9,12 @@
 -- SQL functions of one select each: the planner puts them in place of their calls.
 
 -- The order in which nodes drop out: what a funnel shows.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.funnel_stages() returns text[]
 language sql immutable parallel safe
 as $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
 
 -- Of a class's requirements those that a profile decides (p_of_profile), or those that it does not: they name nodes, resources or trust
 -- domains, or ask about other leases.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -28,7 +26,6 @@ $$;
 
 -- What a node fails for being too small or full, by what is short (bits of shortage) now and when it is idle.
 -- p_cpu, p_gpu: what the class comes to there (cpu_isolation_on, gpu_exclusivity_on).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.room_failures(p_lacks_now int, p_lacks_ever int, p_cpu text, p_gpu text)
 returns table (stage text, code text, permanent boolean, lacks int)
 language sql immutable parallel safe
@@ -47,7 +44,6 @@ as $$
 $$;
 
 -- How a node fails an expression that its profile does not decide; no row: it does not.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb,
     p_now timestamptz)
 returns table (stage text, code text, permanent boolean)
@@ -71,7 +67,6 @@ $$;
 
 -- How a node of which these facts are true breaks a limit of a class's spread, the p_index-th (from 0); null:
 -- it does not. p_counts: as in all_failures.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_failure(p_spread jsonb, p_index int,
     p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
                                                   p_now timestamptz, p_shard int) returns text
@@ -83,7 +78,6 @@ as $$
 $$;
 
 -- What is said where something in a domain keeps a class out.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.kept_out_words(p_domain text) returns text
 language sql immutable parallel safe
 as $$
@@ -93,7 +87,6 @@ $$;
 -- What a node fails now; p_facts: see term_facts; p_counts: spread_counts in the order of the class's spread, null:
 -- to be counted; p_kept_out: the domain out of which something keeps the class. A class that names a device is
 -- asked about isolation after what it is named for.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node,
     p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
 returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)

@@ -29,7 +29,6 @@ as $$
 $$;
 
 -- A row of all_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is left out where the code says all.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks int,
                                                   p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns jsonb
 language plpgsql stable
@@ -61,7 +60,6 @@ $$;
 
 -- Why a node may not run a lease of a class now: [{"stage", "code", "permanent", "message", "predicate"}], empty when it may.
 -- p_recount: what recount_terms gave for the class; null: by what claims have counted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
                                                  p_now timestamptz, p_shard int) returns jsonb
 language sql stable

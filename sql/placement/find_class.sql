@@ -1,7 +1,6 @@
 -- Classes of leases: drawn up from what a spawn asks for, found by digest, written when new.
 
 -- What classes of equal content have in common. p_placement must be normal.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_digest(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb,
                                                 p_patience interval, p_target uuid)
 returns bytea
@@ -15,7 +14,6 @@ $$;
 
 -- The class that this content makes, not written anywhere yet. p_placement must be normal. p_away_from: services that its own service
 -- keeps away from, by that service's policy: no part of its content, since it may change.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
                                                p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard int)
 returns hwqueue.placement_class

@@ -6,7 +6,6 @@
 -- are about, so that failure_reason says the same of all of node_ids. Rows are numbered by failure, in the
 -- order in which all_failures has them for one node; a silent node fails the stage live last.
 -- p_known: what recount_terms or known_of_others gave.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz, p_shard int)
 returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
@@ -84,7 +83,6 @@ end
 $$;
 
 -- The part of fleet_failures about what profiles decide.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.label_failures(p_class hwqueue.placement_class, p_shard int)
 returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
 language plpgsql stable set plan_cache_mode = force_custom_plan
@@ -117,7 +115,6 @@ $$;
 
 -- The part of fleet_failures about what nodes are to other leases, and about nodes, resources and trust
 -- domains that a class names.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz, p_shard int)
 returns table (turn int, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text,
@@ -192,7 +189,6 @@ $$;
 -- The part of fleet_failures about room: what is short now node by node; what would be if nothing ran, once
 -- for all of the same capacity. Of custom countables the words are about the node's own, so nodes that lack
 -- others are not alike.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard int)
 returns table (part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan

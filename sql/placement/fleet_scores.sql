@@ -1,7 +1,6 @@
 -- How well every registered node suits a class, by the score that claims order leases by. Nodes that are
 -- alike in what the class prefers, or in what runs around them, are asked once.
 -- p_reach: the share of nodes that could take the class (class_fleet); p_known: what recount_terms gave.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue,
     p_reach double precision, p_known jsonb, p_now timestamptz, p_shard int)
 returns table (node_id uuid, score double precision)

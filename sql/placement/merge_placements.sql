@@ -33,7 +33,6 @@ end
 $$;
 
 -- Two lists of normal elements in one; null when there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.merge_lists(p_left jsonb, p_right jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -63,7 +62,6 @@ end
 $$;
 
 -- The resources that a normal placement gives itself: not the one GPU that its GPU class alone stands for.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.own_resources(p_placement jsonb) returns jsonb
 language sql immutable parallel safe
 as $$

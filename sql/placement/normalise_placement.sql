@@ -43,7 +43,6 @@ $$;
 
 -- A placement of normal parts; those that are null or ask nothing are left out. So is the default of strength:
 -- what was written before there was one keeps its digest.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb,
     p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength int) returns jsonb
 language sql immutable

@@ -50,7 +50,6 @@ end
 $$;
 
 -- What a label of a lease can be.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_label_text(p_value jsonb) returns boolean
 language sql immutable parallel safe
 as $$

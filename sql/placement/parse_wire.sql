@@ -64,7 +64,6 @@ $$;
 
 -- The first entry (from 1) that no node can meet beside an earlier one: required toward and away from the same target, whatever the
 -- categories; required toward two nodes or two racks. Two leases or two resources may be in one place. Null when there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.wire_contradiction(p_entries jsonb) returns int
 language sql immutable
 as $$

@@ -26,7 +26,6 @@ end
 $$;
 
 -- The expression that an entry stands for.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.wire_expr(p_entry jsonb) returns jsonb
 language sql immutable
 as $$

@@ -1,5 +1,4 @@
 -- When the p_n-th ended of what ended in [p_from, p_to): leases that finished, claims that did without completing. Null: fewer did.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.nth_ended(p_n int, p_from timestamptz, p_to timestamptz, p_shard int) returns timestamptz
 language sql volatile
 as $$

@@ -55,7 +55,6 @@ $$;
 -- The oldest running transaction that may bring something that has ended already, at most the next one that will begin. Whoever ends something
 -- has a lock on the table claim before it reads the clock, more than one for reading, and keeps it to the end. So transactions without
 -- do not matter: what they will end ends later than this.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.oldest_ender() returns xid8
 language sql volatile
 as $$ select hwqueue.oldest_holder('hwqueue.claim') $$;

@@ -80,7 +80,6 @@ end
 $$;
 
 -- Whether nobody is about to leave: no claim was asked to stop, none has expired.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.none_leaves(p_now timestamptz, p_shard int) returns boolean
 language plpgsql stable
 as $$

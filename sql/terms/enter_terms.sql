@@ -34,7 +34,6 @@ as $$
 $$;
 
 -- Whether a look at the places of these terms, without max_skew, would come upon nothing that could keep a lease out.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard int) returns boolean
 language plpgsql stable
 as $$
@@ -49,7 +48,6 @@ $$;
 -- The gates of these terms. A group's is one for all places; a member that goes by another group shares it, too: two may each be the other's
 -- first. is_plain: nothing but what runs in their places can keep a lease of the class out: its own terms, of which it has p_terms, keep away or
 -- limit how many there are, and all are counted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms int, p_joins boolean, p_starts boolean,
                                             out alone int[], out shared int[], out is_plain boolean)
 language plpgsql immutable

@@ -2,7 +2,6 @@
 -- for a lease which has not started yet. The others are not judged, and so are in nobody's list of what may run.
 
 -- Whether all of a class's terms are in force.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.in_force(p_terms jsonb, p_shard int) returns boolean
 language sql stable
 as $$
@@ -45,7 +44,6 @@ end
 $$;
 
 -- Whether terms wait to be in force.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.terms_pending(p_shard int) returns boolean
 language plpgsql stable
 as $$

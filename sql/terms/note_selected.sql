@@ -21,7 +21,6 @@ end
 $$;
 
 -- Whether any term selects a class.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_selected(p_class_id bigint, p_shard int) returns boolean
 language sql stable
 as $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id) $$;

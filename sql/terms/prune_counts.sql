@@ -3,7 +3,6 @@
 -- is on the way with one that may not: whoever looks has the table of floors locked before, and keeps it to the end.
 
 -- Whether whatever is remembered of a term knows that a count was lowered.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard int) returns boolean
 language sql stable
 as $$
@@ -12,7 +11,6 @@ as $$
 $$;
 
 -- Whether another session has looked, or is about to, in a transaction that is open. Who comes later sees what was committed before this.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_anybody_looking() returns boolean
 language sql volatile
 as $$
@@ -71,7 +69,6 @@ $$;
 
 -- Whether so much has been written since a look that the next one is due: whatever was written is passed at every claim, even if it is
 -- one place over and over.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_old_floor(p_next_xid xid8) returns boolean
 language sql stable
 as $$ select pg_snapshot_xmax(pg_current_snapshot())::text::bigint - p_next_xid::text::bigint > 10000 $$;

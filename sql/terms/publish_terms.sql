@@ -57,7 +57,6 @@ end
 $$;
 
 -- Whether no other transaction below an id is open.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.alone_below(p_xid xid8) returns boolean
 language sql volatile
 as $$

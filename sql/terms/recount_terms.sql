@@ -4,7 +4,6 @@
 -- All that a class must know of others, on every node: {"terms": [{PLACE: {"held", "here"}}, ...] in the order of its terms,
 -- "spread": [spread_counts, ...] in the order of its spread, and what kept_out_places gives}.
 -- p_lease: the lease that asks; null: one that is not spawned yet.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -28,7 +27,6 @@ $$;
 
 -- Running leases that a term selects, by place: {PLACE: {"held", "bound", "here"}}; bound without those asked to stop, here without the
 -- expired, either, nor, of max_skew, those on dead nodes.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
@@ -64,7 +62,6 @@ $$;
 
 -- Where a class is kept out by running leases that require to be away from it: {"kept_out": [DOMAIN, ...],
 -- "kept_at": {"DOMAIN@PLACE": true}}.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard int) returns jsonb
 language sql stable
 as $$

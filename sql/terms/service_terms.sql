@@ -1,7 +1,6 @@
 -- Policies of services, as far as terms go by them: what its leases keep away from, and what "the same place" means.
 
 -- The services that a service keeps away from.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.service_away_from(p_service uuid, p_shard int) returns uuid[]
 language plpgsql stable
 as $$
@@ -11,7 +10,6 @@ end
 $$;
 
 -- Whether a class goes by a policy of its service that has changed: until it is bound anew, none of its leases is claimed.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_stale(p_class hwqueue.placement_class, p_shard int) returns boolean
 language plpgsql stable
 as $$

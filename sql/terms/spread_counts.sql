@@ -2,7 +2,6 @@
 -- "here": {PLACE: leases}, where there are any}. As Kubernetes counts: domains of live nodes that have a value for every domain of the class's
 -- spreads of the same kind (required or preferred) and, as asked, meet its requirements on nodes and have no taint that keeps it out; leases
 -- on other nodes are not there. p_recounts: the terms of recount_terms; null: by what claims have counted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -43,7 +42,6 @@ end
 $$;
 
 -- Whether a node counts.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[],
                                                       p_attested text[] default '{}') returns boolean
 language sql stable
@@ -59,7 +57,6 @@ as $$
 $$;
 
 -- Running leases that a class's term by node selects, node by node, without those that are about to leave.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.tally(p_class hwqueue.placement_class, p_term int, p_recounts jsonb, p_now timestamptz, p_shard int)
 returns table (node_id uuid, leases bigint)
 language plpgsql stable

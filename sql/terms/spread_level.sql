@@ -63,7 +63,6 @@ $$;
 
 -- Running leases of a term that have been counted and do not count for spread, by place: {PLACE: leases}. Those that are asked to stop, have
 -- expired, or are on one of these dead nodes.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.gone_leases(p_term_id bigint, p_dead uuid[], p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$

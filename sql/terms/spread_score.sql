@@ -4,7 +4,6 @@
 -- all that match, this lease included, in percent: 50 at the target; without a target the rest of the hundred, and without any all
 -- domains alike.
 -- p_recounts, p_counts: what recount_terms gave as terms and spread; null: not known, for claims.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamptz, p_shard int)
 returns double precision
 language plpgsql stable
@@ -41,7 +40,6 @@ end
 $$;
 
 -- The gain of one {"targets"}, 0..1.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamptz, p_shard int)
 returns double precision
 language plpgsql stable

@@ -23,7 +23,6 @@ end
 $$;
 
 -- Whether somebody remembers of one of these classes who may run it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_judged(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -34,7 +33,6 @@ end
 $$;
 
 -- The classes whose leases a term selects; of a term on one lease, its class, and the one that it runs as.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.selected_classes(p_spec jsonb, p_shard int) returns bigint[]
 language plpgsql stable set enable_bitmapscan = on
 as $$

@@ -29,7 +29,6 @@ end
 $$;
 
 -- The fact of a term that selects by what classes are.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -55,7 +54,6 @@ end
 $$;
 
 -- The fact of a term on one lease: where it runs, else where it succeeded.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$

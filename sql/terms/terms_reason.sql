@@ -55,7 +55,6 @@ end
 $$;
 
 -- The first domain out of which something that runs keeps a lease of this class: required "away" holds both ways. Null: there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node,
     p_shard int) returns text
 language plpgsql stable

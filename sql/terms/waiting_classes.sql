@@ -67,7 +67,6 @@ end
 $$;
 
 -- The same of a few classes, one by one.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
 language plpgsql stable
 as $$

@@ -3,7 +3,6 @@
 
 -- Whether the only lease of a class is scheduled, or a class must be with a lease that neither runs nor has succeeded: until that one starts no
 -- node may run the class, but for nodes outside the domain that the class lets pass.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard int) returns boolean
 language sql stable
 as $$
