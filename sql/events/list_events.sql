@@ -48,8 +48,7 @@ begin
 end
 $$;
 
--- The codes to look for, each once; one null: any.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- The codes to look for, each once; one null: any. Raises: QHA01.
 create or replace function hwqueue.event_codes(p_codes jsonb) returns text[]
 language plpgsql immutable
 as $$

@@ -1,7 +1,6 @@
 -- Nodes that are not there.
 
--- Nodes as p_nodes describes them (see what_if), with the profile that each would have.
--- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
+-- Nodes as p_nodes describes them (see what_if), with the profile that each would have. Raises: QHA01, QHA03.
 create or replace function hwqueue.imagined_nodes(p_nodes jsonb, p_shard int)
 returns table (node hwqueue.node, profile hwqueue.profile, how_many bigint)
 language plpgsql stable

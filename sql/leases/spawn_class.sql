@@ -21,7 +21,7 @@ as $$
 $$;
 
 -- The class of a spawn, written if it is new. p_options is what class_options left.
--- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field. Idempotent: yes.
+-- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb, p_shard int) returns bigint
 language plpgsql volatile
 as $$

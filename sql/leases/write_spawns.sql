@@ -50,7 +50,7 @@ $$;
 
 -- Refuses ids of the caller's own whose former lease went when it completed, as long as its outcome is there: it would be taken for the end of the
 -- new lease, whose tokens would begin where the former one's did.
--- Locks: the caller has inserted the leases, so nobody else can have one of the ids from now on. Raises: QHL06, 23505. Idempotent: yes.
+-- Locks: the caller has inserted the leases, so nobody else can have one of the ids from now on. Raises: QHL06, 23505.
 create or replace function hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -1,7 +1,7 @@
 -- Removes retired classes that no lease refers to, once nobody can come any more who found them: step 3 of stamp_retired. A class
 -- that a late spawn used after all stays until that lease is gone; one that a lease runs as, although it has a class of its own by now
 -- (give_target), until it has run.
--- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: class rows, skip locked.
 create or replace function hwqueue.prune_classes(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -21,7 +21,7 @@ $$;
 -- Deletes classes with what was judged and estimated of them, up to the one with which p_limit such rows have gone. Gives their number. What is
 -- remembered of their patience may be held by a claim: prune_fleets removes it.
 -- A class stays as long as another session holds what was judged of it.
--- Locks: the caller holds the class rows; what was judged, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the class rows; what was judged, skip locked.
 create or replace function hwqueue.delete_classes(p_class_ids bigint[], p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$

@@ -1,6 +1,6 @@
 -- Removes finished leases whose queue keeps them no longer, the oldest of each queue first, once they have been
 -- counted, or nobody has counted them for an hour.
--- Locks: their outcomes, skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: their outcomes, skip locked; then the lease rows.
 create or replace function hwqueue.prune_leases(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -27,7 +27,7 @@ end
 $$;
 
 -- Deletes leases that nobody waits for, with what hangs on them. Gives their number.
--- Locks: the caller holds their entries or outcomes; the lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds their entries or outcomes; the lease rows.
 create or replace function hwqueue.delete_leases(p_leases uuid[], p_shard int) returns int
 language plpgsql volatile
 as $$

@@ -1,6 +1,6 @@
 -- Deletes what dropped queues held, once nobody can still be spawning into them or claiming from them: waiting and finished leases,
 -- about p_limit a call, then classes, at last the queue itself. What runs is waited for. Gives the number of leases and classes.
--- Locks: queue rows, entries, outcomes, class and profile rows: all skip locked; lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: queue rows, entries, outcomes, class and profile rows: all skip locked; lease rows.
 create or replace function hwqueue.purge_queues(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -40,7 +40,7 @@ end
 $$;
 
 -- Removes leases of a queue that wait in it. Gives their number.
--- Locks: their entries, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: their entries, skip locked.
 create or replace function hwqueue.purge_waiting(p_queue_id int, p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -63,7 +63,7 @@ end
 $$;
 
 -- Forgets what profiles may run of a queue. False: another session, a claim that judges, say, holds a profile, whose row for the queue stays.
--- Locks: profile rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: profile rows, skip locked.
 create or replace function hwqueue.purge_profiles(p_queue_id int, p_shard int) returns boolean
 language plpgsql volatile
 as $$

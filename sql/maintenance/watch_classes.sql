@@ -48,7 +48,7 @@ language sql immutable parallel safe
 as $$ select case when p_fleet.nodes_matching > 0 then false else p_fleet.nodes_cordoned = 0 end $$;
 
 -- Tells of one class what there is to tell.
--- Locks: its row of class_fleet, skip locked. Idempotent: yes.
+-- Locks: its row of class_fleet, skip locked.
 create or replace function hwqueue.watch_class(p_fleet hwqueue.class_fleet, p_digest bigint, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile

@@ -68,8 +68,7 @@ begin
 end
 $$;
 
--- Refuses what can be no trust domain.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Refuses what can be no trust domain. Raises: QHA01.
 create or replace function hwqueue.check_trust_domain(p_domain text) returns void
 language plpgsql immutable
 as $$
@@ -82,7 +81,7 @@ end
 $$;
 
 -- Copies a node's attestations that are not suspended to where claims read them; what was judged with the old ones is judged again.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+-- Locks: node_state is held by the caller.
 create or replace function hwqueue.note_attestations(p_node uuid, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -36,7 +36,7 @@ $$;
 
 -- Suspends a node's attestations: claims do not count them until they are confirmed. Without p_all those stay
 -- that hold for any instance. p_why completes "not attested since ...".
--- Locks: node_state is held by the caller. Idempotent: yes.
+-- Locks: node_state is held by the caller.
 create or replace function hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text,
   p_now timestamptz, p_shard int) returns void
 language plpgsql volatile

@@ -15,7 +15,7 @@ end
 $$;
 
 -- Cordons a node; gives what it was before.
--- Locks: node_state. Raises: QHN01. Idempotent: yes.
+-- Locks: node_state. Raises: QHN01.
 create or replace function hwqueue.set_cordon(p_node uuid, p_shard int) returns hwqueue.node
 language plpgsql volatile
 as $$

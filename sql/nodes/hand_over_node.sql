@@ -30,7 +30,7 @@ end
 $$;
 
 -- Writes to which login a node and its claims belong.
--- Locks: node_state is held by the caller; the claims. Idempotent: yes.
+-- Locks: node_state is held by the caller; the claims.
 create or replace function hwqueue.set_login(p_node uuid, p_login text, p_shard int) returns void
 language plpgsql volatile
 as $$

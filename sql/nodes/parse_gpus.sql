@@ -1,5 +1,5 @@
 -- Parts of a node's registration that are lists: devices, resources, labels.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Raises: QHA01.
 
 -- The node with its devices: [{"resource_id", "model", "memory_mib", "parent_resource_id", "partitionable"}], index = place in the list.
 -- A part of a device names it as its parent. A parent that is listed is partitionable and whole; one that is not is never given

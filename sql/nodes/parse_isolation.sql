@@ -1,5 +1,5 @@
 -- What a node declares of cores and isolation.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Raises: QHA01.
 
 -- The node with its cores: [{"core", "numa", "threads"}], written in full: numa is 0 and threads the core's own id unless given.
 create or replace function hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) returns hwqueue.node

@@ -1,5 +1,5 @@
 -- One taint {"key", "value"?, "effect"} in normal form; an empty value is none.
--- Locks: none. Raises: QHA01, naming the field. Idempotent: yes.
+-- Raises: QHA01, naming the field.
 create or replace function hwqueue.parse_taint(p_taint jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -20,8 +20,7 @@ begin
 end
 $$;
 
--- Refuses what is no effect of a taint.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Refuses what is no effect of a taint. Raises: QHA01.
 create or replace function hwqueue.check_taint_effect(p_effect text, p_field text) returns void
 language plpgsql immutable
 as $$
@@ -34,8 +33,7 @@ begin
 end
 $$;
 
--- A list of taints in normal form: at most 100, one for each key and effect.
--- Locks: none. Raises: QHA01, naming the field. Idempotent: yes.
+-- A list of taints in normal form: at most 100, one for each key and effect. Raises: QHA01, naming the field.
 create or replace function hwqueue.parse_taints(p_taints jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

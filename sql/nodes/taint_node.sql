@@ -85,7 +85,7 @@ end
 $$;
 
 -- A node as it is with such operators' taints, and the profile that it has then.
--- Locks: the profile, for key share. Raises: nothing. Idempotent: yes.
+-- Locks: the profile, for key share.
 create or replace function hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamptz, p_shard int)
 returns hwqueue.node
 language plpgsql volatile

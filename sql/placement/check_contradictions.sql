@@ -1,6 +1,5 @@
 -- The requirements themselves, unless no node can meet them, whatever it is: caught on spawn, not found out by waiting.
--- Looks at the ANDed list only; a branch of any that contradicts itself just never holds.
--- Locks: none. Raises: QHC04. Idempotent: yes.
+-- Looks at the ANDed list only; a branch of any that contradicts itself just never holds. Raises: QHC04.
 create or replace function hwqueue.check_contradictions(p_required jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

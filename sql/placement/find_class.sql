@@ -61,7 +61,7 @@ $$;
 
 -- The id of the class with this content (p_patience: null for the queue's; p_target: the only lease that it is for): of one that is committed (or of this transaction), else of one written now.
 -- A twin written at the same time by another session is harmless and drains; nobody waits for anybody.
--- Locks: the new row; above read committed the class, for key share. Raises: 40001 there. Idempotent: yes.
+-- Locks: the new row; above read committed the class, for key share. Raises: 40001 there.
 create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
                                               p_placement jsonb, p_shard int, p_patience interval default null, p_target uuid default null)
 returns bigint

@@ -1,5 +1,5 @@
 -- Two normal placements ANDed: lists are joined; isolation, resources and strength may be given by both only if they agree.
--- Locks: none. Raises: QHC04. Idempotent: yes.
+-- Raises: QHC04.
 create or replace function hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -40,8 +40,7 @@ as $$
     then hwqueue.normal_set(coalesce(p_left, '[]') || coalesce(p_right, '[]')) end
 $$;
 
--- The classes that either side asks for; null when neither does.
--- Locks: none. Raises: QHC04, naming the class. Idempotent: yes.
+-- The classes that either side asks for; null when neither does. Raises: QHC04, naming the class.
 create or replace function hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

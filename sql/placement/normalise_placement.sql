@@ -1,5 +1,5 @@
 -- The normal form of a placement: equal meanings give equal JSON. Keys that ask nothing are left out.
--- Locks: none. Raises: QHC03 malformed, QHC04 contradictory. Idempotent: yes.
+-- Raises: QHC03 malformed, QHC04 contradictory.
 create or replace function hwqueue.normalise_placement(p_placement jsonb, p_field text default 'placement') returns jsonb
 language plpgsql stable
 as $$

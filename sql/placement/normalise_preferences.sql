@@ -1,5 +1,5 @@
 -- Preferences in normal form: [{"weight", "when": [EXPR, ...]}], sorted; the same one twice counts once, weight 0 not at all.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
 language plpgsql stable
 as $$

@@ -1,5 +1,5 @@
 -- Rules about how leases of a kind spread, in normal form: sorted, the same one twice counts once.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_spread(p_spread jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -13,7 +13,7 @@ end
 $$;
 
 -- One rule: {"domain", "select"} and one of max_skew, max_per_domain, targets with what goes with it.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -51,7 +51,7 @@ end
 $$;
 
 -- What goes with max_skew, the defaults dropped: required, over any number of domains, over nodes that the placement fits, tainted or not.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_skew(p_rule jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

@@ -1,5 +1,4 @@
--- Tolerations in normal form: sorted, the same one twice counts once.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Tolerations in normal form: sorted, the same one twice counts once. Raises: QHC03.
 create or replace function hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -12,8 +11,7 @@ end
 $$;
 
 -- One {"key", "op", "value", "effect", "seconds"}. Absent: any key (with op exists), op equal, value "", any effect, for ever. Values are
--- text, as those of taints; what gt and lt compare is an integer written as text.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- text, as those of taints; what gt and lt compare is an integer written as text. Raises: QHC03.
 create or replace function hwqueue.normalise_toleration(p_toleration jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

@@ -1,6 +1,6 @@
 -- Version ranges: "version" follows HashiCorp's go-version, "semver" the order of SemVer 2.0 (section 11) without "~>".
 -- A range is a comma list of bounds, all of which must hold: ">= 1.2, < 2".
--- Locks: none. Raises: QHC03 from check_version_range only. Idempotent: yes.
+-- Raises: QHC03 from check_version_range only.
 
 -- The numeric segments of a version, at least three of them; null when the text is no version.
 create or replace function hwqueue.version_segments(p_version text) returns numeric[]

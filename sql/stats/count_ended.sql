@@ -21,7 +21,7 @@ as $$
 $$;
 
 -- Adds what ended in [p_from, p_to), a stretch within one minute, to the queues' totals. Gives how much that was.
--- Locks: rows of minute_stat; the caller holds the mark, so nobody else writes there. Raises: nothing. Idempotent: no.
+-- Locks: rows of minute_stat; the caller holds the mark, so nobody else writes there. Idempotent: no.
 create or replace function hwqueue.count_ended(p_from timestamptz, p_to timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$

@@ -5,7 +5,7 @@
 -- Whoever writes one takes its transaction's id before it reads the clock. So what can still come from before p_now is from
 -- transactions with lower ids than this one's, which was taken after p_now; likewise what an earlier call has noted. Once they have ended
 -- it is seen. Gives the mark moved on, and whether there is more.
--- Locks: the caller holds p_mark and had no id before p_now; rows of minute_stat, requeued. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds p_mark and had no id before p_now; rows of minute_stat, requeued.
 create or replace function hwqueue.roll_up(p_limit int, p_mark hwqueue.reap_mark, p_now timestamptz, p_shard int,
                                            out mark hwqueue.reap_mark, out more boolean)
 language plpgsql volatile
@@ -60,7 +60,7 @@ language sql volatile
 as $$ select hwqueue.oldest_holder('hwqueue.claim') $$;
 
 -- Removes minutes that are older than a day. The last one before that stays: the first that is left is read as the difference to it.
--- Locks: rows of minute_stat, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: rows of minute_stat, skip locked.
 create or replace function hwqueue.prune_minutes(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -4,7 +4,7 @@
 
 -- Adds a claim's counts (p_sign 1) or takes them away (-1). Gives what it was given. A row is updated in place 32 times, then written anew: under an old
 -- snapshot every version must be passed. Counts of max_skew say when they were last lowered (spread_fleet).
--- Locks: one row of term_count for each count, skip locked. Raises: nothing. Idempotent: no.
+-- Locks: one row of term_count for each count, skip locked. Idempotent: no.
 create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns jsonb
 language plpgsql volatile
 as $$
@@ -34,7 +34,7 @@ end
 $$;
 
 -- Writes one of the rows of a count anew, with so much more; another one, if all of them are held or there are none.
--- Locks: one row of term_count, skip locked. Raises: nothing. Idempotent: no.
+-- Locks: one row of term_count, skip locked. Idempotent: no.
 create or replace function hwqueue.write_count(p_term_id bigint, p_domain text, p_leases int, p_holders int, p_is_less boolean, p_shard int)
 returns void
 language plpgsql volatile

@@ -4,7 +4,7 @@
 -- held is not for this claim, and the next lease is tried.
 
 -- Takes gates, alone or shared; false when somebody else has one of them.
--- Locks: gates, skip locked, so that the order does not matter. Raises: nothing. Idempotent: yes.
+-- Locks: gates, skip locked, so that the order does not matter.
 create or replace function hwqueue.lock_gates(p_alone int[], p_shared int[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -82,7 +82,7 @@ $$;
 -- Decides whether a lease may join what runs now. p_exact: by what nodes are now, not by what is remembered of them (spread_reason).
 -- counted: what to write into its claim, and to count (add_counts) while the gates are held; reason: why it may not join, a reason code, or
 -- 'busy', 'unpublished' or 'unlooked', which the next claim may find otherwise. is_named: a term names a lease of the class.
--- Locks: the caller holds node_state; gates, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds node_state; gates, skip locked.
 create or replace function hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamptz,
                                                p_shard int, out counted jsonb, out reason text, out is_named boolean)
 language plpgsql volatile

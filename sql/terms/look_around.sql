@@ -1,7 +1,7 @@
 -- Looks at the fleet for what a class asks of max_skew and prefers, and remembers it: the fleet itself if what is remembered of it holds no
 -- longer, the floors of its terms, and how well nodes suit it. A walk over all nodes and places, so it is for when somebody
 -- came upon the need of it.
--- Locks: what was remembered before, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: what was remembered before, skip locked.
 create or replace function hwqueue.look_around(p_class_id bigint, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

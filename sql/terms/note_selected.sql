@@ -2,7 +2,7 @@
 
 -- Writes down which terms select the classes of a batch. A term that is written at this moment finds them itself, or this call's mark.
 -- Without index scans: a young term table would be read by its key, all of it for each class.
--- Locks: none. Raises: nothing. Idempotent: yes; two calls at once may write the same row twice, which does no harm.
+-- Idempotent: yes; two calls at once may write the same row twice, which does no harm.
 create or replace function hwqueue.note_selected(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile set enable_bitmapscan = on set enable_indexscan = off
 as $$

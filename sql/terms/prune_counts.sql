@@ -23,7 +23,7 @@ $$;
 
 -- Removes counts that have come to nothing and those of terms that are gone; what claims have added beside a row that was held
 -- is added up in one. A row that a claim has written between the snapshot and the lock is missed: the next call takes it.
--- Locks: term_count, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: term_count, skip locked.
 create or replace function hwqueue.prune_counts(p_limit int, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -55,7 +55,7 @@ end
 $$;
 
 -- Removes floors of terms that are gone and floors that are too old to be used (level_reason).
--- Locks: spread_floor, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: spread_floor, skip locked.
 create or replace function hwqueue.prune_floors(p_limit int, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -1,6 +1,6 @@
 -- Removes terms that no class asks any more, with their counts, and counts that have come to nothing; what they selected is claimed as
 -- before they came. Gives the number of terms.
--- Locks: the shard's row, skip locked: new terms wait for it, too; profile rows, floors and counts, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the shard's row, skip locked: new terms wait for it, too; profile rows, floors and counts, skip locked.
 create or replace function hwqueue.prune_terms(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -28,7 +28,7 @@ end
 $$;
 
 -- Takes the marks of classes away that need not be checked at the claim any more, in profiles that nobody holds.
--- Locks: profile rows, skip locked; the caller holds the shard's row, so that no term is told meanwhile. Raises: nothing. Idempotent: yes.
+-- Locks: profile rows, skip locked; the caller holds the shard's row, so that no term is told meanwhile.
 create or replace function hwqueue.unmark_checked(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -55,7 +55,7 @@ $$;
 
 -- Removes what is remembered of the fleet, for max_skew and for patience, and nobody has asked for in an hour: nobody may ask again; and what is
 -- remembered for classes that are gone.
--- Locks: those rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: those rows, skip locked.
 create or replace function hwqueue.prune_fleets(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

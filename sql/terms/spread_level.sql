@@ -2,7 +2,7 @@
 
 -- Whether one more lease of a class would break a max_skew in its place: spread_exceeded, null, or 'unlooked' when what is remembered does
 -- not tell.
--- Locks: none; as spread_reason. Raises: nothing. Idempotent: yes.
+-- Locks: none; as spread_reason.
 create or replace function hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamptz, p_shard int) returns text
 language plpgsql stable
 as $$

@@ -1,6 +1,6 @@
 -- Tells the classes that a term selects: class_term, and a mark wherever a profile or a node may run them, so that claims check. True when
 -- there was something new to tell, or somebody could not be told yet.
--- Locks: the caller holds the shard's row; profile rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the shard's row; profile rows, skip locked.
 create or replace function hwqueue.spread_term(p_term hwqueue.term, p_shard int) returns boolean
 language plpgsql volatile
 as $$

@@ -2,7 +2,7 @@
 -- "here": those that are not about to leave (for max_per_domain the expired stay: they may go on), "elsewhere": of toward, whether any run in another place, "self": the class is selected}.
 -- Null for a term that is not published yet: nothing may be decided by it. expr_reason and spread_reason judge by these facts.
 -- p_recount: what recount_terms gave, for dry runs; null: by what claims have counted.
--- Locks: none; what is decided by them is read again under the gates. Raises: nothing. Idempotent: yes.
+-- Locks: none; what is decided by them is read again under the gates.
 create or replace function hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamptz, p_shard int)
 returns jsonb
 language plpgsql stable

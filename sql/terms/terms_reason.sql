@@ -1,6 +1,6 @@
 -- Why a lease may not join what runs: the first reason code, null when it may. 'unpublished': a term of its class is not counted yet.
 -- p_skew: max_skew as well, which costs most; p_exact: by what nodes are now, not by what is remembered of them.
--- Locks: none; the caller holds what it decides by, or only looks. Raises: nothing. Idempotent: yes.
+-- Locks: none; the caller holds what it decides by, or only looks.
 create or replace function hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamptz, p_shard int)
 returns text
 language plpgsql stable

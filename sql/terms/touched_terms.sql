@@ -52,7 +52,7 @@ as $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_no
 
 -- Counts running leases anew: those of a node that has other labels or another rack now, or those of a class with other terms; the other
 -- one is null.
--- Locks: node_state is held by the caller, for a node; the claims by lease_id; term_count, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: node_state is held by the caller, for a node; the claims by lease_id; term_count, skip locked.
 create or replace function hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
