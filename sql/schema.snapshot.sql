@@ -1101,7 +1101,7 @@ $$;
 
 CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE
-    AS $_$
+    AS $$
 declare
   v_required jsonb := coalesce(p_class.placement -> 'require', '[]') || array_to_json(array(
     select jsonb_build_object('service', s, 'away', true) from unnest(p_class.away_from) s))::jsonb;
@@ -1112,8 +1112,7 @@ begin
   p_class.required := v_required;
   p_class.spread := coalesce(p_class.placement -> 'spread', '[]');
   p_class.terms := '[]';
-  if p_class.spread = '[]' and not jsonb_path_exists(jsonb_build_array(v_required, v_preferred),
-       'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) then
+  if p_class.spread = '[]' and not hwqueue.asks_others(jsonb_build_array(v_required, v_preferred)) then
     return;  -- as of most classes
   end if;
   v_bound := hwqueue.bind_exprs(v_required, 'require', (
@@ -1129,7 +1128,7 @@ begin
   end loop;
   p_class := hwqueue.bind_spread(p_class);
 end
-$_$;
+$$;
 
 CREATE FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
@@ -4105,9 +4104,7 @@ begin
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
-    if clock_timestamp() >= p_until then
-      return v_count;
-    end if;
+    exit when clock_timestamp() >= p_until;
   end loop;
   return v_count;
 end
@@ -4430,7 +4427,13 @@ begin
            else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
       hwqueue.domain_words(p_expr ->> 'domain'));
   end if;
-  return hwqueue.target_words(p_expr, p_shard);
+  return case when p_expr ? 'away' then 'not ' else '' end || case
+    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
+    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
+    else 'on node ' || hwqueue.list_words((
+      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
+      from jsonb_array_elements(p_expr -> 'node') with ordinality t
+      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end;
 end
 $$;
 
@@ -4568,7 +4571,10 @@ declare
   v_place text := case when v_fact ->> 'value' is not null then hwqueue.place_words(v_domain, v_fact ->> 'value', p_shard) end;
 begin
   if p_stage = 'free' then
-    v_holders := hwqueue.room_holders(p_node.node_id, p_now, p_shard);
+    v_holders := hwqueue.holder_list(array(
+      select c.lease_id from hwqueue.claim c
+      where c.shard_id = p_shard and c.node_id = p_node.node_id and c.assignment is not null
+      order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard);
   elsif p_stage = 'away' and p_predicate is null then
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack, p_node.labels), p_shard);
@@ -5122,52 +5128,6 @@ begin
     left join around a on a.node_id = r.node_id;
 end
 $_$;
-
-CREATE TABLE hwqueue.profile (
-    shard_id integer NOT NULL,
-    profile_id bigint NOT NULL,
-    digest bytea NOT NULL,
-    labels jsonb NOT NULL,
-    rack bigint,
-    anchors text[] NOT NULL,
-    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
-    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
-    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
-    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
-    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL,
-    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
-    judged_xid xid8,
-    judged_class bigint,
-    judged_as bigint,
-    left_out text[] DEFAULT '{}'::text[] NOT NULL,
-    CONSTRAINT profile_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL)))
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
-
-COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes of transactions below this one have been judged, but for those of classes_unseen; next_xid of what the last judge has seen';
-
-COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
-
-COMMENT ON COLUMN hwqueue.profile.classes_unseen IS 'transactions that ran when classes were last judged';
-
-COMMENT ON COLUMN hwqueue.profile.judged_xid IS 'of the classes of this transaction, those up to judged_class have been judged, too';
-
-COMMENT ON COLUMN hwqueue.profile.judged_as IS 'the profile that is judged for this one: the same without some labels; null: itself';
-
-COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes of the profiles which are judged as this one have besides; no class that mentions one suits it';
-
-CREATE FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-  v_unseen xid8[] := hwqueue.still_unseen(p_profile.classes_unseen, p_shard);
-begin
-  update hwqueue.profile p set classes_unseen = v_unseen where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  update hwqueue.profile_queue s set classes_unseen = v_unseen where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
-end
-$$;
 
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql
@@ -5860,6 +5820,41 @@ CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time
   join node n on n.number = k.number
 $$;
 
+CREATE TABLE hwqueue.profile (
+    shard_id integer NOT NULL,
+    profile_id bigint NOT NULL,
+    digest bytea NOT NULL,
+    labels jsonb NOT NULL,
+    rack bigint,
+    anchors text[] NOT NULL,
+    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
+    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
+    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
+    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL,
+    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
+    judged_xid xid8,
+    judged_class bigint,
+    judged_as bigint,
+    left_out text[] DEFAULT '{}'::text[] NOT NULL,
+    CONSTRAINT profile_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL)))
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
+
+COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes of transactions below this one have been judged, but for those of classes_unseen; next_xid of what the last judge has seen';
+
+COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
+
+COMMENT ON COLUMN hwqueue.profile.classes_unseen IS 'transactions that ran when classes were last judged';
+
+COMMENT ON COLUMN hwqueue.profile.judged_xid IS 'of the classes of this transaction, those up to judged_class have been judged, too';
+
+COMMENT ON COLUMN hwqueue.profile.judged_as IS 'the profile that is judged for this one: the same without some labels; null: itself';
+
+COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes of the profiles which are judged as this one have besides; no class that mentions one suits it';
+
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE
     AS $$
@@ -5998,9 +5993,7 @@ CREATE FUNCTION hwqueue.is_known_in_full(p_nodes_matching integer, p_nodes_silen
 
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024
-$$;
+    AS $$ select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024 $$;
 
 CREATE FUNCTION hwqueue.is_let_go(p_xmax xid) RETURNS boolean
     LANGUAGE plpgsql
@@ -6530,9 +6523,7 @@ $$;
 
 CREATE FUNCTION hwqueue.kept_options() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select hwqueue.own_options() || array['wire']
-$$;
+    AS $$ select hwqueue.own_options() || array['wire'] $$;
 
 CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -6923,9 +6914,7 @@ COMMENT ON COLUMN hwqueue.outcome.eligible_at IS 'of a lease that went when it c
 
 CREATE FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) RETURNS hwqueue.outcome
     LANGUAGE sql STABLE
-    AS $$
-  select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease
-$$;
+    AS $$ select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease $$;
 
 CREATE FUNCTION hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
@@ -7797,9 +7786,11 @@ $$;
 
 CREATE FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE
-    AS $$
+    AS $_$
 declare
-  v_named uuid[] := hwqueue.named_nodes(p_class);
+  v_named uuid[] := array(  -- in its preferences
+    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
+    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
   v_range hwqueue.class_range;
 begin
   with able as materialized (
@@ -7840,7 +7831,7 @@ begin
   v_range.class_id := p_class.class_id;
   return v_range;
 end
-$$;
+$_$;
 
 CREATE FUNCTION hwqueue.look_for_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
@@ -8407,14 +8398,6 @@ CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
     LANGUAGE sql STABLE PARALLEL SAFE
     AS $$ select case when current_setting('hwqueue.tenant', true) <> '' then array[current_setting('hwqueue.tenant', true)] end $$;
 
-CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uuid[]
-    LANGUAGE sql IMMUTABLE
-    AS $_$
-  select array(
-    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
-    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
-$_$;
-
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE
     AS $$
@@ -8696,9 +8679,7 @@ $$;
 
 CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r)
-$$;
+    AS $$ select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r) $$;
 
 CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, tenant text, service_id uuid, claim_token bigint, attempt smallint, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, stop_by timestamp with time zone, assignment jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -10568,7 +10549,14 @@ begin
     code := 'unpublished';
     headline := 'what it asks about other leases is not in force yet' || coalesce(': ' || hwqueue.term_wait(p_now), '');
   elsif p_fleet ->> 'free' = '0' then
-    select * into v_target from hwqueue.pending_target(p_class, p_shard);
+    -- the first lease that it must be with and that neither runs nor has succeeded, though it still may
+    select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard) as state into v_target
+    from jsonb_array_elements(p_class.required) with ordinality e
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
+    where e.value ? 'lease' and not e.value ? 'away'
+      and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
+      and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
+    order by e.ordinality limit 1;
     v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
                where f.value ->> 'stage' in ('free', 'away', 'spread') order by (f.value ->> 'nodes')::bigint desc limit 1);
     code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended' else v_sole ->> 'code' end;
@@ -10669,18 +10657,6 @@ begin
         case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10) else '' end end) h
     order by k.turn;
 end
-$$;
-
-CREATE FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) RETURNS record
-    LANGUAGE sql STABLE
-    AS $$
-  select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard)
-  from jsonb_array_elements(p_class.required) with ordinality e
-  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
-  where e.value ? 'lease' and not e.value ? 'away'
-    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
-    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
-  order by e.ordinality limit 1
 $$;
 
 CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
@@ -11177,17 +11153,6 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.prune_floors(p_limit integer, p_shard integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-  delete from hwqueue.spread_floor f where f.ctid = any (array(
-    select o.ctid from hwqueue.spread_floor o
-    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
-      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
-end
-$$;
-
 CREATE FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     AS $$
@@ -11313,7 +11278,12 @@ begin
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
   perform hwqueue.unmark_checked(v_classes, p_shard);
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
-  perform hwqueue.prune_floors(p_limit, p_shard), hwqueue.prune_counts(p_limit, p_shard);
+  -- floors of terms that are gone, and those that are too old to be used (level_reason)
+  delete from hwqueue.spread_floor f where f.ctid = any (array(
+    select o.ctid from hwqueue.spread_floor o
+    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
+      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
+  perform hwqueue.prune_counts(p_limit, p_shard);
   return cardinality(v_terms);
 end
 $$;
@@ -12032,7 +12002,12 @@ begin
       where p.shard_id = p_shard and p.profile_id = v_profile_id for no key update skip locked;
       exit when not found;
       if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
-        perform hwqueue.forget_ended(v_profile, p_shard);
+        -- the time of judging stays as it was: a new one would bring in those who run now
+        v_profile.classes_unseen := hwqueue.still_unseen(v_profile.classes_unseen, p_shard);
+        update hwqueue.profile p set classes_unseen = v_profile.classes_unseen
+        where p.shard_id = p_shard and p.profile_id = v_profile_id;
+        update hwqueue.profile_queue s set classes_unseen = v_profile.classes_unseen
+        where s.shard_id = p_shard and s.profile_id = v_profile_id;
         exit;
       end if;
       v_count := hwqueue.judge_for_profile(v_profile, v_wanted, true, p_shard);
@@ -13157,15 +13132,6 @@ CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer
                hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
 $$;
 
-CREATE FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-  select hwqueue.holder_list(array(
-    select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.assignment is not null
-    order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard)
-$$;
-
 CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -13187,9 +13153,7 @@ $$;
 CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha256 text, package_version text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-  select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i
-$$;
+    AS $$ select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i $$;
 
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -14266,9 +14230,7 @@ $$;
 
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now)
-$$;
+    AS $$ select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now) $$;
 
 CREATE FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE
@@ -14897,18 +14859,6 @@ begin
     when p_domain = 'rack' then to_jsonb(hwqueue.json_integer(p_value, p_field, 0, 4294967295, 'QHC03'))
     else hwqueue.normal_value(p_value) end;
 end
-$$;
-
-CREATE FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$
-  select case when p_expr ? 'away' then 'not ' else '' end || case
-    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
-    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
-    else 'on node ' || hwqueue.list_words((
-      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
-      from jsonb_array_elements(p_expr -> 'node') with ordinality t
-      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end
 $$;
 
 CREATE FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -15660,9 +15610,7 @@ $$;
 
 CREATE FUNCTION hwqueue.upkeep_budget() RETURNS interval
     LANGUAGE sql STABLE
-    AS $$
-  select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4)
-$$;
+    AS $$ select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4) $$;
 
 CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
@@ -15756,9 +15704,7 @@ $$;
 
 CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$
-  select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '')
-$$;
+    AS $$ select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '') $$;
 
 CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -16247,9 +16193,7 @@ $$;
 
 CREATE FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) RETURNS integer
     LANGUAGE sql IMMUTABLE
-    AS $$
-  select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1)
-$$;
+    AS $$ select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1) $$;
 
 CREATE FUNCTION hwqueue.wire_placement(p_intent jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
@@ -18376,8 +18320,6 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
@@ -18734,8 +18676,6 @@ REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.my_tenants() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
@@ -18930,8 +18870,6 @@ REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_clas
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -18974,8 +18912,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) FR
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.prune_floors(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -19149,8 +19085,6 @@ REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever i
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
@@ -19322,8 +19256,6 @@ REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_s
 REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -18,16 +18,6 @@ as $$
   where c.shard_id = p_shard and c.lease_id = any (p_leases)
 $$;
 
--- Those that hold room on a node.
-create or replace function hwqueue.room_holders(p_node uuid, p_now timestamptz, p_shard int) returns jsonb
-language sql stable
-as $$
-  select hwqueue.holder_list(array(
-    select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.assignment is not null
-    order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard)
-$$;
-
 -- Those that a term selects in the same place as a node.
 create or replace function hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable

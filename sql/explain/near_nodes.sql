@@ -16,7 +16,10 @@ declare
   v_place text := case when v_fact ->> 'value' is not null then hwqueue.place_words(v_domain, v_fact ->> 'value', p_shard) end;
 begin
   if p_stage = 'free' then
-    v_holders := hwqueue.room_holders(p_node.node_id, p_now, p_shard);
+    v_holders := hwqueue.holder_list(array(
+      select c.lease_id from hwqueue.claim c
+      where c.shard_id = p_shard and c.node_id = p_node.node_id and c.assignment is not null
+      order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard);
   elsif p_stage = 'away' and p_predicate is null then
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack, p_node.labels), p_shard);

@@ -54,7 +54,14 @@ begin
     code := 'unpublished';
     headline := 'what it asks about other leases is not in force yet' || coalesce(': ' || hwqueue.term_wait(p_now), '');
   elsif p_fleet ->> 'free' = '0' then
-    select * into v_target from hwqueue.pending_target(p_class, p_shard);
+    -- the first lease that it must be with and that neither runs nor has succeeded, though it still may
+    select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard) as state into v_target
+    from jsonb_array_elements(p_class.required) with ordinality e
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
+    where e.value ? 'lease' and not e.value ? 'away'
+      and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
+      and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
+    order by e.ordinality limit 1;
     v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
                where f.value ->> 'stage' in ('free', 'away', 'spread') order by (f.value ->> 'nodes')::bigint desc limit 1);
     code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended' else v_sole ->> 'code' end;
@@ -80,17 +87,4 @@ create or replace function hwqueue.failure_words(p_failure jsonb, p_class hwqueu
 language sql stable
 as $$
   select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate', (p_failure ->> 'lacks')::int, p_class)
-$$;
-
--- The first lease that a class requires to be with and that neither runs nor has succeeded, though it still may; no row fields: there is none.
-create or replace function hwqueue.pending_target(p_class hwqueue.placement_class, p_shard int, out lease_id uuid, out state text)
-language sql stable
-as $$
-  select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard)
-  from jsonb_array_elements(p_class.required) with ordinality e
-  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
-  where e.value ? 'lease' and not e.value ? 'away'
-    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
-    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
-  order by e.ordinality limit 1
 $$;

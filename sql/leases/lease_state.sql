@@ -2,9 +2,7 @@
 -- whoever deletes it (requeue_lease, prune) has the lease.
 create or replace function hwqueue.lease_end(p_lease uuid, p_shard int) returns hwqueue.outcome
 language sql stable
-as $$
-  select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease
-$$;
+as $$ select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease $$;
 
 -- The public state of a lease: how it ended, else where its entry is. Null: no such lease.
 create or replace function hwqueue.lease_state(p_lease uuid, p_shard int) returns text

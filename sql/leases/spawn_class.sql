@@ -9,9 +9,7 @@ $$;
 -- Options that read_spawn reads: a lease's own, and the params blob, which is kept as it was sent.
 create or replace function hwqueue.kept_options() returns text[]
 language sql immutable parallel safe
-as $$
-  select hwqueue.own_options() || array['wire']
-$$;
+as $$ select hwqueue.own_options() || array['wire'] $$;
 
 -- The options that make the class; what is no object stays as it is, for spawn_class to refuse.
 create or replace function hwqueue.class_options(p_options jsonb) returns jsonb

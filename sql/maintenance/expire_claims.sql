@@ -36,9 +36,7 @@ begin
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
-    if clock_timestamp() >= p_until then
-      return v_count;
-    end if;
+    exit when clock_timestamp() >= p_until;
   end loop;
   return v_count;
 end

@@ -83,6 +83,4 @@ $$;
 -- Of the real clock: it is about what the server can do, not about what is due.
 create or replace function hwqueue.upkeep_budget() returns interval
 language sql stable
-as $$
-  select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4)
-$$;
+as $$ select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4) $$;

@@ -43,6 +43,4 @@ as $$ select array(select a from hwqueue.anchors_of(p_labels, p_rack) a) $$;
 -- What one node looks up besides.
 create or replace function hwqueue.node_anchors(p_node uuid, p_resources uuid[]) returns text[]
 language sql immutable parallel safe
-as $$
-  select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r)
-$$;
+as $$ select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r) $$;

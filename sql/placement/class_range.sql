@@ -19,7 +19,9 @@ create or replace function hwqueue.look_at_range(p_class hwqueue.placement_class
 language plpgsql stable
 as $$
 declare
-  v_named uuid[] := hwqueue.named_nodes(p_class);
+  v_named uuid[] := array(  -- in its preferences
+    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
+    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
   v_range hwqueue.class_range;
 begin
   with able as materialized (

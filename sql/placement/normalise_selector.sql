@@ -51,9 +51,7 @@ $$;
 -- What a label of a lease can be.
 create or replace function hwqueue.is_label_text(p_value jsonb) returns boolean
 language sql immutable parallel safe
-as $$
-  select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024
-$$;
+as $$ select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024 $$;
 
 -- One {"label", "op", "values"} of a selector. Raises: QHC03.
 create or replace function hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) returns jsonb

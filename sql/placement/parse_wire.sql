@@ -79,9 +79,7 @@ $$;
 -- Two bytes as a number, the high one first. Raises: nothing, if they are there.
 create or replace function hwqueue.wire_number(p_blob bytea, p_at int) returns int
 language sql immutable
-as $$
-  select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1)
-$$;
+as $$ select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1) $$;
 
 -- Refuses a blob. Raises: QHW01, always.
 create or replace function hwqueue.refuse_wire(p_reason text, p_offset int, p_field text, p_class text default null) returns void

@@ -67,12 +67,3 @@ as $$
   select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard) or hwqueue.is_stale(p_class, p_shard)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;
-
--- The nodes that a class names in its preferences.
-create or replace function hwqueue.named_nodes(p_class hwqueue.placement_class) returns uuid[]
-language sql immutable
-as $$
-  select array(
-    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
-    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
-$$;

@@ -20,9 +20,7 @@ $$;
 -- Of these trust domains, each attested until its time, those that have not expired.
 create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[], p_now timestamptz) returns text[]
 language sql immutable parallel safe
-as $$
-  select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now)
-$$;
+as $$ select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now) $$;
 
 -- The trust domains that a node is attested for at a time; those of its attestations that have expired are not among them.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]

@@ -16,9 +16,7 @@ $$;
 -- The pre-release part, '' when there is none.
 create or replace function hwqueue.version_prerelease(p_version text) returns text
 language sql immutable parallel safe
-as $$
-  select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '')
-$$;
+as $$ select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '') $$;
 
 -- -1, 0 or 1 in SemVer order; build metadata does not count.
 create or replace function hwqueue.compare_versions(p_left text, p_right text) returns int

@@ -54,19 +54,6 @@ begin
 end
 $$;
 
--- Removes floors of terms that are gone and floors that are too old to be used (level_reason).
--- Locks: spread_floor, skip locked.
-create or replace function hwqueue.prune_floors(p_limit int, p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  delete from hwqueue.spread_floor f where f.ctid = any (array(
-    select o.ctid from hwqueue.spread_floor o
-    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
-      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
-end
-$$;
-
 -- Whether so much has been written since a look that the next one is due: whatever was written is passed at every claim, even if it is
 -- one place over and over.
 create or replace function hwqueue.is_old_floor(p_next_xid xid8) returns boolean

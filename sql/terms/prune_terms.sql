@@ -22,7 +22,12 @@ begin
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
   perform hwqueue.unmark_checked(v_classes, p_shard);
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
-  perform hwqueue.prune_floors(p_limit, p_shard), hwqueue.prune_counts(p_limit, p_shard);
+  -- floors of terms that are gone, and those that are too old to be used (level_reason)
+  delete from hwqueue.spread_floor f where f.ctid = any (array(
+    select o.ctid from hwqueue.spread_floor o
+    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
+      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
+  perform hwqueue.prune_counts(p_limit, p_shard);
   return cardinality(v_terms);
 end
 $$;
