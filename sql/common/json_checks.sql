@@ -98,6 +98,21 @@ as $$
     else hwqueue.refuse_value(p_value, p_field, 'true or false', 'give a JSON boolean', p_code)::boolean end
 $$;
 
+-- A list of at most p_most elements, which p_wanted says in words; none for absent or null.
+create or replace function hwqueue.json_list(p_value jsonb, p_field text, p_most int, p_wanted text, p_hint text,
+                                             p_code text default 'QHA01') returns jsonb
+language plpgsql immutable
+as $$
+begin
+  if p_value is null or jsonb_typeof(p_value) = 'null' then
+    return '[]'::jsonb;
+  elsif jsonb_typeof(p_value) <> 'array' or jsonb_array_length(p_value) > p_most then
+    perform hwqueue.refuse(p_code, format('%s must be %s', p_field, p_wanted), jsonb_build_object('field', p_field), p_hint);
+  end if;
+  return p_value;
+end
+$$;
+
 -- An object with whatever keys.
 create or replace function hwqueue.json_object(p_value jsonb, p_field text, p_code text default 'QHA01') returns jsonb
 language sql immutable

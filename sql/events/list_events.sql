@@ -19,9 +19,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since', 'until', 'before', 'final'], 'filter');
-  if p_limit is null or p_limit not between 1 and 10000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000', jsonb_build_object('field', 'p_limit'), 'page with p_after, or "before"');
-  end if;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after, or "before"');
   v_codes := hwqueue.event_codes(p_filter -> 'code');
   v_filter.queue := hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100);
   v_filter.node_id := hwqueue.json_uuid(p_filter -> 'node', 'filter.node');
@@ -50,8 +48,7 @@ begin
 end
 $$;
 
--- The codes to look for, each once; one null: any.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- The codes to look for, each once; one null: any. Raises: QHA01.
 create or replace function hwqueue.event_codes(p_codes jsonb) returns text[]
 language plpgsql immutable
 as $$
@@ -70,7 +67,6 @@ $$;
 
 -- Events of one code (null: any) in p_after's direction. Planned for the filter at hand: what is not asked for is then not there, and every
 -- other column has an index that is in order.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamptz,
                                               p_until timestamptz, p_limit int, p_shard int) returns setof hwqueue.event
 language plpgsql volatile set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -101,7 +97,6 @@ end
 $$;
 
 -- The partitions that hold the days between two times, of those that the ring holds at all; null: any may.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.event_slots(p_since timestamptz, p_until timestamptz, p_now timestamptz) returns smallint[]
 language sql stable
 as $$

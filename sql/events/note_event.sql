@@ -3,26 +3,24 @@
 -- (list_events). A plain sequence would not do: a lower number may be committed later.
 
 -- The id of an event that is written now; p_base: that of the shard.
--- Locks: none. Raises: nothing. Idempotent: no, every call gives another one.
+-- Idempotent: no, every call gives another one.
 create or replace function hwqueue.new_event_id(p_base bigint) returns bigint
 language sql volatile
 as $$ select p_base + (pg_current_xact_id()::text::bigint << 20) + (nextval('hwqueue.event_number') & 1048575) $$;
 
 -- The number of a time's day (UTC); events go where it says, modulo 16.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.event_day(p_at timestamptz) returns bigint
 language sql stable
 as $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
 
 -- The actor: what the caller says (hwqueue.actor, for this transaction), else the login. Kept beside it is session_user, which the
 -- server knows: a function that runs with its owner's rights does not change it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.acting() returns text
 language sql stable
 as $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;
 
 -- Writes one event.
--- Locks: none. Raises: nothing. Idempotent: no.
+-- Idempotent: no.
 create or replace function hwqueue.note_event(p_code text, p_message text, p_shard int, p_detail jsonb default null, p_node uuid default null,
                                               p_queue text default null, p_class bigint default null) returns void
 language plpgsql volatile
@@ -38,7 +36,7 @@ end
 $$;
 
 -- Writes the same event for some leases, one for each that exists. Planned once: planning is most of a single one.
--- Locks: none. Raises: nothing. Idempotent: no.
+-- Idempotent: no.
 create or replace function hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard int, p_detail jsonb default null,
                                                p_node uuid default null) returns void
 language plpgsql volatile
@@ -62,7 +60,7 @@ end
 $$;
 
 -- Tells which keys of a policy have changed, from what to what; nothing when none has.
--- Locks: none. Raises: nothing. Idempotent: no.
+-- Idempotent: no.
 create or replace function hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -78,7 +76,7 @@ $$;
 
 -- Tells of another server, and lets ids of events go on above all there are: transaction ids may have begun anew, or go back by those of
 -- transactions that were lost.
--- Locks: the shard's row is held by the caller. Raises: nothing. Idempotent: no.
+-- Locks: the shard's row is held by the caller. Idempotent: no.
 create or replace function hwqueue.note_generation(p_from bigint, p_to bigint, p_shard int) returns void
 language plpgsql volatile
 as $$

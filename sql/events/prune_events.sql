@@ -1,7 +1,7 @@
 -- Empties the days of the ring whose events are older than the shard's event_days whole days. A reader or a long transaction may be in the way: after a
 -- tenth of a second it is left to the next call. Gives the number of days emptied.
 -- A day that new events have come into (prune was not called for two weeks) stays until these are old, too.
--- Locks: partitions of event, exclusively, till the end of the transaction: readers of events wait. Raises: nothing. Idempotent: yes.
+-- Locks: partitions of event, exclusively, till the end of the transaction: readers of events wait.
 create or replace function hwqueue.prune_events(p_now timestamptz, p_shard int) returns int
 language plpgsql volatile set lock_timeout = '100ms'
 as $$

@@ -7,12 +7,9 @@ as $$
 declare
   v_was int;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.check_shard(p_shard);
-  if p_days is null or p_days not between 1 and 14 then
-    perform hwqueue.refuse('QHA01', 'p_days must be from 1 to 14', jsonb_build_object('field', 'p_days'),
-      'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
-  end if;
+  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
+  perform hwqueue.check_range(p_days, 'p_days', 1, 14,
+    'events go round a ring of 16 days; copy to an archive what is to be kept for longer');
   select s.event_days into v_was from hwqueue.shard s where s.shard_id = p_shard for no key update;
   if v_was <> p_days then
     update hwqueue.shard s set event_days = p_days where s.shard_id = p_shard;

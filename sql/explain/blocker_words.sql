@@ -1,7 +1,6 @@
 -- Rows of class_failures in words for people.
 
 -- What a failed rule asks: "gpu_model in A100", "2 GPU free", "a toleration of dedicated=film:no_schedule".
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks int, p_class hwqueue.placement_class) returns text
 language sql stable
 as $$
@@ -23,7 +22,6 @@ as $$
 $$;
 
 -- What a node has of it, as far as that can be said in a few words; null: nothing to say.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks int, p_fact jsonb, p_domain text, p_class hwqueue.placement_class,
                                             p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamptz) returns text
 language plpgsql stable

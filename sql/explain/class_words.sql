@@ -1,7 +1,6 @@
 -- What a placement class asks of a node, in words for people.
 
 -- Amounts of resources: "2 GPU", "0.5 GPU", "4 CPU", "8 GiB", "1 license".
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.resource_words(p_resources jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -16,7 +15,6 @@ as $$
 $$;
 
 -- One rule of a spread; a preference says so.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_words(p_spread jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -33,7 +31,6 @@ $$;
 -- A placement class in one line of at most 500 characters: "gpu_model in A100, 2 GPU, away from service ...
 -- in the same rack"; "any node" when it asks nothing. plan_cache_mode = auto: callers set force_custom_plan,
 -- which would plan the statements inside again for each of hundreds of classes.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_words(p_class hwqueue.placement_class) returns text
 language sql stable set plan_cache_mode = auto
 as $$

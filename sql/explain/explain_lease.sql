@@ -30,7 +30,7 @@ begin
   as_of := hwqueue.clock();
   lease_id := p_lease;
   shard_id := p_shard;
-  select q.name into queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
+  queue := hwqueue.queue_name(v_lease.queue_id, p_shard);
   class_id := v_lease.class_id;
   words := hwqueue.class_words(v_class);
   permanent := v_end.state is not null;
@@ -46,24 +46,18 @@ begin
     where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
       and r.position = v_lease.position and r.lease_id = p_lease;
     "position" := hwqueue.place_in_line(v_lease, p_shard);
-    select * into v_found from hwqueue.explain_waiting(v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of, p_shard);
-    code := coalesce(v_found.code, 'ready');
-    headline := v_found.headline || case when v_found.code is not null then ''
+    select f.headline, f.code, f.permanent, f.waits_until, f.funnel, f.sole_blockers, f.nearest, f.help, f.pending,
+           f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free
+    into headline, code, permanent, waits_until, funnel, sole_blockers, nearest, help, pending,
+         nodes_registered, nodes_live, nodes_matching, nodes_free
+    from hwqueue.explain_waiting(
+      v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of, p_shard) f;
+    headline := headline || case when code is not null then ''
       when "position" = 0 then '; it is the first in line'
       when "position" > 10000 then '; more than 10000 leases of the queue come before it'
       else '; ' || hwqueue.count_words("position", 'lease of the queue comes', 'leases of the queue come') || ' before it' end
       || case when v_lease.deadline > as_of then format('; unless it is claimed in %s, it fails', hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
-    permanent := v_found.permanent;
-    waits_until := v_found.waits_until;
-    funnel := v_found.funnel;
-    sole_blockers := v_found.sole_blockers;
-    nearest := v_found.nearest;
-    help := v_found.help;
-    pending := v_found.pending;
-    nodes_registered := v_found.nodes_registered;
-    nodes_live := v_found.nodes_live;
-    nodes_matching := v_found.nodes_matching;
-    nodes_free := v_found.nodes_free;
+    code := coalesce(code, 'ready');
   end if;
   return next;
 end
@@ -73,7 +67,6 @@ $$;
 -- decides first, so this is the place of a lease that all nodes like alike.
 -- Column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison. From the low-water mark of its tier and rank on: what
 -- was claimed before it may still be in the index.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.place_in_line(p_lease hwqueue.lease, p_shard int) returns bigint
 language plpgsql stable
 as $$

@@ -1,6 +1,5 @@
 -- Why leases of a class are pending: what explain_class and explain_lease have in common.
 -- p_lease, p_eligible_at, p_deadline: of the lease that is asked about, or of the first in line; p_lease null: there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamptz, p_deadline timestamptz,
   p_now timestamptz, p_shard int, out headline text, out code text, out permanent boolean, out waits_until timestamptz, out funnel jsonb,
   out sole_blockers jsonb, out nearest jsonb, out help jsonb, out pending bigint, out nodes_registered bigint, out nodes_live bigint,
@@ -12,7 +11,6 @@ declare
   v_known jsonb := hwqueue.known_of_others(p_class, p_lease, p_now, p_shard);
   v_prefers boolean;
   v_fleet jsonb;
-  v_first record;
   v_free hwqueue.node;
 begin
   select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id;
@@ -22,11 +20,9 @@ begin
   v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now, p_shard);
   select count(*) into pending
   from (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = p_class.class_id limit 10001) r;
-  nodes_registered := (v_fleet ->> 'registered')::bigint;
-  nodes_live := (v_fleet ->> 'live')::bigint;
-  nodes_matching := (v_fleet ->> 'matching')::bigint;
-  nodes_free := (v_fleet ->> 'free')::bigint;
-  funnel := v_fleet -> 'funnel';
+  select f.registered, f.live, f.matching, f.free, f.funnel
+  into nodes_registered, nodes_live, nodes_matching, nodes_free, funnel
+  from jsonb_to_record(v_fleet) f(registered bigint, live bigint, matching bigint, free bigint, funnel jsonb);
   sole_blockers := (
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
       'predicate', case when s.value ? 'lacks' then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
@@ -36,10 +32,8 @@ begin
   nearest := hwqueue.near_nodes(array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n order by n.ordinality),
                                 p_class, p_lease, v_known, p_now, p_shard);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
-  select * into v_first from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard);
-  headline := v_first.headline;
-  code := v_first.code;
-  permanent := v_first.permanent;
+  select h.headline, h.code, h.permanent into headline, code, permanent
+  from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard) h;
   if p_deadline <= p_now then
     code := 'deadline_exceeded';
     permanent := true;

@@ -1,5 +1,4 @@
 -- Expressions of a placement in words for people. What users wrote is cut short, never interpreted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 
 -- Up to three values of a list, the rest as a number: "a, b or c", "a, b, c or 4 more".
 create or replace function hwqueue.list_words(p_values jsonb, p_or text default 'or') returns text
@@ -65,20 +64,7 @@ as $$
             else ' of tenant ' || hwqueue.list_words(p_tenants) end
 $$;
 
--- One {"node"|"rack"|"resource": [...]}; nodes by their names.
-create or replace function hwqueue.target_words(p_expr jsonb, p_shard int) returns text
-language sql stable
-as $$
-  select case when p_expr ? 'away' then 'not ' else '' end || case
-    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
-    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
-    else 'on node ' || hwqueue.list_words((
-      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
-      from jsonb_array_elements(p_expr -> 'node') with ordinality t
-      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end
-$$;
-
--- One normal expression, whatever its kind.
+-- One normal expression, whatever its kind; nodes by their names.
 create or replace function hwqueue.expr_words(p_expr jsonb, p_shard int) returns text
 language plpgsql stable
 as $$
@@ -100,7 +86,13 @@ begin
            else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
       hwqueue.domain_words(p_expr ->> 'domain'));
   end if;
-  return hwqueue.target_words(p_expr, p_shard);
+  return case when p_expr ? 'away' then 'not ' else '' end || case
+    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
+    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
+    else 'on node ' || hwqueue.list_words((
+      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
+      from jsonb_array_elements(p_expr -> 'node') with ordinality t
+      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end;
 end
 $$;
 

@@ -1,6 +1,5 @@
 -- How many leases of a class a node takes at once when it is idle, by the rules of shortage and choose_cores; null: it counts nothing of what they need, so as
 -- many as it likes. The class suits the node.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) returns bigint
 language plpgsql stable
 as $$

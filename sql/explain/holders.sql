@@ -2,7 +2,6 @@
 -- [{"lease_id", "task", "queue", "service_id", "node", "since", "expires_at", "stopping", "holds"}].
 
 -- Claims as such a list; p_amounts: with what they have set aside.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
@@ -19,19 +18,7 @@ as $$
   where c.shard_id = p_shard and c.lease_id = any (p_leases)
 $$;
 
--- Those that hold room on a node.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.room_holders(p_node uuid, p_now timestamptz, p_shard int) returns jsonb
-language sql stable
-as $$
-  select hwqueue.holder_list(array(
-    select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.assignment is not null
-    order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard)
-$$;
-
 -- Those that a term selects in the same place as a node.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -51,7 +38,6 @@ end
 $$;
 
 -- Those that keep a lease of a class out of a node's place in a domain, since they require to be away from such leases.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int)
 returns jsonb
 language plpgsql stable

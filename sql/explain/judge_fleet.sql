@@ -5,7 +5,6 @@
 -- without which alone so many nodes would match or, of those that match, be free; "first": the same of the rules that nodes fail first;
 -- "near": [node_id, ...] the 20 that fail the least; with p_prefers "best": the matching node that suits the class best, "best_free": the
 -- node_id of the best that is free}.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamptz, p_shard int)
 returns jsonb
 language sql stable

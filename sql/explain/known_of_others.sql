@@ -1,7 +1,6 @@
 -- What explanations must know of other leases, read once for all nodes; the shapes are those of recount_terms and term_facts.
 
 -- Whether all that a class asks about others is in force, so that claims may decide by it (terms_reason asks the same).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard int) returns boolean
 language sql stable
 as $$
@@ -16,30 +15,23 @@ as $$
       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
 $$;
 
--- {"spread", "kept_out"} of recount_terms, counted as claims do; and "terms", too, when some are not in force: then all are counted anew. "kept_at" is
--- kept_out as an object, to be searched: {"DOMAIN@PLACE": true}.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- What recount_terms gives, but "spread" is counted as claims do, and there are no "terms": unless some are
+-- not in force, then all are counted anew.
 create or replace function hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
-declare
-  v_known jsonb;
 begin
-  if hwqueue.terms_in_force(p_class, p_shard) then
-    v_known := jsonb_build_object('kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard), 'spread', (
-      select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
-                                     then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
-      from jsonb_array_elements(p_class.spread) with ordinality s));
-  else
-    v_known := hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
+  if not hwqueue.terms_in_force(p_class, p_shard) then
+    return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
   end if;
-  return v_known || jsonb_build_object('kept_at', (
-    select coalesce(jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true), '{}') from jsonb_array_elements(v_known -> 'kept_out') k));
+  return hwqueue.kept_out_places(p_class, p_lease, p_shard) || jsonb_build_object('spread', (
+    select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
+                                   then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
+    from jsonb_array_elements(p_class.spread) with ordinality s));
 end
 $$;
 
 -- Where something runs that a class's terms select, term by term (index from 0): what count_fact and lease_fact tell of one place.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamptz, p_shard int)
 returns table (index int, place text, held bigint, here bigint)
 language plpgsql stable
@@ -87,7 +79,6 @@ end
 $$;
 
 -- The facts of term_facts for every registered node at once; no rows for a class that asks nothing about others.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamptz, p_shard int)
 returns table (node_id uuid, facts jsonb)
 language sql stable

@@ -1,7 +1,6 @@
 -- What is to be said of leases that are not pending.
 
 -- An error in one line.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.error_words(p_error jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -12,7 +11,6 @@ as $$
 $$;
 
 -- A lease that runs: where, since when, until when, and who asked it to stop.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamptz, p_shard int, out headline text, out code text)
 language plpgsql stable
 as $$
@@ -34,7 +32,6 @@ end
 $$;
 
 -- One that is scheduled, or has ended (p_end).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamptz, p_shard int)
 returns text
 language plpgsql stable

@@ -1,7 +1,6 @@
 -- The nodes that fail the least, and why.
 
 -- {"wanted", "has", "holders", "place"} of one failed rule; what there is nothing to say of is left out.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks int, p_facts jsonb, p_kept_out text,
   p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -17,7 +16,10 @@ declare
   v_place text := case when v_fact ->> 'value' is not null then hwqueue.place_words(v_domain, v_fact ->> 'value', p_shard) end;
 begin
   if p_stage = 'free' then
-    v_holders := hwqueue.room_holders(p_node.node_id, p_now, p_shard);
+    v_holders := hwqueue.holder_list(array(
+      select c.lease_id from hwqueue.claim c
+      where c.shard_id = p_shard and c.node_id = p_node.node_id and c.assignment is not null
+      order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard);
   elsif p_stage = 'away' and p_predicate is null then
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack, p_node.labels), p_shard);
@@ -35,7 +37,6 @@ $$;
 -- Nodes and all that keeps a lease of a class off each of them: [{"node_id", "node", "rack", "state": live | silent | cordoned, "seen_at", "reasons": [those of
 -- class_reasons, with "wanted" and "has" in words, "holders" where running leases are the reason, and for others "place"]}], in the order given.
 -- p_lease: the lease that asks, null for any of the class; p_known: see known_of_others.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamptz, p_shard int)
 returns jsonb
 language sql stable
@@ -50,9 +51,7 @@ as $$
   cross join lateral (
     select hwqueue.read_load(n.node_id, p_shard) as load,
            hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now, p_shard) as facts,
-           (select d.domain from (select distinct k.value ->> 0 as domain from jsonb_array_elements(p_known -> 'kept_out') k) d
-            where p_known -> 'kept_at' ? (d.domain || '@' || hwqueue.domain_value(d.domain, n.node_id, n.rack, n.labels))
-            order by d.domain limit 1) as kept_out offset 0) k
+           hwqueue.known_to_keep_out(p_known, n) as kept_out offset 0) k
   cross join lateral (
     select coalesce(jsonb_agg(
              hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, n, k.load)

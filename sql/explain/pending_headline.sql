@@ -2,7 +2,6 @@
 
 -- What of a class's fleet comes first to mind; null code: nothing stands in the way but the node's asking. permanent: until nodes or the lease change.
 -- p_fleet: see judge_fleet. Patience, deadlines and the lease's place in line are the caller's.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz, p_shard int,
                                                     out headline text, out code text, out permanent boolean)
 language plpgsql stable
@@ -16,7 +15,8 @@ begin
   permanent := false;
   if p_queue.paused_at is not null then
     code := 'queue_paused';
-    headline := format('queue %s is paused since %s', p_queue.name, hwqueue.moment_words(p_queue.paused_at));
+    headline := format('queue %s is paused since %s UTC', p_queue.name,
+                       to_char(p_queue.paused_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'));
   elsif p_fleet ->> 'registered' = '0' then
     code := 'no_nodes';
     headline := 'no node is registered';
@@ -54,7 +54,14 @@ begin
     code := 'unpublished';
     headline := 'what it asks about other leases is not in force yet' || coalesce(': ' || hwqueue.term_wait(p_now), '');
   elsif p_fleet ->> 'free' = '0' then
-    select * into v_target from hwqueue.pending_target(p_class, p_shard);
+    -- the first lease that it must be with and that neither runs nor has succeeded, though it still may
+    select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard) as state into v_target
+    from jsonb_array_elements(p_class.required) with ordinality e
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
+    where e.value ? 'lease' and not e.value ? 'away'
+      and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
+      and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
+    order by e.ordinality limit 1;
     v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
                where f.value ->> 'stage' in ('free', 'away', 'spread') order by (f.value ->> 'nodes')::bigint desc limit 1);
     code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended' else v_sole ->> 'code' end;
@@ -76,23 +83,8 @@ end
 $$;
 
 -- What a group of judge_fleet failed, in words.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) returns text
 language sql stable
 as $$
   select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate', (p_failure ->> 'lacks')::int, p_class)
-$$;
-
--- The first lease that a class requires to be with and that neither runs nor has succeeded, though it still may; no row fields: there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.pending_target(p_class hwqueue.placement_class, p_shard int, out lease_id uuid, out state text)
-language sql stable
-as $$
-  select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard)
-  from jsonb_array_elements(p_class.required) with ordinality e
-  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
-  where e.value ? 'lease' and not e.value ? 'away'
-    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
-    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
-  order by e.ordinality limit 1
 $$;

@@ -1,6 +1,5 @@
 -- What terms wait for to come into force, in words: the oldest transaction that writes and may not know of them, as far as the server tells; null when
 -- nothing but the next claim or reap is missing.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.term_wait(p_now timestamptz) returns text
 language sql stable
 as $$

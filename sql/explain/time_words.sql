@@ -1,15 +1,9 @@
--- Times, spans and counts in words for people. Moments are in UTC: who reads them may be anywhere.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- Spans and counts in words for people.
 
 -- So many of something.
 create or replace function hwqueue.count_words(p_count bigint, p_one text, p_many text) returns text
 language sql immutable parallel safe
 as $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$;
-
--- A moment, to the second.
-create or replace function hwqueue.moment_words(p_at timestamptz) returns text
-language sql immutable parallel safe
-as $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC' $$;
 
 -- A span, in its two largest units: "1.4 s", "3 min", "2 h 05 min", "4 d 3 h".
 create or replace function hwqueue.span_words(p_span interval) returns text

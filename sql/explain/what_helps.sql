@@ -1,7 +1,6 @@
 -- What would help.
 
 -- The action and its words for what alone keeps nodes out.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) returns jsonb
 language sql stable
 as $$
@@ -19,7 +18,7 @@ as $$
     select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'served' then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
              when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
            hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
-           hwqueue.blocker_words(p_sole ->> 'stage', p_sole ->> 'code', p_sole -> 'predicate', (p_sole ->> 'lacks')::int, p_class) as words
+           hwqueue.failure_words(p_sole, p_class) as words
   ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match') as nodes) m
 $$;
 
@@ -27,7 +26,6 @@ $$;
 -- many of the class wait (counted to 10,001). action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node, wait; with
 -- "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
 -- p_fleet: see judge_fleet; p_near: see near_nodes.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint)
 returns jsonb
 language sql stable

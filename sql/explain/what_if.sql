@@ -1,7 +1,6 @@
 -- Nodes that are not there.
 
--- Nodes as p_nodes describes them (see what_if), with the profile that each would have.
--- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
+-- Nodes as p_nodes describes them (see what_if), with the profile that each would have. Raises: QHA01, QHA03.
 create or replace function hwqueue.imagined_nodes(p_nodes jsonb, p_shard int)
 returns table (node hwqueue.node, profile hwqueue.profile, how_many bigint)
 language plpgsql stable
@@ -19,13 +18,8 @@ begin
     node := hwqueue.parse_node_spec('00000000-0000-0000-0000-000000000000',
       case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}' || v_spec - 'count' else v_spec end, p_shard);
     node.operator_taints := '[]';
-    profile.labels := node.labels;
-    profile.rack := node.rack;
+    profile := jsonb_populate_record(null::hwqueue.profile, to_jsonb(node));
     profile.taints := hwqueue.node_taints(node);
-    profile.cpu_isolation := node.cpu_isolation;
-    profile.gpu_exclusivity := node.gpu_exclusivity;
-    profile.default_cpu_isolation := node.default_cpu_isolation;
-    profile.gpu_share_mode := node.gpu_share_mode;
     return next;
   end loop;
 end
@@ -33,7 +27,6 @@ $$;
 
 -- Whether a live node that is not cordoned may run a class and is large enough, as far as nodes have asked since the class came. p_kinds: one live
 -- node of every profile and size.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamptz, p_shard int) returns boolean
 language sql stable
 as $$

@@ -24,8 +24,7 @@ declare
   v_token bigint;
   v_counted jsonb;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   v_queue := hwqueue.spawn_queue(p_queue, p_shard);
   -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
   v_now := hwqueue.clock();

@@ -1,7 +1,7 @@
 -- What adopted work runs on.
 
 -- Its devices: those named, else those with most left, over their limit if need be; what has devices to itself must find them free.
--- Locks: node_state is held by the caller. Raises: QHA01 for devices that the node does not have, or others have to themselves. Idempotent: yes.
+-- Locks: node_state is held by the caller. Raises: QHA01 for devices that the node does not have, or others have to themselves.
 create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb)
 returns int[]
 language plpgsql stable
@@ -38,7 +38,7 @@ end
 $$;
 
 -- Its cores, chosen as for a claim: whoever runs the work has to pin it to them. Null when the node counts none.
--- Locks: node_state is held by the caller. Raises: QHA01 when it has too few left. Idempotent: yes.
+-- Locks: node_state is held by the caller. Raises: QHA01 when it has too few left.
 create or replace function hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns int[]
 language plpgsql immutable
 as $$

@@ -47,7 +47,7 @@ end
 $$;
 
 -- Writes down how leases ended that waited: the caller has deleted their entries, and read the clock after that. p_error null: by their deadline.
--- Locks: none but the entries. Raises: nothing. Idempotent: no.
+-- Locks: none but the entries. Idempotent: no.
 create or replace function hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -1,5 +1,5 @@
 -- The record of a lease. One of another tenant than the caller's does not exist for it, word for word.
--- Locks: none. Raises: QHL04. Idempotent: yes.
+-- Raises: QHL04.
 create or replace function hwqueue.find_lease(p_lease uuid, p_shard int) returns hwqueue.lease
 language plpgsql volatile
 as $$

@@ -1,14 +1,10 @@
 -- How a lease ended; null: it is open, or does not exist. Its row is what ends a lease: whoever has deleted the lease's entry inserts it, and
 -- whoever deletes it (requeue_lease, prune) has the lease.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.lease_end(p_lease uuid, p_shard int) returns hwqueue.outcome
 language sql stable
-as $$
-  select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease
-$$;
+as $$ select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease $$;
 
 -- The public state of a lease: how it ended, else where its entry is. Null: no such lease.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.lease_state(p_lease uuid, p_shard int) returns text
 language sql stable
 as $$

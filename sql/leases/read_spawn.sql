@@ -1,5 +1,4 @@
--- The time from which a spawn is claimable, for options that name one.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- The time from which a spawn is claimable, for options that name one. Raises: QHA01.
 create or replace function hwqueue.spawn_time(p_options jsonb, p_now timestamptz) returns timestamptz
 language plpgsql stable
 as $$
@@ -17,7 +16,7 @@ $$;
 
 -- One spawn, read and checked: all but its class, which comes from spawn_class, checked there.
 -- A single expression, so that Postgres puts it in place of the call: a batch is read by one statement.
--- Locks: none. Raises: QHA01, naming the field. Idempotent: yes.
+-- Raises: QHA01, naming the field.
 create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_position bigint, p_class_id bigint, p_task text,
                                               p_params jsonb, p_options jsonb, p_max_params_bytes int, p_now timestamptz)
 returns hwqueue.spawn_request
@@ -47,7 +46,7 @@ as $$
 $$;
 
 -- A spawn on its own.
--- Locks: none beyond a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field. Idempotent: yes.
+-- Locks: none beyond a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamptz,
                                                      p_shard int) returns hwqueue.spawn_request
 language plpgsql volatile

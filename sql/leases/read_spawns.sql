@@ -1,5 +1,4 @@
 -- What an element of a batch has in common with others: all but its params and own options. One that is no object stays as it is.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spawn_kind(p_element jsonb) returns jsonb
 language sql immutable
 as $$
@@ -11,7 +10,7 @@ as $$
 $$;
 
 -- The class of a kind.
--- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field. Idempotent: yes.
+-- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.kind_class(p_queue_id int, p_kind jsonb, p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -24,7 +23,7 @@ end
 $$;
 
 -- A batch, read and checked, in its order. Most elements are of a few kinds: each kind is checked, and its class found, once.
--- Locks: none beyond new classes. Raises: QHA01, QHC03, QHC04, QHW01, naming the field, not the element. Idempotent: yes.
+-- Locks: none beyond new classes. Raises: QHA01, QHC03, QHC04, QHW01, naming the field, not the element.
 create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz, p_shard int)
 returns hwqueue.spawn_request[]
 language plpgsql volatile

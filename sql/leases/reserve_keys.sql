@@ -1,5 +1,4 @@
 -- The spawns of a batch that have an idempotency key, with what the key stands for.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard int)
 returns table (ordinal int, tenant text, idempotency_key text, lease_id uuid, content bytea)
 language sql stable

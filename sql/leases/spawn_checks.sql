@@ -1,5 +1,5 @@
 -- Checks of a spawn that are shared with updates and settlements.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Raises: QHA01.
 
 -- Refuses what check_payload does not let pass.
 create or replace function hwqueue.refuse_payload(p_bytes int, p_field text, p_max_bytes int) returns jsonb

@@ -1,5 +1,4 @@
 -- Options that every lease has for itself; the others decide where it may run and make its class.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.own_options() returns text[]
 language sql immutable parallel safe
 as $$
@@ -8,15 +7,11 @@ as $$
 $$;
 
 -- Options that read_spawn reads: a lease's own, and the params blob, which is kept as it was sent.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.kept_options() returns text[]
 language sql immutable parallel safe
-as $$
-  select hwqueue.own_options() || array['wire']
-$$;
+as $$ select hwqueue.own_options() || array['wire'] $$;
 
 -- The options that make the class; what is no object stays as it is, for spawn_class to refuse.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_options(p_options jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -24,7 +19,7 @@ as $$
 $$;
 
 -- The class of a spawn, written if it is new. p_options is what class_options left.
--- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field. Idempotent: yes.
+-- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb, p_shard int) returns bigint
 language plpgsql volatile
 as $$

@@ -36,7 +36,7 @@ $$;
 
 -- Refuses the first element of a batch that is at fault, with its index. The batch was read as a whole, which says that there
 -- is one and not which: here they are read one by one.
--- Locks: none beyond new classes. Raises: as read_spawns, with the index. Idempotent: yes.
+-- Locks: none beyond new classes. Raises: as read_spawns, with the index.
 create or replace function hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

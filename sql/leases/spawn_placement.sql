@@ -1,6 +1,6 @@
 -- The placement that a spawn's options ask for: `placement` ANDed with the shorthands and the params blob, in normal form.
 -- affinity_tags: node labels must contain them. affinity_with / anti_affinity_with: prefer that node / to be away from it.
--- Locks: none. Raises: QHA01, QHC03, QHC04, QHW01. Idempotent: yes.
+-- Raises: QHA01, QHC03, QHC04, QHW01.
 create or replace function hwqueue.spawn_placement(p_options jsonb, p_field text) returns jsonb
 language plpgsql stable
 as $$

@@ -41,7 +41,6 @@ end
 $$;
 
 -- The state that a spawn answers with.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamptz, p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$
@@ -51,7 +50,7 @@ $$;
 
 -- Refuses ids of the caller's own whose former lease went when it completed, as long as its outcome is there: it would be taken for the end of the
 -- new lease, whose tokens would begin where the former one's did.
--- Locks: the caller has inserted the leases, so nobody else can have one of the ids from now on. Raises: QHL06, 23505. Idempotent: yes.
+-- Locks: the caller has inserted the leases, so nobody else can have one of the ids from now on. Raises: QHL06, 23505.
 create or replace function hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

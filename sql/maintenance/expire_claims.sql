@@ -36,16 +36,14 @@ begin
   loop
     perform hwqueue.expire_claim(v_claim, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
-    if clock_timestamp() >= p_until then
-      return v_count;
-    end if;
+    exit when clock_timestamp() >= p_until;
   end loop;
   return v_count;
 end
 $$;
 
 -- Ends one claim that nobody heartbeats. p_now: read after the claim was locked (roll_up rests on it).
--- Locks: the caller holds the claim, and node_state where something was set aside; the lease row. Raises: nothing. Idempotent: no.
+-- Locks: the caller holds the claim, and node_state where something was set aside; the lease row. Idempotent: no.
 create or replace function hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -59,7 +57,7 @@ $$;
 
 -- Lets reap look again, when they expire, at claims that it meets although they live: heartbeats do not touch the index that it
 -- reads. Not when their grace is over: whoever asks for expired claims finds them by check_at. Gives their number.
--- Locks: the claims, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the claims, skip locked.
 create or replace function hwqueue.postpone_checks(p_limit int, p_now timestamptz, p_shard int, p_from timestamptz) returns int
 language plpgsql volatile
 as $$

@@ -1,7 +1,7 @@
 -- Makes scheduled leases claimable whose time has come, oldest first, at most p_limit of them. Mostly there are none, and every claim
 -- asks: that is one look at the index.
 -- p_from: where the scan starts; null: at the mark.
--- Locks: their entries, skip locked; then their lease rows; then classes that waited for them, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: their entries, skip locked; then their lease rows; then classes that waited for them, skip locked.
 create or replace function hwqueue.promote_due(p_queue_ids int[], p_limit int, p_now timestamptz, p_shard int, p_from timestamptz default null)
 returns int
 language plpgsql volatile

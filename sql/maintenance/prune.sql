@@ -22,13 +22,9 @@ declare
   v_terms int;
 begin
   perform hwqueue.require_read_committed();
-  if p_limit is null or p_limit not between 1 and 1000000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 1000000', jsonb_build_object('field', 'p_limit'), 'call again for more');
-  end if;
-  if p_event_days is null or p_event_days not between 1 and 14 then
-    perform hwqueue.refuse('QHA01', 'p_event_days must be from 1 to 14', jsonb_build_object('field', 'p_event_days'),
-      'leave it out: it has no effect, set_event_retention says how long events are kept');
-  end if;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000000, 'call again for more');
+  perform hwqueue.check_range(p_event_days, 'p_event_days', 1, 14,
+    'leave it out: it has no effect, set_event_retention says how long events are kept');
   if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
     perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');

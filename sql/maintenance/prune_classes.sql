@@ -1,7 +1,7 @@
 -- Removes retired classes that no lease refers to, once nobody can come any more who found them: step 3 of stamp_retired. A class
 -- that a late spawn used after all stays until that lease is gone; one that a lease runs as, although it has a class of its own by now
 -- (give_target), until it has run.
--- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: class rows, skip locked.
 create or replace function hwqueue.prune_classes(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -18,22 +18,10 @@ begin
 end
 $$;
 
--- Removes the classes of a queue that has no leases any more. Gives their number.
--- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.purge_classes(p_queue_id int, p_limit int, p_shard int) returns int
-language plpgsql volatile
-as $$
-begin
-  return hwqueue.delete_classes(array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.queue_id = p_queue_id limit p_limit for update skip locked), p_limit, p_shard);
-end
-$$;
-
 -- Deletes classes with what was judged and estimated of them, up to the one with which p_limit such rows have gone. Gives their number. What is
 -- remembered of their patience may be held by a claim: prune_fleets removes it.
 -- A class stays as long as another session holds what was judged of it.
--- Locks: the caller holds the class rows; what was judged, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the class rows; what was judged, skip locked.
 create or replace function hwqueue.delete_classes(p_class_ids bigint[], p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -53,11 +41,11 @@ begin
       select o.ctid from hwqueue.node_eligibility o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
     get diagnostics v_rows = row_count;
     v_hanging := v_hanging + v_rows;
+    continue when exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
+               or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
     delete from hwqueue.class_fleet f where f.ctid = any (array(
       select o.ctid from hwqueue.class_fleet o where o.shard_id = p_shard and o.class_id = v_class_id for update skip locked));
-    continue when exists (select 1 from hwqueue.class_fleet f where f.shard_id = p_shard and f.class_id = v_class_id)
-               or exists (select 1 from hwqueue.profile_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id)
-               or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard and e.class_id = v_class_id);
+    continue when exists (select 1 from hwqueue.class_fleet f where f.shard_id = p_shard and f.class_id = v_class_id);
     delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = v_class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class_id;

@@ -1,10 +1,12 @@
--- Removes finished leases whose queue keeps them no longer, the oldest of each queue first, once they have been counted.
--- Locks: their outcomes, skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
+-- Removes finished leases whose queue keeps them no longer, the oldest of each queue first, once they have been
+-- counted, or nobody has counted them for an hour.
+-- Locks: their outcomes, skip locked; then the lease rows.
 create or replace function hwqueue.prune_leases(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_counted_before timestamptz := hwqueue.counted_before(p_now, p_shard);
+  v_counted_before timestamptz := greatest(p_now - interval '1 hour', (
+    select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1));
   v_old uuid[];
 begin
   v_old := array(
@@ -24,22 +26,8 @@ begin
 end
 $$;
 
--- Removes finished leases of a queue that is dropped. Gives their number.
--- Locks: their outcomes, skip locked; then the lease rows. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.purge_finished(p_queue_id int, p_limit int, p_shard int) returns int
-language plpgsql volatile
-as $$
-begin
-  return hwqueue.delete_leases(array(
-    select o.lease_id from hwqueue.outcome o
-    where o.shard_id = p_shard and o.queue_id = p_queue_id
-    limit p_limit
-    for update skip locked), p_shard);
-end
-$$;
-
 -- Deletes leases that nobody waits for, with what hangs on them. Gives their number.
--- Locks: the caller holds their entries or outcomes; the lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds their entries or outcomes; the lease rows.
 create or replace function hwqueue.delete_leases(p_leases uuid[], p_shard int) returns int
 language plpgsql volatile
 as $$

@@ -1,6 +1,6 @@
 -- Removes nodes that were deregistered 30 days ago. Their node_state stays: its epoch fences whoever slept for so long.
 -- Ends after the node with which p_limit eligibilities have gone, too.
--- Locks: node rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: node rows, skip locked.
 create or replace function hwqueue.prune_nodes(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$

@@ -1,7 +1,6 @@
 -- Whose turn it is to prune: one row a shard says when somebody last did, and who holds it is at it.
 
 -- Whether somebody pruned less than p_unless_within ago. A mark of the future does not count: the clock was set back.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.pruned_within(p_unless_within interval, p_now timestamptz, p_shard int) returns boolean
 language sql stable
 as $$
@@ -11,7 +10,7 @@ $$;
 
 -- Whether the caller should prune, and the mark, if the caller holds it. It should not when somebody did less than p_unless_within
 -- ago, nor when somebody is at it, unless that one's transaction has been open for long. Without a span it always should.
--- Locks: the mark, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the mark, skip locked.
 create or replace function hwqueue.take_prune_turn(p_unless_within interval, p_now timestamptz, p_shard int,
                                                    out goes boolean, out mark hwqueue.prune_mark)
 language plpgsql volatile

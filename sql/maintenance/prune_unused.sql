@@ -1,6 +1,6 @@
 -- What may be unused is found by looking at it in turn: p_limit classes and profiles a call, from where the last call ended, at the end
 -- from the start. Only who holds the mark does it (take_prune_turn), and notes there that it has pruned.
--- Locks: class and profile rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: class and profile rows, skip locked.
 create or replace function hwqueue.prune_unused(p_mark hwqueue.prune_mark, p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -19,7 +19,7 @@ $$;
 
 -- Marks classes after p_after that no lease refers to, so that spawns do not find them any more: step 1 of stamp_retired.
 -- Gives where to go on.
--- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: class rows, skip locked.
 create or replace function hwqueue.retire_classes(p_after bigint, p_limit int, p_now timestamptz, p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -42,7 +42,7 @@ $$;
 
 -- Removes profiles after p_after that no node has any more, with what was judged for them. A registration that is about to use one
 -- holds its row. Ends after the profile with which p_limit eligibilities have gone, too; gives where to go on.
--- Locks: profile rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: profile rows, skip locked.
 create or replace function hwqueue.prune_profiles(p_after bigint, p_limit int, p_now timestamptz, p_shard int) returns bigint
 language plpgsql volatile
 as $$

@@ -1,6 +1,6 @@
 -- Deletes what dropped queues held, once nobody can still be spawning into them or claiming from them: waiting and finished leases,
 -- about p_limit a call, then classes, at last the queue itself. What runs is waited for. Gives the number of leases and classes.
--- Locks: queue rows, entries, outcomes, class and profile rows: all skip locked; lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: queue rows, entries, outcomes, class and profile rows: all skip locked; lease rows.
 create or replace function hwqueue.purge_queues(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -15,14 +15,18 @@ begin
     order by q.dropped_at limit p_limit for update skip locked
   loop
     v_left := v_left - hwqueue.purge_waiting(v_queue_id, v_left, p_shard);
-    v_left := v_left - hwqueue.purge_finished(v_queue_id, v_left, p_shard);
+    v_left := v_left - hwqueue.delete_leases(array(
+      select o.lease_id from hwqueue.outcome o
+      where o.shard_id = p_shard and o.queue_id = v_queue_id limit v_left for update skip locked), p_shard);
     exit when v_left <= 0;
     -- one statement, one snapshot: a lease that is in none of these does not exist
     if not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue_id) then
-      v_left := v_left - hwqueue.purge_classes(v_queue_id, v_left, p_shard);
+      v_left := v_left - hwqueue.delete_classes(array(
+        select c.class_id from hwqueue.placement_class c
+        where c.shard_id = p_shard and c.queue_id = v_queue_id limit v_left for update skip locked), v_left, p_shard);
       continue when exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.queue_id = v_queue_id);
       continue when not hwqueue.purge_profiles(v_queue_id, p_shard);
       delete from hwqueue.minute_stat m where m.shard_id = p_shard and m.queue_id = v_queue_id;
@@ -36,7 +40,7 @@ end
 $$;
 
 -- Removes leases of a queue that wait in it. Gives their number.
--- Locks: their entries, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: their entries, skip locked.
 create or replace function hwqueue.purge_waiting(p_queue_id int, p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -59,7 +63,7 @@ end
 $$;
 
 -- Forgets what profiles may run of a queue. False: another session, a claim that judges, say, holds a profile, whose row for the queue stays.
--- Locks: profile rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: profile rows, skip locked.
 create or replace function hwqueue.purge_profiles(p_queue_id int, p_shard int) returns boolean
 language plpgsql volatile
 as $$

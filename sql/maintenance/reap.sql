@@ -19,9 +19,7 @@ declare
   v_turn record;
 begin
   perform hwqueue.require_read_committed();
-  if p_limit is null or p_limit not between 1 and 100000 then
-    perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 100000', jsonb_build_object('field', 'p_limit'), 'call again for more');
-  end if;
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 100000, 'call again for more');
   if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
     perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 second''');

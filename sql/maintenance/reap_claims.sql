@@ -1,7 +1,7 @@
 -- What a node that finds nothing to claim does for others: ends a few claims of nodes that have been silent for twice their timeout,
 -- and only such as need no lock of their node: its transaction may stay open. Should nobody call reap, these come back all the same.
 -- It looks at no more than the 20 oldest.
--- Locks: the claims, skip locked; the lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: the claims, skip locked; the lease rows.
 create or replace function hwqueue.reap_claims(p_limit int, p_node uuid, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$

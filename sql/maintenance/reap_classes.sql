@@ -44,7 +44,12 @@ begin
       where p.shard_id = p_shard and p.profile_id = v_profile_id for no key update skip locked;
       exit when not found;
       if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
-        perform hwqueue.forget_ended(v_profile, p_shard);
+        -- the time of judging stays as it was: a new one would bring in those who run now
+        v_profile.classes_unseen := hwqueue.still_unseen(v_profile.classes_unseen, p_shard);
+        update hwqueue.profile p set classes_unseen = v_profile.classes_unseen
+        where p.shard_id = p_shard and p.profile_id = v_profile_id;
+        update hwqueue.profile_queue s set classes_unseen = v_profile.classes_unseen
+        where s.shard_id = p_shard and s.profile_id = v_profile_id;
         exit;
       end if;
       v_count := hwqueue.judge_for_profile(v_profile, v_wanted, true, p_shard);

@@ -1,6 +1,6 @@
 -- Fails leases that were not claimed by their deadline. Scheduled ones are looked after by reap alone: when they fall due, they are
 -- here. p_from: where the scan starts; null: at the mark.
--- Locks: their entries, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: their entries, skip locked.
 create or replace function hwqueue.reap_deadlines(p_limit int, p_now timestamptz, p_shard int, p_from timestamptz default null) returns int
 language plpgsql volatile
 as $$
@@ -24,7 +24,7 @@ end
 $$;
 
 -- The same for leases that are not due yet.
--- Locks: their entries, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: their entries, skip locked.
 create or replace function hwqueue.reap_scheduled(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -45,7 +45,7 @@ end
 $$;
 
 -- Finishes leases whose entries the caller has locked and deleted; p_now: read after that. Gives their number.
--- Locks: none but the entries. Raises: nothing. Idempotent: no.
+-- Locks: none but the entries. Idempotent: no.
 create or replace function hwqueue.fail_late(p_leases uuid[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$

@@ -1,6 +1,6 @@
 -- Sets when claims have to stop that came to a node beside a no_execute taint which their leases tolerate for a time (or that were adopted
 -- there): the edit that put the taint on the node did not see them. Gives their number.
--- Locks: node_state, then the claims, all skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: node_state, then the claims, all skip locked.
 create or replace function hwqueue.reap_stays(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$

@@ -6,7 +6,7 @@
 -- Whether the caller should reap, the newest mark, and whether the caller holds it and may move it on. It should not reap when
 -- somebody did less than p_unless_within ago, nor when somebody is at it, unless that one's transaction has been open for long.
 -- A transaction that has an id already leaves the mark alone: its id says nothing about p_now.
--- Locks: the newest mark, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the newest mark, skip locked.
 create or replace function hwqueue.take_reap_turn(p_unless_within interval, p_now timestamptz, p_shard int,
                                                   out goes boolean, out holds boolean, out mark hwqueue.reap_mark)
 language plpgsql volatile
@@ -40,7 +40,7 @@ $$;
 
 -- Writes down that the caller has reaped, and moves the marks on: up to what was noted at an earlier call once all transactions
 -- of that time have ended, but not beyond anything that is still there. p_from: the mark as this call used it.
--- Locks: the caller holds p_mark; it took its id after p_now. Raises: nothing. Idempotent: no.
+-- Locks: the caller holds p_mark; it took its id after p_now. Idempotent: no.
 create or replace function hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
@@ -81,9 +81,6 @@ $$;
 
 -- How long judging, and ending claims, each go on in one call; each does one step at least. A quarter of statement_timeout, where that is less.
 -- Of the real clock: it is about what the server can do, not about what is due.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.upkeep_budget() returns interval
 language sql stable
-as $$
-  select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4)
-$$;
+as $$ select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4) $$;

@@ -24,17 +24,6 @@ begin
 end
 $$;
 
--- Whether positions are drawn again that were drawn before: the sequence is behind what the horizon noted.
-create or replace function hwqueue.are_positions_behind(p_shard int) returns boolean
-language plpgsql volatile
-as $$
-begin
-  return coalesce((
-    select h.drawn_position > s.last_value from hwqueue.position_horizon h, hwqueue.ready_position_seq s
-    where h.shard_id = p_shard order by h.version desc limit 1), false);
-end
-$$;
-
 -- The number of low-water marks above an entry that lives: claims never find such an entry. One index probe
 -- for each mark.
 create or replace function hwqueue.count_wrong_marks(p_shard int) returns bigint
@@ -108,7 +97,9 @@ create or replace function hwqueue.reap_positions(p_sweeps boolean, p_shard int)
 language plpgsql volatile
 as $$
 begin
-  if hwqueue.are_positions_behind(p_shard) then
+  -- positions are drawn again that were drawn before
+  if (select h.drawn_position > s.last_value from hwqueue.position_horizon h, hwqueue.ready_position_seq s
+      where h.shard_id = p_shard order by h.version desc limit 1) then
     perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
   elsif p_sweeps and hwqueue.count_wrong_marks(p_shard) > 0 then
     perform hwqueue.repair_positions(p_shard);

@@ -5,7 +5,7 @@
 -- 3. When all lower ones are over, nobody can come any more who found it.
 -- This is step 2. It must come first in a transaction that has written nothing: else its id is older than the look, and nothing
 -- is stamped.
--- Locks: class and queue rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: class and queue rows, skip locked.
 create or replace function hwqueue.stamp_retired(p_limit int, p_shard int) returns void
 language plpgsql volatile
 as $$

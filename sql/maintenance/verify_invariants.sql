@@ -21,7 +21,6 @@ $$;
 
 -- Leases that are not in exactly one of ready, scheduled, claim and, once they have ended, outcome; and rows there without a lease, but for
 -- outcomes of leases that went when they completed (eligible_at).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.broken_entries(p_shard int) returns table (lease_id uuid, detail jsonb)
 language sql stable
 as $$
@@ -43,7 +42,6 @@ as $$
 $$;
 
 -- Nodes whose usage is not what their claims set aside, or is more than they have.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.broken_loads(p_shard int) returns table (rule text, node_id uuid, detail jsonb)
 language sql stable
 as $$

@@ -51,13 +51,16 @@ language sql immutable parallel safe
 as $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known then false end $$;
 
 -- Tells of one class what there is to tell. p_told_at: since when it is told of; p_unmatched: as is_unmatched.
--- Locks: its row of class_fleet, skip locked. Idempotent: yes.
+-- Locks: its row of class_fleet, skip locked.
 create or replace function hwqueue.watch_class(p_class_id bigint, p_told_at timestamptz, p_unmatched boolean, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
 as $$
 declare
-  v_waits boolean := hwqueue.has_waiting(p_class_id, p_shard);
+  v_waits boolean := exists (
+    select 1 from hwqueue.ready r
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
+    where r.shard_id = p_shard and r.class_id = p_class_id and q.dropped_at is null);
   v_is_news boolean := case when p_told_at is null then p_unmatched and v_waits else not (v_waits and coalesce(p_unmatched, true)) end;
 begin
   if v_is_news then
@@ -70,21 +73,13 @@ begin
     elsif p_told_at is null then
       perform hwqueue.tell_unmatched(p_class_id, p_now, p_shard);
     else
-      perform hwqueue.tell_matched(p_class_id, v_waits, p_shard);
+      update hwqueue.class_fleet f set told_at = null where f.shard_id = p_shard and f.class_id = p_class_id;
+      perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', c.task_name,
+          case when v_waits then 'a live node matches' else 'none is waiting any more' end), p_shard,
+        p_queue => hwqueue.queue_name(c.queue_id, p_shard), p_class => c.class_id)
+      from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
     end if;
   end if;
-end
-$$;
-
--- Whether leases of a class are ready in a queue that is not dropped.
-create or replace function hwqueue.has_waiting(p_class_id bigint, p_shard int) returns boolean
-language plpgsql stable
-as $$
-begin
-  return exists (
-    select 1 from hwqueue.ready r
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
-    where r.shard_id = p_shard and r.class_id = p_class_id and q.dropped_at is null);
 end
 $$;
 
@@ -124,22 +119,6 @@ begin
   perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that wait: %s', v_class.task_name,
       case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes, v_nodes) end),
     p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end, 'reasons', v_reasons),
-    p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => p_class_id);
-end
-$$;
-
--- Tells that it is over.
--- Locks: the class's row of class_fleet. Idempotent: no.
-create or replace function hwqueue.tell_matched(p_class_id bigint, p_waits boolean, p_shard int) returns void
-language plpgsql volatile
-as $$
-declare
-  v_class hwqueue.placement_class;
-begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  update hwqueue.class_fleet f set told_at = null where f.shard_id = p_shard and f.class_id = p_class_id;
-  perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', v_class.task_name,
-      case when p_waits then 'a live node matches' else 'none is waiting any more' end), p_shard,
     p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => p_class_id);
 end
 $$;

@@ -1,6 +1,6 @@
 -- Tells once when a node has gone silent (no sign of life within its timeout), and when it is back. Looks at p_limit nodes after p_after, in
 -- turn over the calls; gives where to go on.
--- Locks: the caller holds the mark of reap. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the mark of reap.
 create or replace function hwqueue.watch_nodes(p_after uuid, p_limit int, p_now timestamptz, p_shard int) returns uuid
 language plpgsql volatile
 as $$

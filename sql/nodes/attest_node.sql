@@ -13,8 +13,7 @@ declare
   v_now timestamptz;
   v_expires_at timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
@@ -43,8 +42,7 @@ declare
   v_attested text[];
   v_now timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.check_trust_domain(p_domain);
   perform hwqueue.await_node(p_node, p_shard);
   perform hwqueue.lock_node(p_node, null, p_shard), hwqueue.read_node(p_node, p_shard);
@@ -70,8 +68,7 @@ begin
 end
 $$;
 
--- Refuses what can be no trust domain.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Refuses what can be no trust domain. Raises: QHA01.
 create or replace function hwqueue.check_trust_domain(p_domain text) returns void
 language plpgsql immutable
 as $$
@@ -84,7 +81,7 @@ end
 $$;
 
 -- Copies a node's attestations that are not suspended to where claims read them; what was judged with the old ones is judged again.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+-- Locks: node_state is held by the caller.
 create or replace function hwqueue.note_attestations(p_node uuid, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -8,8 +8,7 @@ declare
   v_node hwqueue.node;
   v_domains text[];
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   if v_node.instance_id <> p_instance_id then
@@ -37,7 +36,7 @@ $$;
 
 -- Suspends a node's attestations: claims do not count them until they are confirmed. Without p_all those stay
 -- that hold for any instance. p_why completes "not attested since ...".
--- Locks: node_state is held by the caller. Idempotent: yes.
+-- Locks: node_state is held by the caller.
 create or replace function hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text,
   p_now timestamptz, p_shard int) returns void
 language plpgsql volatile

@@ -6,8 +6,7 @@ as $$
 declare
   v_node hwqueue.node;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   v_node := hwqueue.set_cordon(p_node, p_shard);
   if v_node.cordoned_at is null then
     perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_shard, p_node => p_node);
@@ -16,7 +15,7 @@ end
 $$;
 
 -- Cordons a node; gives what it was before.
--- Locks: node_state. Raises: QHN01. Idempotent: yes.
+-- Locks: node_state. Raises: QHN01.
 create or replace function hwqueue.set_cordon(p_node uuid, p_shard int) returns hwqueue.node
 language plpgsql volatile
 as $$

@@ -8,8 +8,7 @@ declare
   v_node hwqueue.node;
   v_now timestamptz;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_deadline < interval '0' or p_deadline > interval '3650 days' then
     perform hwqueue.refuse('QHA01', format('p_deadline must be from 0 to ten years, got %s', p_deadline),
       jsonb_build_object('field', 'p_deadline'), 'give a span such as interval ''10 minutes''');

@@ -9,8 +9,7 @@ declare
   v_state hwqueue.node_state;
   v_node hwqueue.node;
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if not exists (select from pg_catalog.pg_roles r where r.rolname = p_login) then
     perform hwqueue.refuse('QHA01',
       format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),
@@ -31,7 +30,7 @@ end
 $$;
 
 -- Writes to which login a node and its claims belong.
--- Locks: node_state is held by the caller; the claims. Idempotent: yes.
+-- Locks: node_state is held by the caller; the claims.
 create or replace function hwqueue.set_login(p_node uuid, p_login text, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -22,20 +22,6 @@ as $$
                    in p_class.required::text || p_class.preferred::text) > 0)
 $$;
 
--- Of these labels those that may have got one value too many with this node: no profile has it yet, and the
--- label is not known to have too many. Most new profiles bring no new value, and counting the values of a
--- label reads all profiles.
-create or replace function hwqueue.grown_labels(p_labels jsonb, p_shard int) returns text[]
-language plpgsql stable
-as $$
-begin
-  return array(
-    select l.key from jsonb_each(p_labels) l
-    where not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
-      and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
-end
-$$;
-
 -- Which of these labels are left out. A label is found to have too many values when a profile is new and
 -- there are many profiles already. One that a class mentions, or has mentioned since, is never left out
 -- again.
@@ -49,7 +35,12 @@ declare
   v_keys text[];
 begin
   if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) = v_many then
-    v_grown := hwqueue.grown_labels(p_labels, p_shard);
+    -- those that may have got one value too many with this node: counting the values of a label reads all
+    -- profiles, and most new profiles bring no new value
+    v_grown := array(
+      select l.key from jsonb_each(p_labels) l
+      where not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
+        and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
     v_keys := case when v_grown = '{}' then v_grown else array(
       select l.key
       from hwqueue.profile p cross join lateral jsonb_each(p.labels) l

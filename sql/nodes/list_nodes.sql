@@ -1,5 +1,4 @@
 -- Live: the last heartbeat or claim is within the node's timeout. Not immutable (days and daylight saving), or it would not be inlined.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamptz) returns boolean
 language sql stable parallel safe
 as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;

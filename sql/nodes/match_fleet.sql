@@ -2,7 +2,7 @@
 -- by the rules and the score that claims go by. A row for each node, in the order of place, from 1: the best
 -- first. codes, permanents: why not, rule by rule, and whether for good; empty: it could run it now. reasons:
 -- the same in words, only of the p_limit nodes after the first p_skip (p_limit null: all of them).
--- Locks: none. Raises: QHC03, QHC04, QHA01, QHA03, QHQ01. Idempotent: yes.
+-- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
 create or replace function hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit int, p_skip int,
     p_shard int)
 returns table (place bigint, node_id uuid, node_name text, score double precision, codes text[],
@@ -88,7 +88,7 @@ $$;
 -- What is asked of the nodes: the class that such a lease would have, not written anywhere; the queue whose
 -- weights and pause count, by default one that is like a new one; reach: the class's share of the nodes,
 -- where one with its content is known; node_names: null for all nodes.
--- Locks: none. Raises: QHC03, QHC04, QHA01, QHA03, QHQ01. Idempotent: yes.
+-- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
 create or replace function hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard int,
     out for_queue hwqueue.queue, out for_class hwqueue.placement_class, out reach double precision,
     out node_names text[])

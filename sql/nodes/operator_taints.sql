@@ -1,5 +1,4 @@
 -- The taints that operators have put on a node; none if it is not registered.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.operator_taints(p_node uuid, p_shard int) returns jsonb
 language plpgsql stable
 as $$

@@ -1,5 +1,5 @@
 -- Parts of a node's registration that are lists: devices, resources, labels.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Raises: QHA01.
 
 -- The node with its devices: [{"resource_id", "model", "memory_mib", "parent_resource_id", "partitionable"}], index = place in the list.
 -- A part of a device names it as its parent. A parent that is listed is partitionable and whole; one that is not is never given
@@ -19,15 +19,10 @@ begin
   v_node.gpu_models := '{}';
   v_node.gpu_memory_mib := '{}';
   v_node.gpu_parents := '{}';
-  if p_gpus is null or jsonb_typeof(p_gpus) = 'null' then
-    return v_node;
-  end if;
-  if jsonb_typeof(p_gpus) <> 'array' or jsonb_array_length(p_gpus) > 1024 then
-    perform hwqueue.refuse('QHA01', 'spec.gpus must be an array of at most 1024 devices', jsonb_build_object('field', 'spec.gpus'),
-      'for example [{"resource_id": "<uuid>", "model": "A100", "memory_mib": 81920}]');
-  end if;
   for v_gpu, v_field in
-    select e.value, format('spec.gpus[%s]', e.ordinality - 1) from jsonb_array_elements(p_gpus) with ordinality e order by e.ordinality
+    select e.value, format('spec.gpus[%s]', e.ordinality - 1)
+    from jsonb_array_elements(hwqueue.json_list(p_gpus, 'spec.gpus', 1024, 'an array of at most 1024 devices',
+      'for example [{"resource_id": "<uuid>", "model": "A100", "memory_mib": 81920}]')) with ordinality e
   loop
     perform hwqueue.check_object(v_gpu, array['resource_id', 'model', 'memory_mib', 'parent_resource_id', 'partitionable'], v_field);
     v_id := hwqueue.json_uuid(v_gpu -> 'resource_id', v_field || '.resource_id');

@@ -1,5 +1,5 @@
 -- What a node declares of cores and isolation.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Raises: QHA01.
 
 -- The node with its cores: [{"core", "numa", "threads"}], written in full: numa is 0 and threads the core's own id unless given.
 create or replace function hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) returns hwqueue.node
@@ -7,20 +7,14 @@ language plpgsql immutable
 as $$
 declare
   v_node hwqueue.node := p_node;
+  v_cores jsonb := hwqueue.json_list(p_cores, 'spec.cores', 4096, 'an array of at most 4096 {"core", "numa", "threads"}',
+    'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
   v_core jsonb;
   v_field text;
   v_threads jsonb;
 begin
-  v_node.cores := '[]';
-  if p_cores is null or jsonb_typeof(p_cores) = 'null' then
-    return v_node;
-  end if;
-  if jsonb_typeof(p_cores) <> 'array' or jsonb_array_length(p_cores) > 4096 then
-    perform hwqueue.refuse('QHA01', 'spec.cores must be an array of at most 4096 {"core", "numa", "threads"}',
-      jsonb_build_object('field', 'spec.cores'), 'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
-  end if;
   for v_core, v_field in
-    select e.value, format('spec.cores[%s]', e.ordinality - 1) from jsonb_array_elements(p_cores) with ordinality e order by e.ordinality
+    select e.value, format('spec.cores[%s]', e.ordinality - 1) from jsonb_array_elements(v_cores) with ordinality e
   loop
     perform hwqueue.check_object(v_core, array['core', 'numa', 'threads'], v_field);
     if hwqueue.json_integer(v_core -> 'core', v_field || '.core', 0, 2147483647) is null then
@@ -38,7 +32,7 @@ begin
   end loop;
   select coalesce(jsonb_agg(jsonb_build_object('core', e.value -> 'core', 'numa', coalesce(nullif(e.value -> 'numa', 'null'), '0'), 'threads',
            coalesce(nullif(e.value -> 'threads', 'null'), jsonb_build_array(e.value -> 'core'))) order by e.ordinality), '[]') into v_node.cores
-  from jsonb_array_elements(p_cores) with ordinality e;
+  from jsonb_array_elements(v_cores) with ordinality e;
   v_node.cores := hwqueue.normal_value(v_node.cores);
   perform hwqueue.check_once(array(select (c ->> 'core')::int from jsonb_array_elements(v_node.cores) c), 'core', 'spec.cores');
   perform hwqueue.check_once(array(select t::int from jsonb_array_elements(v_node.cores) c

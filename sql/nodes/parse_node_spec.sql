@@ -1,5 +1,5 @@
 -- Reads and checks a node's registration; gives the row it asks for, without profile and times.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Raises: QHA01.
 create or replace function hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard int) returns hwqueue.node
 language plpgsql immutable
 as $$

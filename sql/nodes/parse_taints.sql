@@ -1,5 +1,5 @@
 -- One taint {"key", "value"?, "effect"} in normal form; an empty value is none.
--- Locks: none. Raises: QHA01, naming the field. Idempotent: yes.
+-- Raises: QHA01, naming the field.
 create or replace function hwqueue.parse_taint(p_taint jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -20,8 +20,7 @@ begin
 end
 $$;
 
--- Refuses what is no effect of a taint.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Refuses what is no effect of a taint. Raises: QHA01.
 create or replace function hwqueue.check_taint_effect(p_effect text, p_field text) returns void
 language plpgsql immutable
 as $$
@@ -34,24 +33,17 @@ begin
 end
 $$;
 
--- A list of taints in normal form: at most 100, one for each key and effect.
--- Locks: none. Raises: QHA01, naming the field. Idempotent: yes.
+-- A list of taints in normal form: at most 100, one for each key and effect. Raises: QHA01, naming the field.
 create or replace function hwqueue.parse_taints(p_taints jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
-  v_taints jsonb := '[]';
+  v_taints jsonb;
 begin
-  if p_taints is null or jsonb_typeof(p_taints) = 'null' then
-    return v_taints;
-  elsif jsonb_typeof(p_taints) <> 'array' or jsonb_array_length(p_taints) > 100 then
-    perform hwqueue.refuse('QHA01', format('%s must be a list of at most 100 taints', p_field), jsonb_build_object('field', p_field),
-      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_taints) - 1 loop
-    v_taints := v_taints || hwqueue.parse_taint(p_taints -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  v_taints := hwqueue.normal_set(v_taints);
+  v_taints := hwqueue.normal_set((
+    select coalesce(jsonb_agg(hwqueue.parse_taint(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    from jsonb_array_elements(hwqueue.json_list(p_taints, p_field, 100, 'a list of at most 100 taints',
+      'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]')) with ordinality e));
   if (select count(distinct t - 'value') from jsonb_array_elements(v_taints) t) < jsonb_array_length(v_taints) then
     perform hwqueue.refuse('QHA01', format('%s has two taints of the same key and effect', p_field), jsonb_build_object('field', p_field),
       'keep one of them, or name them differently');
@@ -61,7 +53,6 @@ end
 $$;
 
 -- Taints with the time since when they are there: that of p_before for those that were there already.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamptz) returns jsonb
 language sql stable
 as $$
@@ -72,13 +63,11 @@ as $$
 $$;
 
 -- Taints without their times, each once.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.undated_taints(p_taints jsonb) returns jsonb
 language sql immutable parallel safe
 as $$ select hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t)) $$;
 
 -- All taints of a node, its own and those of operators: what its profile has. Without a subquery, so that the planner inlines it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_taints(p_node hwqueue.node) returns jsonb
 language sql immutable parallel safe
 as $$

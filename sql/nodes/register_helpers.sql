@@ -1,7 +1,7 @@
 -- Steps of register_node, each under the lock that it holds.
 
 -- Ends the claims of a node's older epochs: the process that ran them is gone.
--- Locks: the claims by lease_id; the lease rows. Raises: nothing. Idempotent: yes.
+-- Locks: the claims by lease_id; the lease rows.
 create or replace function hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -23,7 +23,7 @@ end
 $$;
 
 -- Forgets what was judged for the node itself: it is judged anew.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+-- Locks: node_state is held by the caller.
 create or replace function hwqueue.forget_node(p_node uuid, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -37,7 +37,7 @@ $$;
 
 -- Sets anew what the node's claims set aside (it may count other things now), and its usage; devices and cores that are gone count for
 -- nothing. Claims of older epochs that were kept move to the new one. With p_forget, what was judged for the node itself is judged anew.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+-- Locks: node_state is held by the caller.
 create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz, p_forget boolean, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -64,7 +64,7 @@ end
 $$;
 
 -- Tells of a registration that is the node's first, or that fences an older instance; the same instance registering again is no news.
--- Locks: none. Raises: nothing. Idempotent: no.
+-- Idempotent: no.
 create or replace function hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended int, p_shard int) returns void
 language plpgsql volatile
 as $$

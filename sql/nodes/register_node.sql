@@ -18,8 +18,7 @@ declare
   v_ended int := 0;
   v_now timestamptz;
 begin
-  perform hwqueue.require_read_committed();
-  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
   if p_node is null then
     perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'), 'give the node a stable uuid');
   end if;

@@ -2,8 +2,7 @@
 -- Only explanations read this: a claim names its queues and tasks itself. A node that announced nothing
 -- (another client, an older release) is taken as serving anything.
 
--- The names in a list of a registration or of a match; null: any.
--- Raises: QHA01.
+-- The names in a list of a registration or of a match; null: any. Raises: QHA01.
 create or replace function hwqueue.json_names(p_value jsonb, p_field text, p_max_length int) returns text[]
 language plpgsql immutable
 as $$

@@ -1,5 +1,5 @@
 -- Asks claims to stop at once (verdict preempted at the next heartbeat), those that have not been asked yet.
--- Locks: the caller holds node_state and the claims. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds node_state and the claims.
 create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text, p_now timestamptz, p_shard int) returns void
 language sql volatile
 as $$
@@ -14,7 +14,7 @@ as $$
 $$;
 
 -- The claims of a node, locked.
--- Locks: node_state is held by the caller; the claims by lease_id. Raises: nothing. Idempotent: yes.
+-- Locks: node_state is held by the caller; the claims by lease_id.
 create or replace function hwqueue.lock_claims(p_node uuid, p_shard int) returns uuid[]
 language sql volatile
 as $$
@@ -24,7 +24,7 @@ $$;
 -- Sets when claims of a node have to stop for its no_execute taints: at once for what does not tolerate them, later for what tolerates them
 -- for a time. Where that is over or withdrawn before its time, the claim is not asked any more. Claims that have been asked,
 -- for whatever reason, stay asked.
--- Locks: the caller holds node_state and the claims. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds node_state and the claims.
 create or replace function hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamptz, p_shard int) returns void
 language sql volatile
 as $$
@@ -49,7 +49,6 @@ as $$
 $$;
 
 -- Whether a node has, or had, a taint that asks what runs there to stop.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.has_no_execute(p_node hwqueue.node) returns boolean
 language sql immutable parallel safe
 as $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;

@@ -22,8 +22,7 @@ create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effec
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform hwqueue.require_all_tenants();
-  perform hwqueue.require_read_committed();
+  perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_key is null then
     perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');
   elsif p_effect is not null then
@@ -86,7 +85,7 @@ end
 $$;
 
 -- A node as it is with such operators' taints, and the profile that it has then.
--- Locks: the profile, for key share. Raises: nothing. Idempotent: yes.
+-- Locks: the profile, for key share.
 create or replace function hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamptz, p_shard int)
 returns hwqueue.node
 language plpgsql volatile

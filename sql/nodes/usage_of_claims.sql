@@ -2,7 +2,6 @@
 
 -- What an assignment holds beside amounts and devices, and keeps when the node is registered anew. A claim that was granted before the
 -- node counted cores is pinned to none and may run on any: it takes a thousandth of each, so that none is given away whole.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -13,7 +12,6 @@ as $$
 $$;
 
 -- How much of each core its claims have, in thousandths.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.core_use_of_claims(p_node hwqueue.node) returns int[]
 language sql stable
 as $$
@@ -29,7 +27,6 @@ as $$
 $$;
 
 -- What the claims of a node have set aside, counted from the claims: what node_load must say.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_usage_of_claims(p_node hwqueue.node)
 returns table (claim_count int, cpu_used bigint, memory_used bigint, gpu_used int[], custom_used jsonb, core_used int[])
 language sql stable

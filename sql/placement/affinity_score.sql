@@ -2,7 +2,6 @@
 -- (Nomad's affinity score, in percent.) Every untolerated prefer_no_schedule taint counts like one more preference, not to be there,
 -- that weighs as much as all of the class's own together: the more of them, the lower.
 -- p_facts: see expr_reason.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
                                                   p_facts jsonb, p_tolerate jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
@@ -23,13 +22,11 @@ $$;
 
 -- How much a class's preferences count beside those of others, 0.01 to 1: an affinity score divides by the class's own weights, so two classes
 -- that prefer one node score alike there however much it matters to each.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_strength(p_class hwqueue.placement_class) returns double precision
 language sql immutable parallel safe
 as $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100) / 100 $$;
 
 -- The affinity term of a class's score on a node: its affinity score times its strength.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
                                                   p_facts jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe

@@ -3,7 +3,6 @@
 -- together. A class that names devices must be asked with shortage besides: which ones are free is no amount.
 
 -- What a class needs. p_cpu_milli, p_cpu_isolation and p_gpu_exclusivity are what it comes to on the node, as for shortage.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int, p_gpu_milli int, p_custom jsonb,
                                                   p_cpu_isolation text, p_gpu_exclusivity text)
 returns table (name text, amount bigint)
@@ -24,7 +23,6 @@ as $$
 $$;
 
 -- What a node has left of an amount; what it does not count is without end.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.amount_left(p_room hwqueue.headroom, p_name text) returns bigint
 language sql immutable parallel safe
 as $$

@@ -1,7 +1,6 @@
 -- Anchors: how a node finds the classes that may suit it without reading the rest.
 -- A class hangs on the alternatives of one required positive equality (the rarest kind it has), or on '*';
 -- a node looks up everything it is. Neither decides: expr_reason does.
--- Locks: none. Raises: nothing. Idempotent: yes.
 
 -- What a class hangs on.
 create or replace function hwqueue.class_anchors(p_required jsonb) returns text[]
@@ -44,6 +43,4 @@ as $$ select array(select a from hwqueue.anchors_of(p_labels, p_rack) a) $$;
 -- What one node looks up besides.
 create or replace function hwqueue.node_anchors(p_node uuid, p_resources uuid[]) returns text[]
 language sql immutable parallel safe
-as $$
-  select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r)
-$$;
+as $$ select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r) $$;

@@ -1,6 +1,5 @@
 -- The requirements themselves, unless no node can meet them, whatever it is: caught on spawn, not found out by waiting.
--- Looks at the ANDed list only; a branch of any that contradicts itself just never holds.
--- Locks: none. Raises: QHC04. Idempotent: yes.
+-- Looks at the ANDed list only; a branch of any that contradicts itself just never holds. Raises: QHC04.
 create or replace function hwqueue.check_contradictions(p_required jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -48,7 +47,6 @@ end
 $$;
 
 -- A label demanded to be two things at once; null when there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.label_contradiction(p_required jsonb) returns text
 language plpgsql immutable
 as $$
@@ -78,7 +76,6 @@ end
 $$;
 
 -- Other leases to be with and to keep away from; null when there are none. Who shares their node shares every domain with them.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.lease_contradiction(p_required jsonb) returns text
 language sql immutable
 as $$

@@ -59,8 +59,7 @@ as $$
 $$;
 
 -- Refuses a normal placement that would cost too much: patterns, expressions in all, and large patterns where
--- claims would judge them again and again, because other leases decide about the same part.
--- Raises: QHC03.
+-- claims would judge them again and again, because other leases decide about the same part. Raises: QHC03.
 create or replace function hwqueue.check_cost(p_placement jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

@@ -1,5 +1,4 @@
--- Refuses a version range that could hold for no version because it cannot be read.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Refuses a version range that could hold for no version because it cannot be read. Raises: QHC03.
 create or replace function hwqueue.check_version_range(p_range text, p_kind text, p_field text) returns void
 language plpgsql immutable
 as $$

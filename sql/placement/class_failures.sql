@@ -1,20 +1,20 @@
--- What keeps leases of a class off a node: every rule, in two parts, so that nodes of one profile share the
--- first; fleet_failures puts the same rules together for all nodes at once. They are made of the
--- functions that claims decide with (expr_reason, barring_taints, spread_reason, isolation_conflicts, shortage); reasons and explanations
--- read these rows, so none of them can disagree.
---   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in all), free (what is left of it), away (other leases), spread, cordon
---   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as bits (see shortage)
+-- What keeps leases of a class off a node: every rule, node by node; fleet_failures puts the same rules together
+-- for all nodes at once. They are made of the functions that claims decide with (expr_reason, barring_taints,
+-- spread_reason, isolation_conflicts, shortage); reasons and explanations read these rows, so none of them can
+-- disagree.
+--   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in all), free
+--     (what is left of it), away (other leases), spread, cordon
+--   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as bits (see
+--     shortage)
 -- SQL functions of one select each: the planner puts them in place of their calls.
 
 -- The order in which nodes drop out: what a funnel shows.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.funnel_stages() returns text[]
 language sql immutable parallel safe
 as $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
 
 -- Of a class's requirements those that a profile decides (p_of_profile), or those that it does not: they name nodes, resources or trust
 -- domains, or ask about other leases.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -24,55 +24,26 @@ as $$
                                     || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) <> p_of_profile
 $$;
 
--- Of what is short now but not when nothing runs, what the lease would have to itself and others have now:
--- bits of shortage. p_cpu, p_gpu: what the class comes to on the node (cpu_isolation_on, gpu_exclusivity_on).
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.contended_part(p_lacks_now int, p_lacks_ever int, p_cpu text, p_gpu text)
-  returns int
-language sql immutable parallel safe
-as $$
-  select p_lacks_now & ~p_lacks_ever
-    & (case when p_cpu is not null then 1 + 32 else 0 end + case when p_gpu is not null then 8 else 0 end)
-$$;
-
--- What is short of a class's needs on a node, as bits: now, and when the node is idle; contended: see
--- contended_part.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load,
-                                                 out lacks_now int, out lacks_ever int, out contended int)
-language plpgsql stable parallel safe
-as $$
-begin
-  lacks_ever := 0;
-  contended := 0;
-  lacks_now := hwqueue.class_shortage(p_class, p_node, p_load);
-  if lacks_now <> 0 then
-    lacks_ever := hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node));
-    contended := hwqueue.contended_part(
-      lacks_now, lacks_ever, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
-      hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode));
-  end if;
-end
-$$;
-
--- What it fails for being too small or full, by these bits.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.room_failures(p_lacks_now int, p_lacks_ever int, p_contended int)
+-- What a node fails for being too small or full, by what is short (bits of shortage) now and when it is idle.
+-- p_cpu, p_gpu: what the class comes to there (cpu_isolation_on, gpu_exclusivity_on).
+create or replace function hwqueue.room_failures(p_lacks_now int, p_lacks_ever int, p_cpu text, p_gpu text)
 returns table (stage text, code text, permanent boolean, lacks int)
 language sql immutable parallel safe
 as $$
   select v.stage, v.code, v.permanent, v.lacks
-  from (values
+  from (
     -- of what it would have to itself the node may have enough, and others have it now
-    ('free', 'nodes_support_but_contended', false, p_contended),
+    select p_lacks_now & ~p_lacks_ever & (case when p_cpu is not null then 1 + 32 else 0 end
+                                          + case when p_gpu is not null then 8 else 0 end) as lacks) c
+  cross join lateral (values
+    ('free', 'nodes_support_but_contended', false, c.lacks),
     (case when p_lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', p_lacks_ever <> 0,
-     p_lacks_now - p_contended)
+     p_lacks_now - c.lacks)
   ) v(stage, code, permanent, lacks)
   where v.lacks <> 0
 $$;
 
 -- How a node fails an expression that its profile does not decide; no row: it does not.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb,
     p_now timestamptz)
 returns table (stage text, code text, permanent boolean)
@@ -95,8 +66,7 @@ as $$
 $$;
 
 -- How a node of which these facts are true breaks a limit of a class's spread, the p_index-th (from 0); null:
--- it does not. p_counts: as in node_failures.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- it does not. p_counts: as in all_failures.
 create or replace function hwqueue.spread_failure(p_spread jsonb, p_index int,
     p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
                                                   p_now timestamptz, p_shard int) returns text
@@ -108,63 +78,66 @@ as $$
 $$;
 
 -- What is said where something in a domain keeps a class out.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.kept_out_words(p_domain text) returns text
 language sql immutable parallel safe
 as $$
   select format('a running lease in the same %s keeps away from such leases', replace(p_domain, 'own:', ''))
 $$;
 
--- What a profile fails; p_exprs: exprs_of the profile. A class that names a device is judged by its nodes for isolation.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb,
-                                                    p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text)
+-- What a node fails now; p_facts: see term_facts; p_counts: spread_counts in the order of the class's spread, null:
+-- to be counted; p_kept_out: the domain out of which something keeps the class. A class that names a device is
+-- asked about isolation after what it is named for.
+create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node,
+    p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
 returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
 language sql stable
 as $$
-  select 'labels', u.code, true, null::text, e.value, null::int
-  from jsonb_array_elements(p_exprs) e
-  cross join lateral (select hwqueue.expr_reason(e.value, p_labels, p_rack, null, '{}', null) as code offset 0) u
+  select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
+  from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
+  union all
+  select 'labels', u.code, true, null, e.value, null
+  from jsonb_array_elements(hwqueue.exprs_of(p_class.required, true)) e
+  cross join lateral (
+    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, null, '{}', null) as code offset 0) u
   where u.code is not null
   union all
   select 'taints', 'untolerated_taint', true, null, t.value, null
-  from jsonb_array_elements(case when p_taints = '[]' then '[]' else hwqueue.barring_taints(p_taints, p_class.tolerate) end) t
+  from (select hwqueue.node_taints(p_node) as taints offset 0) n
+  cross join lateral jsonb_array_elements(
+    case when n.taints = '[]' then '[]' else hwqueue.barring_taints(n.taints, p_class.tolerate) end) t
   union all
   select 'isolation', c.code, true, c.message, c.predicate, null
-  from hwqueue.isolation_conflicts(p_class, p_cpu_isolation, p_gpu_exclusivity, p_share_mode, '{}', '{}') c
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode,
+    p_node.gpu_ids, p_node.gpu_parents) c
   where p_class.gpu_wanted = '{}'
-$$;
-
--- What a node fails for itself, now; p_exprs: exprs_of the class that are not the profile's; p_facts: see term_facts; p_counts: spread_counts in the
--- order of the class's spread, null: to be counted; p_kept_out: the domain out of which something keeps it.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load,
-                                                 p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
-returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
-language sql stable
-as $$
-  select u.stage, u.code, u.permanent, null::text, e.value, null::int
-  from jsonb_array_elements(p_exprs) e
+  union all
+  select u.stage, u.code, u.permanent, null, e.value, null
+  from jsonb_array_elements(hwqueue.exprs_of(p_class.required, false)) e
   cross join lateral hwqueue.expr_failures(e.value, p_node, p_facts, p_now) u
   union all
   select 'spread', u.code, false, null, s.value, null
   from jsonb_array_elements(p_class.spread) with ordinality s
   cross join lateral (
-    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now,
-        p_shard) as code offset 0) u
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now, p_shard) as code
+    offset 0) u
   where u.code is not null
   union all
   select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
   where p_kept_out is not null
   union all
   select 'isolation', c.code, true, c.message, c.predicate, null
-  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids,
-                                   p_node.gpu_parents) c
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode,
+    p_node.gpu_ids, p_node.gpu_parents) c
   where p_class.gpu_wanted <> '{}'
   union all
   select f.stage, f.code, f.permanent, null, null, f.lacks
-  from hwqueue.node_shortage(p_class, p_node, p_load) s
-  cross join lateral hwqueue.room_failures(s.lacks_now, s.lacks_ever, s.contended) f
+  from (select hwqueue.class_shortage(p_class, p_node, p_load) as lacks offset 0) s
+  cross join lateral (
+    select case when s.lacks <> 0 then hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) else 0 end as lacks
+    offset 0) e
+  cross join lateral hwqueue.room_failures(
+    s.lacks, e.lacks, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
+    hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode)) f
   union all
   select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
   where p_node.cordoned_at is not null

@@ -1,7 +1,6 @@
 -- How well nodes suit a class at best and at worst, for patience: remembered as the fleet is for max_skew (spread_fleet).
 
 -- How well the best and the worst node suit a class, as it is remembered; null when that holds no longer (see spread_fleet).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.known_range(p_class_id bigint, p_now timestamptz, p_shard int) returns hwqueue.class_range
 language plpgsql stable
 as $$
@@ -16,12 +15,13 @@ $$;
 
 -- The highest and the lowest affinity for a class among live, uncordoned nodes with room for it when they are idle; null: there are none.
 -- Good for a second while a node may yet prove to be alive, by a sign of life that was given in time and is not committed (look_at_fleet).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns hwqueue.class_range
 language plpgsql stable
 as $$
 declare
-  v_named uuid[] := hwqueue.named_nodes(p_class);
+  v_named uuid[] := array(  -- in its preferences
+    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
+    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
   v_range hwqueue.class_range;
 begin
   with able as materialized (
@@ -66,7 +66,6 @@ $$;
 
 -- Until when one of these nodes lives for certain that is not cordoned and has room for a class when it is idle: those of a profile, without
 -- some, or one node. Null: there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamptz,
                                               p_shard int) returns timestamptz
 language plpgsql stable

@@ -28,24 +28,7 @@ as $$
     else p_expr - array['term', 'tally'] end
 $$;
 
--- Both parts of class_failures for one node, and before them what its worker does not serve.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb,
-                                                p_kept_out text, p_now timestamptz, p_shard int)
-returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
-language sql stable
-as $$
-  select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
-  from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
-  union all
-  select * from hwqueue.profile_failures(hwqueue.exprs_of(p_class.required, true), p_class, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
-                                         p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode)
-  union all
-  select * from hwqueue.node_failures(hwqueue.exprs_of(p_class.required, false), p_class, p_node, p_load, p_facts, p_counts, p_kept_out, p_now, p_shard)
-$$;
-
--- One of them as {"stage", "code", "permanent", "message", "predicate"}; predicate is left out where the code says all.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- A row of all_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is left out where the code says all.
 create or replace function hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks int,
                                                   p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns jsonb
 language plpgsql stable
@@ -77,13 +60,13 @@ $$;
 
 -- Why a node may not run a lease of a class now: [{"stage", "code", "permanent", "message", "predicate"}], empty when it may.
 -- p_recount: what recount_terms gave for the class; null: by what claims have counted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
                                                  p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, p_node, p_load)), '[]')
   from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
-               hwqueue.kept_out_of(p_class, null, p_node, p_recount, p_shard) as kept_out offset 0) k
+               case when p_recount is null then hwqueue.kept_out_of(p_class, null, p_node, p_shard)
+                    else hwqueue.known_to_keep_out(p_recount, p_node) end as kept_out offset 0) k
   cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread', k.kept_out, p_now, p_shard) f
 $$;

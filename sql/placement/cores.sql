@@ -1,7 +1,6 @@
 -- Cores and devices one by one: what is idle, and which of it a lease gets. Asked only of nodes that count them.
 
 -- How much of each device is in use to those that want whole ones: all of a part, and all of a device that has parts in use.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.use_of_devices(p_node hwqueue.node, p_used int[]) returns int[]
 language sql immutable parallel safe
 as $$
@@ -13,7 +12,6 @@ $$;
 
 -- Which parts of devices are free and in which order they are given, lowest number first: those of devices that are broken already, the
 -- fewest free parts first, so that most devices stay whole. 0: in use, its device is, or no part.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.parts_of_devices(p_node hwqueue.node, p_used int[]) returns int[]
 language sql immutable parallel safe
 as $$
@@ -29,7 +27,6 @@ $$;
 -- whole_core: idle cores, of NUMA nodes that are in use already before untouched ones, so that few are left broken. strict_isolated:
 -- idle cores of the NUMA node with the fewest that suffice. Best effort: as few cores as can be, never one that is full; the
 -- rest of its amount on the core where it leaves the least.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.choose_cores(p_node hwqueue.node, p_used int[], p_cpu_milli bigint, p_isolation text) returns int[]
 language plpgsql immutable
 as $$
@@ -75,7 +72,6 @@ $$;
 
 -- What an assignment says of cores: {"cpu_isolation", "cores", "core_milli", "numa", "cpus"}: the ids, how much of each, the NUMA
 -- nodes and the threads they have. Null when the node counts none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.assigned_cores(p_node hwqueue.node, p_taken int[], p_isolation text) returns jsonb
 language sql immutable
 as $$

@@ -1,7 +1,6 @@
 -- Why a node does not meet one normal expression: a reason code, or null when it does. The one judge of node facts:
 -- claims, match_nodes and explanations all come here. p_facts: what term_facts tells of other leases; without it they are left out of
 -- account, and what is asked about them counts as met. p_attested: the trust domains that the node is attested for.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
                                                p_facts jsonb, p_attested text[] default '{}') returns text
 language plpgsql immutable parallel safe

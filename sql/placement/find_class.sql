@@ -1,7 +1,6 @@
 -- Classes of leases: drawn up from what a spawn asks for, found by digest, written when new.
 
 -- What classes of equal content have in common. p_placement must be normal.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_digest(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb,
                                                 p_patience interval, p_target uuid)
 returns bytea
@@ -15,7 +14,6 @@ $$;
 
 -- The class that this content makes, not written anywhere yet. p_placement must be normal. p_away_from: services that its own service
 -- keeps away from, by that service's policy: no part of its content, since it may change.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
                                                p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard int)
 returns hwqueue.placement_class
@@ -63,7 +61,7 @@ $$;
 
 -- The id of the class with this content (p_patience: null for the queue's; p_target: the only lease that it is for): of one that is committed (or of this transaction), else of one written now.
 -- A twin written at the same time by another session is harmless and drains; nobody waits for anybody.
--- Locks: the new row; above read committed the class, for key share. Raises: 40001 there. Idempotent: yes.
+-- Locks: the new row; above read committed the class, for key share. Raises: 40001 there.
 create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
                                               p_placement jsonb, p_shard int, p_patience interval default null, p_target uuid default null)
 returns bigint

@@ -10,7 +10,6 @@ $$;
 -- Work that few nodes could take (reach) and work with many GPUs first, then work that does not use up the cpu and memory
 -- that the node's other GPUs need (balance), then the least residue on the device. Work without GPUs scores 0: it gets
 -- a GPU node only when nothing with GPUs fits. The weights were searched on the OpenB trace (docs/explanation/fit.md).
--- Locks: none. Raises: nothing. Idempotent: yes.
 -- One expression without subqueries, so that the planner inlines it. width_bucket finds the fullest device that a share
 -- still fits on in the sorted list of what the devices have left.
 create or replace function hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int, p_gpu_milli int,

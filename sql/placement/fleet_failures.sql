@@ -6,7 +6,6 @@
 -- are about, so that failure_reason says the same of all of node_ids. Rows are numbered by failure, in the
 -- order in which all_failures has them for one node; a silent node fails the stage live last.
 -- p_known: what recount_terms or known_of_others gave.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz, p_shard int)
 returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
@@ -43,7 +42,7 @@ begin
       group by u.predicate
       union all
       select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
-      from hwqueue.unlike_labels(p_class, p_shard) f
+      from hwqueue.label_failures(p_class, p_shard) f
       union all
       select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
       from (
@@ -69,10 +68,10 @@ begin
         with ordinality c
       union all
       select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
-      from hwqueue.unlike_others(p_class, p_known, p_now, p_shard) f
+      from hwqueue.term_failures(p_class, p_known, p_now, p_shard) f
       union all
       select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
-      from hwqueue.too_small_or_full(p_class, p_shard) f
+      from hwqueue.capacity_failures(p_class, p_shard) f
       union all
       select 10, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
       from odd o where o.is_cordoned having count(*) > 0
@@ -84,8 +83,7 @@ end
 $$;
 
 -- The part of fleet_failures about what profiles decide.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard int)
+create or replace function hwqueue.label_failures(p_class hwqueue.placement_class, p_shard int)
 returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
@@ -117,8 +115,7 @@ $$;
 
 -- The part of fleet_failures about what nodes are to other leases, and about nodes, resources and trust
 -- domains that a class names.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb,
+create or replace function hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz, p_shard int)
 returns table (turn int, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text,
     predicate jsonb)
@@ -127,11 +124,8 @@ as $$
 declare
   v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
   -- looked up for every node: an object is searched, a join could become a loop over all places
-  v_kept_at jsonb := (
-    select jsonb_object_agg((k.value ->> 0) || '@' || (k.value ->> 1), true)
-    from jsonb_array_elements(p_known -> 'kept_out') k);
-  v_domains text[] := array(
-    select distinct k.value ->> 0 from jsonb_array_elements(p_known -> 'kept_out') k order by 1);
+  v_kept_at jsonb := p_known -> 'kept_at';
+  v_domains text[] := array(select jsonb_array_elements_text(p_known -> 'kept_out'));
 begin
   if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
     return;
@@ -195,8 +189,7 @@ $$;
 -- The part of fleet_failures about room: what is short now node by node; what would be if nothing ran, once
 -- for all of the same capacity. Of custom countables the words are about the node's own, so nodes that lack
 -- others are not alike.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard int)
+create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard int)
 returns table (part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
@@ -218,8 +211,7 @@ begin
                         end as own,
                    hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
                    hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
-                   hwqueue.node_headroom(n, coalesce(
-                     u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) as room
+                   hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) as room
             from hwqueue.node n
             left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
             where n.shard_id = p_shard and n.deregistered_at is null
@@ -234,8 +226,6 @@ begin
     cross join lateral (
       select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
       from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
-    cross join lateral hwqueue.room_failures(
-      g.lacks_now, e.lacks_ever, hwqueue.contended_part(g.lacks_now, e.lacks_ever, g.cpu, g.gpu))
-      with ordinality f;
+    cross join lateral hwqueue.room_failures(g.lacks_now, e.lacks_ever, g.cpu, g.gpu) with ordinality f;
 end
 $$;

@@ -1,7 +1,6 @@
 -- How well every registered node suits a class, by the score that claims order leases by. Nodes that are
 -- alike in what the class prefers, or in what runs around them, are asked once.
 -- p_reach: the share of nodes that could take the class (class_fleet); p_known: what recount_terms gave.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue,
     p_reach double precision, p_known jsonb, p_now timestamptz, p_shard int)
 returns table (node_id uuid, score double precision)
@@ -58,8 +57,8 @@ begin
              hwqueue.cpu_needed(p_class.cpu_milli,
                  hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation)) as cpu_milli,
              -- without GPUs on either side the fit is 0
-             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}' then hwqueue.node_headroom(n, coalesce(
-               u, row(p_shard, n.node_id, 0, 0, 0, 0, 0, '{}', '{}', '{}')::hwqueue.node_load)) end as room
+             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}'
+                  then hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) end as room
       from hwqueue.node n
       left join hwqueue.newest_loads(p_shard) u on p_class.gpu_count > 0 and u.node_id = n.node_id
       where n.shard_id = p_shard and n.deregistered_at is null

@@ -1,6 +1,5 @@
 -- What a node has left. GPUs and custom countables a node does not declare it does not have; cpu, memory and slots it
 -- does not declare are not counted (null).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) returns hwqueue.headroom
 language plpgsql immutable parallel safe
 as $$

@@ -2,27 +2,23 @@
 
 -- The CPU isolation of a class on a node: what it asks for, else the node's default; null is best_effort. What asks nothing
 -- takes the default, what asks for best_effort does not.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.cpu_isolation_on(p_asked text, p_default text) returns text
 language sql immutable parallel safe
 as $$ select nullif(coalesce(p_asked, p_default), 'best_effort') $$;
 
 -- Its GPU exclusivity there, null for shared. session_exclusive and device_exclusive both mean that the lease has its devices to itself:
 -- leases share no sessions. They differ in what a node must honour.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) returns text
 language sql immutable parallel safe
 as $$ select nullif(coalesce(p_asked, case when p_share_mode = 'exclusive' then 'device_exclusive' end), 'shared') $$;
 
 -- What a class sets aside of cpu_milli: the whole cores that it takes, 1000 each; p_isolation is what it comes to.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) returns bigint
 language sql immutable parallel safe
 as $$ select case when p_isolation is null then p_cpu_milli else 1000 * greatest(1, (p_cpu_milli + 999) / 1000) end $$;
 
 -- Why the classes asked for do not go with what a node (or every node of a profile) honours; no row: they do. All of it is permanent.
 -- p_gpu_parents: node.gpu_parents with p_gpu_ids; empty for a profile, whose classes name no devices.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text,
                                                        p_gpu_ids uuid[], p_gpu_parents uuid[])
 returns table (code text, message text, predicate jsonb)
@@ -50,7 +46,6 @@ as $$
 $$;
 
 -- Whether there is such a conflict.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text,
                                                           p_gpu_ids uuid[], p_gpu_parents uuid[]) returns boolean
 language sql immutable parallel safe

@@ -2,21 +2,6 @@
 -- cost no more than judge_budget, and up to eight while it finds nothing to run; reap judges ahead of claims. So a claim is bounded however
 -- many classes are new and whatever they ask. What was judged is kept.
 
--- Estimates the reach of those classes of a batch that ask for GPUs and have no estimate: it orders claims of
--- nothing else. For the rest, and when another session is at it, reap makes the estimate.
--- Locks: the shard's row, skip locked.
-create or replace function hwqueue.estimate_batch(p_batch bigint[], p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  perform hwqueue.refresh_reach(array(
-    select c.class_id from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (p_batch) and c.gpu_count > 0
-      and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
-    order by c.class_id limit 50), p_shard);
-end
-$$;
-
 -- Judges up to p_limit classes for a profile. Returns how many; p_limit: there may be more. p_is_upkeep: a batch with
 -- a class that costs more than judge_budget is left to claims.
 -- Locks: the caller holds the profile's row; the shard's row, skip locked.
@@ -50,7 +35,14 @@ begin
     where c.shard_id = p_shard and c.class_id = any (v_next.batch)
       and hwqueue.suits(c, p_profile, null, '{}')
     on conflict do nothing;
-    perform hwqueue.note_eligible(p_profile.profile_id, v_next.batch, p_shard), hwqueue.estimate_batch(v_next.batch, p_shard);
+    perform hwqueue.note_eligible(p_profile.profile_id, v_next.batch, p_shard);
+    -- of classes that ask for GPUs: it orders claims of nothing else. For the rest, and when another session is
+    -- at it, reap makes the estimate
+    perform hwqueue.refresh_reach(array(
+      select c.class_id from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.gpu_count > 0
+        and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
+      order by c.class_id limit 50), p_shard);
   end if;
   update hwqueue.profile p
   set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,

@@ -1,6 +1,5 @@
 -- Does a label's value (null when the node lacks the label) meet one operator? Design: a missing label meets
 -- not_in and does_not_exist only; in and not_in compare type and value; text is never ordered.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) returns boolean
 language plpgsql immutable parallel safe
 as $$

@@ -1,11 +1,12 @@
 -- Two normal placements ANDed: lists are joined; isolation, resources and strength may be given by both only if they agree.
--- Locks: none. Raises: QHC04. Idempotent: yes.
+-- Raises: QHC04.
 create or replace function hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_isolation jsonb := coalesce(p_left -> 'isolation', p_right -> 'isolation');
   v_resources jsonb := coalesce(p_left -> 'resources', p_right -> 'resources');
+  v_other jsonb;
 begin
   if p_left -> 'strength' <> p_right -> 'strength' then
     perform hwqueue.refuse('QHC04', format('%s asks for strength %s and %s', p_field, p_left -> 'strength', p_right -> 'strength'),
@@ -13,20 +14,25 @@ begin
   end if;
   if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
     v_isolation := hwqueue.merge_isolation(p_left -> 'isolation', p_right -> 'isolation', p_field);
-    v_resources := hwqueue.merge_resources(hwqueue.own_resources(p_left), hwqueue.own_resources(p_right), p_field);
-    v_resources := hwqueue.isolated_resources(v_isolation, v_resources, p_field);
+    v_resources := hwqueue.own_resources(p_left);
+    v_other := hwqueue.own_resources(p_right);
+    if v_resources <> '{}' and v_other <> '{}' and v_resources <> v_other then
+      perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, v_resources, v_other),
+        jsonb_build_object('field', p_field), 'give the resources once');
+    end if;
+    v_resources := hwqueue.isolated_resources(
+      v_isolation, case when v_resources <> '{}' then v_resources else v_other end, p_field);
   end if;
-  return hwqueue.with_strength(hwqueue.build_placement(
+  return hwqueue.build_placement(
     hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
     hwqueue.merge_lists(p_left -> 'prefer', p_right -> 'prefer'),
     hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
     hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
-    v_resources, v_isolation), coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
+    v_resources, v_isolation, coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
 end
 $$;
 
 -- Two lists of normal elements in one; null when there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.merge_lists(p_left jsonb, p_right jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -34,8 +40,7 @@ as $$
     then hwqueue.normal_set(coalesce(p_left, '[]') || coalesce(p_right, '[]')) end
 $$;
 
--- The classes that either side asks for; null when neither does.
--- Locks: none. Raises: QHC04, naming the class. Idempotent: yes.
+-- The classes that either side asks for; null when neither does. Raises: QHC04, naming the class.
 create or replace function hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -56,24 +61,9 @@ end
 $$;
 
 -- The resources that a normal placement gives itself: not the one GPU that its GPU class alone stands for.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.own_resources(p_placement jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
   select case when p_placement -> 'resources' = '{"gpu": 1}' and p_placement -> 'isolation' ? 'gpu' then '{}'
     else coalesce(p_placement -> 'resources', '{}') end
-$$;
-
--- The resources of whichever side gives them.
--- Locks: none. Raises: QHC04. Idempotent: yes.
-create or replace function hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  if p_left <> '{}' and p_right <> '{}' and p_left <> p_right then
-    perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, p_left, p_right), jsonb_build_object('field', p_field),
-      'give the resources once');
-  end if;
-  return case when p_left <> '{}' then p_left else p_right end;
-end
 $$;

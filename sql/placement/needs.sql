@@ -1,7 +1,6 @@
 -- Amounts that a class asks for, and what a node has of them: for reasons and explanations.
 
 -- What a class needs on a node of the resources that these bits name (see shortage), as an object of amounts; p_node null: as it was asked.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.needs_of(p_class hwqueue.placement_class, p_bits int, p_node hwqueue.node) returns jsonb
 language sql stable parallel safe
 as $$
@@ -17,7 +16,6 @@ as $$
 $$;
 
 -- What a node has left of these; with the room of an idle node, what it has in all.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.room_for(p_class hwqueue.placement_class, p_bits int, p_node hwqueue.node, p_room hwqueue.headroom) returns jsonb
 language sql stable parallel safe
 as $$

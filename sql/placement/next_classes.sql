@@ -35,19 +35,6 @@ begin
 end
 $$;
 
--- Writes down of a profile whose classes are still unseen. The time of judging stays as it was: a new one would bring in those who run now.
--- Locks: the caller holds the profile's row.
-create or replace function hwqueue.forget_ended(p_profile hwqueue.profile, p_shard int) returns void
-language plpgsql volatile
-as $$
-declare
-  v_unseen xid8[] := hwqueue.still_unseen(p_profile.classes_unseen, p_shard);
-begin
-  update hwqueue.profile p set classes_unseen = v_unseen where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  update hwqueue.profile_queue s set classes_unseen = v_unseen where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
-end
-$$;
-
 -- The next classes to judge, of those that hang on one of the anchors, and what has been judged once they are.
 -- A class that is no candidate yet (in_force) is passed over: it gets a new created_xid when it becomes one.
 -- Read in one statement with what it sees, so a class of the batch is of a transaction that has ended, or of the caller's. The caller's own

@@ -1,6 +1,5 @@
 -- JSON with every number in its shortest form, so that 1, 1.0 and 1e0 are one value in a digest and in an anchor.
 -- Postgres writes JSON numbers without exponents: only one with a point can be in another form.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.normal_value(p_value jsonb) returns jsonb
 language plpgsql immutable parallel safe
 as $$
@@ -17,7 +16,6 @@ end
 $$;
 
 -- The distinct elements of an array in bytewise order: the order of a list of alternatives means nothing.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.normal_set(p_array jsonb) returns jsonb
 language plpgsql immutable parallel safe
 as $$

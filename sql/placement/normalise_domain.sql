@@ -1,5 +1,4 @@
--- What "same place" means (json_domain), where it must be given.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- What "same place" means (json_domain), where it must be given. Raises: QHC03.
 create or replace function hwqueue.require_domain(p_domain jsonb, p_field text) returns text
 language plpgsql immutable
 as $$
@@ -13,8 +12,7 @@ end
 $$;
 
 -- The away and unknown of an expression. What goes without saying is dropped, so that saying it does not make another class: away is
--- false, and a node outside all domains fails toward and passes away.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- false, and a node outside all domains fails toward and passes away. Raises: QHC03.
 create or replace function hwqueue.normalise_direction(p_expr jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

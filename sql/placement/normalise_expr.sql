@@ -1,6 +1,5 @@
 -- One EXPR of the grammar as a list of ANDed normal expressions: tags come apart, a single branch of any dissolves.
--- p_preferred: it is part of a preference.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- p_preferred: it is part of a preference. Raises: QHC03.
 create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int, p_preferred boolean) returns jsonb
 language plpgsql stable
 as $$

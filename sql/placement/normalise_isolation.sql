@@ -1,5 +1,5 @@
 -- Isolation in normal form: {"cpu", "gpu"}, each only if given; a class that is not given is the node's default, whatever that is.
--- Locks: none. Raises: QHC03, naming the class. Idempotent: yes.
+-- Raises: QHC03, naming the class.
 create or replace function hwqueue.normalise_isolation(p_isolation jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -28,8 +28,7 @@ end
 $$;
 
 -- The resources that go with a GPU class: it is for a device, so without a count it asks for one; and a share of a device is never
--- exclusive.
--- Locks: none. Raises: QHC04, naming the class. Idempotent: yes.
+-- exclusive. Raises: QHC04, naming the class.
 create or replace function hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

@@ -1,5 +1,5 @@
 -- One {"label", "op", "values" | "other_label"} expression, checked, its values in normal form.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_label_expr(p_expr jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

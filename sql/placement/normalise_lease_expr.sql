@@ -1,6 +1,6 @@
 -- One {"lease"|"service"|"leases": ..., "domain", "away", "unknown", "tenants"} expression: where other leases run.
 -- Without a domain a service keeps to its own failure domain, which may change: the domain stays absent.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) returns jsonb
 language plpgsql stable
 as $$
@@ -29,8 +29,7 @@ end
 $$;
 
 -- Whose leases a selector looks at, as {"tenants": ...}; {} for those of the lease's own tenant. Callers of one tenant are refused here already where
--- they name another: check_own_class no longer knows the path.
--- Locks: none. Raises: QHC03, QHA03. Idempotent: yes.
+-- they name another: check_own_class no longer knows the path. Raises: QHC03, QHA03.
 create or replace function hwqueue.normalise_tenants(p_tenants jsonb, p_field text) returns jsonb
 language plpgsql stable
 as $$
@@ -53,8 +52,7 @@ end
 $$;
 
 -- A {"trust": DOMAIN} expression. Domains are compared byte by byte: nothing is folded or trimmed. Only a requirement can name one;
--- a preference for trust would weaken it silently.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- a preference for trust would weaken it silently. Raises: QHC03.
 create or replace function hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) returns jsonb
 language plpgsql immutable
 as $$

@@ -1,5 +1,5 @@
 -- The normal form of a placement: equal meanings give equal JSON. Keys that ask nothing are left out.
--- Locks: none. Raises: QHC03 malformed, QHC04 contradictory. Idempotent: yes.
+-- Raises: QHC03 malformed, QHC04 contradictory.
 create or replace function hwqueue.normalise_placement(p_placement jsonb, p_field text default 'placement') returns jsonb
 language plpgsql stable
 as $$
@@ -30,22 +30,21 @@ begin
   v_strength := hwqueue.json_integer(v_placement -> 'strength', p_field || '.strength', 1, 100, 'QHC03');
   v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
   if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
-    v_placement := hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null);
-    return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
+    return hwqueue.check_cost(
+      hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null, v_strength), p_field);
   end if;
   v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
-  v_placement := hwqueue.build_placement(v_required, v_preferred,
+  return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
     hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
     hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
-    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation);
-  return hwqueue.check_cost(hwqueue.with_strength(v_placement, v_strength), p_field);
+    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation, v_strength), p_field);
 end
 $$;
 
--- A placement of normal parts; those that are null or ask nothing are left out.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb,
-                                                   p_isolation jsonb) returns jsonb
+-- A placement of normal parts; those that are null or ask nothing are left out. So is the default of strength:
+-- what was written before there was one keeps its digest.
+create or replace function hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb,
+    p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength int) returns jsonb
 language sql immutable
 as $$
   select case when p_required <> '[]' then jsonb_build_object('require', p_required) else '{}' end
@@ -54,12 +53,5 @@ as $$
       || case when p_spread <> '[]' then jsonb_build_object('spread', p_spread) else '{}' end
       || case when p_resources <> '{}' then jsonb_build_object('resources', p_resources) else '{}' end
       || case when p_isolation <> '{}' then jsonb_build_object('isolation', p_isolation) else '{}' end
-$$;
-
--- A normal placement with this strength. The default is left out: what was written before there was one keeps its digest.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.with_strength(p_placement jsonb, p_strength int) returns jsonb
-language sql immutable parallel safe
-as $$
-  select case when p_strength <> 100 then p_placement || jsonb_build_object('strength', p_strength) else p_placement end
+      || case when p_strength <> 100 then jsonb_build_object('strength', p_strength) else '{}' end
 $$;

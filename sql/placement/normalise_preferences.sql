@@ -1,5 +1,5 @@
 -- Preferences in normal form: [{"weight", "when": [EXPR, ...]}], sorted; the same one twice counts once, weight 0 not at all.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
 language plpgsql stable
 as $$
@@ -13,12 +13,10 @@ begin
   if p_prefer is null or jsonb_typeof(p_prefer) = 'null' then
     return '[]'::jsonb;
   end if;
-  if jsonb_typeof(p_prefer) <> 'array' or jsonb_array_length(p_prefer) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 preferences', p_field),
-      jsonb_build_object('field', p_field), 'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]');
-  end if;
   for v_item, v_field in
-    select e.value, format('%s[%s]', p_field, e.ordinality - 1) from jsonb_array_elements(p_prefer) with ordinality e
+    select e.value, format('%s[%s]', p_field, e.ordinality - 1)
+    from jsonb_array_elements(hwqueue.json_list(p_prefer, p_field, 100, 'a list of at most 100 preferences',
+      'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]', 'QHC03')) with ordinality e
   loop
     perform hwqueue.check_object(v_item, array['weight', 'when'], v_field, 'QHC03');
     v_weight := coalesce(hwqueue.json_integer(v_item -> 'weight', v_field || '.weight', -100, 100, 'QHC03'), 100);

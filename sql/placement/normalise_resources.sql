@@ -1,5 +1,4 @@
--- Resources in normal form: integers, zeros left out.
--- Locks: none. Raises: QHC03, QHC04. Idempotent: yes.
+-- Resources in normal form: integers, zeros left out. Raises: QHC03, QHC04.
 create or replace function hwqueue.normalise_resources(p_resources jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

@@ -1,6 +1,5 @@
 -- A SELECTOR of leases by their labels, in normal form: {"exprs": [...]}, where equalities are `in` with one value and an empty list
--- is every lease; or {"same": "service"|"task"}, which the class makes concrete.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- is every lease; or {"same": "service"|"task"}, which the class makes concrete. Raises: QHC03.
 create or replace function hwqueue.normalise_selector(p_selector jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -50,15 +49,11 @@ end
 $$;
 
 -- What a label of a lease can be.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_label_text(p_value jsonb) returns boolean
 language sql immutable parallel safe
-as $$
-  select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024
-$$;
+as $$ select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024 $$;
 
--- One {"label", "op", "values"} of a selector.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- One {"label", "op", "values"} of a selector. Raises: QHC03.
 create or replace function hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

@@ -1,5 +1,5 @@
 -- One {"node"|"rack"|"resource": ..., "away", "unknown"} expression: what a node is, rather than what it is labelled.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text) returns jsonb
 language plpgsql immutable
 as $$

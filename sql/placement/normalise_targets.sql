@@ -1,6 +1,6 @@
 -- The targets of a spread in normal form: [{"value", "percent"}], what share of the leases each domain should have. An empty list asks
 -- for equal shares; what the percents leave goes to all other domains, which can also be named "*", as in Nomad.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -42,7 +42,7 @@ end
 $$;
 
 -- The name of one domain: a node id, a rack number, or a label's value; "*" is all that are not named.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Raises: QHC03.
 create or replace function hwqueue.target_value(p_value jsonb, p_domain text, p_field text) returns jsonb
 language plpgsql immutable
 as $$

@@ -1,27 +1,17 @@
--- Tolerations in normal form: sorted, the same one twice counts once.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- Tolerations in normal form: sorted, the same one twice counts once. Raises: QHC03.
 create or replace function hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
-declare
-  v_tolerations jsonb := '[]';
 begin
-  if p_tolerate is null or jsonb_typeof(p_tolerate) = 'null' then
-    return v_tolerations;
-  elsif jsonb_typeof(p_tolerate) <> 'array' or jsonb_array_length(p_tolerate) > 100 then
-    perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 tolerations', p_field), jsonb_build_object('field', p_field),
-      'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]');
-  end if;
-  for v_index in 0 .. jsonb_array_length(p_tolerate) - 1 loop
-    v_tolerations := v_tolerations || hwqueue.normalise_toleration(p_tolerate -> v_index, format('%s[%s]', p_field, v_index));
-  end loop;
-  return hwqueue.normal_set(v_tolerations);
+  return hwqueue.normal_set((
+    select coalesce(jsonb_agg(hwqueue.normalise_toleration(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    from jsonb_array_elements(hwqueue.json_list(p_tolerate, p_field, 100, 'a list of at most 100 tolerations',
+      'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]', 'QHC03')) with ordinality e));
 end
 $$;
 
 -- One {"key", "op", "value", "effect", "seconds"}. Absent: any key (with op exists), op equal, value "", any effect, for ever. Values are
--- text, as those of taints; what gt and lt compare is an integer written as text.
--- Locks: none. Raises: QHC03. Idempotent: yes.
+-- text, as those of taints; what gt and lt compare is an integer written as text. Raises: QHC03.
 create or replace function hwqueue.normalise_toleration(p_toleration jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

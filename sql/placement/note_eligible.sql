@@ -1,5 +1,5 @@
 -- Adds a batch of judged classes to what nodes of a profile without GPUs and custom countables may run of each queue.
--- Locks: the caller holds the profile's row. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the profile's row.
 create or replace function hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard int) returns void
 language sql volatile
 as $$

@@ -1,7 +1,7 @@
 -- The binary params blob, read; docs/reference/wire.md has its layout. One bad byte refuses all of it.
 -- Entries stay in the order of the blob, each once; tags that others read are skipped and named:
 -- {"affinity": [{"category", "strength", "direction", "target_type", "target"}], "cpu_isolation", "gpu_exclusivity", "unknown_tags"}.
--- Locks: none. Raises: QHW01, with the reason and the offset of the byte at fault. Idempotent: yes.
+-- Raises: QHW01, with the reason and the offset of the byte at fault.
 create or replace function hwqueue.parse_wire(p_blob bytea, p_field text default 'wire') returns jsonb
 language plpgsql immutable
 as $$
@@ -64,7 +64,6 @@ $$;
 
 -- The first entry (from 1) that no node can meet beside an earlier one: required toward and away from the same target, whatever the
 -- categories; required toward two nodes or two racks. Two leases or two resources may be in one place. Null when there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.wire_contradiction(p_entries jsonb) returns int
 language sql immutable
 as $$
@@ -77,16 +76,12 @@ as $$
     else a.target_type in ('node_id', 'rack_id') and a.direction = 'toward' and b.direction = 'toward' end
 $$;
 
--- Two bytes as a number, the high one first.
--- Locks: none. Raises: nothing, if they are there. Idempotent: yes.
+-- Two bytes as a number, the high one first. Raises: nothing, if they are there.
 create or replace function hwqueue.wire_number(p_blob bytea, p_at int) returns int
 language sql immutable
-as $$
-  select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1)
-$$;
+as $$ select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1) $$;
 
--- Refuses a blob.
--- Locks: none. Raises: QHW01, always. Idempotent: yes.
+-- Refuses a blob. Raises: QHW01, always.
 create or replace function hwqueue.refuse_wire(p_reason text, p_offset int, p_field text, p_class text default null) returns void
 language plpgsql immutable
 as $$

@@ -1,8 +1,7 @@
 -- The values of TLVs of a params blob that is read by parse_wire, which has checked that the bytes are there.
 -- p_at is where the value begins, p_length what its TLV says.
 
--- One affinity entry. The order of the checks decides nothing but the reason.
--- Locks: none. Raises: QHW01. Idempotent: yes.
+-- One affinity entry. The order of the checks decides nothing but the reason. Raises: QHW01.
 create or replace function hwqueue.parse_wire_entry(p_blob bytea, p_at int, p_length int, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -56,8 +55,7 @@ begin
 end
 $$;
 
--- The name of a trust domain, byte for byte: folding case or blanks would let other names in.
--- Locks: none. Raises: QHW01. Idempotent: yes.
+-- The name of a trust domain, byte for byte: folding case or blanks would let other names in. Raises: QHW01.
 create or replace function hwqueue.parse_wire_domain(p_bytes bytea, p_at int, p_field text) returns text
 language plpgsql immutable
 as $$
@@ -76,8 +74,7 @@ begin
 end
 $$;
 
--- One class, of a list that begins with code 0.
--- Locks: none. Raises: QHW01, naming the class. Idempotent: yes.
+-- One class, of a list that begins with code 0. Raises: QHW01, naming the class.
 create or replace function hwqueue.parse_wire_class(p_blob bytea, p_at int, p_length int, p_classes text[], p_field text) returns text
 language plpgsql immutable
 as $$

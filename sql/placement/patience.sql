@@ -7,7 +7,6 @@
 -- How long leases of a class wait for a better node than this one, from the moment they became claimable: no longer than their patience, and
 -- exactly that if the lease at hand has waited so long. What a class prefers about other leases changes at any moment: then it does not wait at all.
 -- is_known: it was not necessary to look at the fleet, or is not worth remembering. p_looks: look if it is; else there is no wait then.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamptz, p_looks boolean,
                                              p_now timestamptz, p_shard int, out wait interval, out is_known boolean)
 language plpgsql stable
@@ -54,7 +53,6 @@ as $$
 $$;
 
 -- The highest affinity that any node could have for a class, its strength included: as fixed_affinity has it, to the last bit.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.best_affinity(p_class hwqueue.placement_class) returns double precision
 language sql immutable
 as $$
@@ -63,19 +61,9 @@ as $$
 $$;
 
 -- Whether each claim of a class must be checked by itself: it or others ask something about other leases, or it might like another node better.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard int) returns boolean
 language sql stable
 as $$
   select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard) or hwqueue.is_stale(p_class, p_shard)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
-$$;
-
--- The nodes that a class names in its preferences.
-create or replace function hwqueue.named_nodes(p_class hwqueue.placement_class) returns uuid[]
-language sql immutable
-as $$
-  select array(
-    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
-    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
 $$;

@@ -1,7 +1,7 @@
 -- Estimates which share of the nodes could take each class, by labels and total capacity; the 200 commonest kinds of
 -- node speak for all, fewer where classes cost much to judge. Orders scarce work first and decides nothing.
 -- Does nothing when another session is at it.
--- Locks: the shard's row, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the shard's row, skip locked.
 create or replace function hwqueue.refresh_reach(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -2,7 +2,6 @@
 -- profile may; classes that name nodes, resources or trust domains are asked with it. The one place that knows all static rules; claims
 -- remember its answer, class_reasons says why not. p_attested: the trust domains that the node is attested for.
 -- p_gpu_ids, p_gpu_parents: its devices, for a class that names one.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[],
                                          p_attested text[] default '{}', p_gpu_ids uuid[] default '{}', p_gpu_parents uuid[] default '{}')
 returns boolean
@@ -21,12 +20,9 @@ $$;
 -- Of these trust domains, each attested until its time, those that have not expired.
 create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[], p_now timestamptz) returns text[]
 language sql immutable parallel safe
-as $$
-  select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now)
-$$;
+as $$ select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now) $$;
 
 -- The trust domains that a node is attested for at a time; those of its attestations that have expired are not among them.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
 language plpgsql immutable parallel safe
 as $$
@@ -37,7 +33,6 @@ end
 $$;
 
 -- Whether a node may still run a class that mentions trust domains, now that only p_attested have not expired.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard int) returns boolean
 language sql stable
 as $$

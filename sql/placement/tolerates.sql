@@ -1,7 +1,6 @@
 -- Taints and tolerations, as Kubernetes has them. Both are in normal form; what a taint or toleration has no value for counts as "".
 
 -- The integer that a taint's or toleration's value is, null if it is none (64 bits, no sign but a minus, no leading zeros).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.taint_integer(p_value text) returns numeric
 language sql immutable parallel safe
 as $$
@@ -11,7 +10,6 @@ $$;
 
 -- Whether a toleration matches a taint: key and effect if it names them, then the value by its operator; gt and lt compare the
 -- taint's value with that of the toleration.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) returns boolean
 language sql immutable parallel safe
 as $$
@@ -24,7 +22,6 @@ as $$
 $$;
 
 -- Of the taints with one of these effects, those that no toleration matches.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[]) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -35,13 +32,11 @@ as $$
 $$;
 
 -- The taints that keep leases of a class off a node.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) returns jsonb
 language sql immutable parallel safe
 as $$ select hwqueue.untolerated(p_taints, p_tolerate, array['no_schedule', 'no_execute']) $$;
 
 -- A taint in words: key=value:effect.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.taint_text(p_taint jsonb) returns text
 language sql immutable parallel safe
 as $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect') $$;
@@ -49,7 +44,6 @@ as $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') |
 -- When a lease that runs beside these taints has to stop, and for which of them (null: never). One that does not tolerate a no_execute
 -- taint at once; one that tolerates it for some seconds when they are over, the fewest seconds if several tolerations match. The
 -- time runs from when both were there.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.first_stop(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamptz, out stop_at timestamptz, out taint jsonb)
 language sql stable parallel safe
 as $$

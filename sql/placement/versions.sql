@@ -1,6 +1,6 @@
 -- Version ranges: "version" follows HashiCorp's go-version, "semver" the order of SemVer 2.0 (section 11) without "~>".
 -- A range is a comma list of bounds, all of which must hold: ">= 1.2, < 2".
--- Locks: none. Raises: QHC03 from check_version_range only. Idempotent: yes.
+-- Raises: QHC03 from check_version_range only.
 
 -- The numeric segments of a version, at least three of them; null when the text is no version.
 create or replace function hwqueue.version_segments(p_version text) returns numeric[]
@@ -16,9 +16,7 @@ $$;
 -- The pre-release part, '' when there is none.
 create or replace function hwqueue.version_prerelease(p_version text) returns text
 language sql immutable parallel safe
-as $$
-  select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '')
-$$;
+as $$ select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '') $$;
 
 -- -1, 0 or 1 in SemVer order; build metadata does not count.
 create or replace function hwqueue.compare_versions(p_left text, p_right text) returns int

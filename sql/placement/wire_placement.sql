@@ -1,8 +1,7 @@
 -- What a params blob means in the grammar of placements, and how a spawn names one.
 
 -- The normal placement that a parsed blob makes. Leases are met on their node; away from a service leaves out the domain, which is
--- then the service's own. A GPU class asks for a device.
--- Locks: none. Raises: nothing, for what parse_wire gives. Idempotent: yes.
+-- then the service's own. A GPU class asks for a device. Raises: nothing, for what parse_wire gives.
 create or replace function hwqueue.wire_placement(p_intent jsonb) returns jsonb
 language plpgsql immutable
 as $$
@@ -26,7 +25,6 @@ end
 $$;
 
 -- The expression that an entry stands for.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.wire_expr(p_entry jsonb) returns jsonb
 language sql immutable
 as $$
@@ -41,7 +39,7 @@ as $$
 $$;
 
 -- The bytes of the option `wire`: hex with a leading \x, else base64, in lines or not. Null for absent or JSON null.
--- Locks: none. Raises: QHA01, naming the field. Idempotent: yes.
+-- Raises: QHA01, naming the field.
 create or replace function hwqueue.wire_blob(p_value jsonb, p_field text) returns bytea
 language plpgsql immutable
 as $$

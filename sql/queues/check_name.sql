@@ -1,5 +1,4 @@
--- Refuses names that would not survive a command line, a metric label or a URL.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Refuses names that would not survive a command line, a metric label or a URL. Raises: QHA01.
 create or replace function hwqueue.check_name(p_name text, p_field text, p_max_length int default 100) returns void
 language plpgsql immutable
 as $$

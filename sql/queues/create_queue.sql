@@ -9,23 +9,16 @@ declare
   v_existing hwqueue.queue;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_name(p_queue, 'queue');
-  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.check_name(p_queue, 'queue'), hwqueue.check_shard(p_shard);
   v_row := hwqueue.apply_policy(hwqueue.default_policy(), coalesce(p_policy, '{}'));
-  insert into hwqueue.queue (
-    shard_id, name, claim_timeout, heartbeat_interval, poll_interval, patience, max_attempts, retry, ageing_step, notify, reap_grace,
-    max_params_bytes, max_result_bytes, window_size, probe_size, weight_affinity, weight_fit, weight_spread,
-    retain_completed, retain_failed, failure_domain, created_at)
-  values (
-    p_shard, p_queue, v_row.claim_timeout, v_row.heartbeat_interval, v_row.poll_interval, v_row.patience, v_row.max_attempts, v_row.retry,
-    v_row.ageing_step, v_row.notify, v_row.reap_grace, v_row.max_params_bytes, v_row.max_result_bytes, v_row.window_size,
-    v_row.probe_size, v_row.weight_affinity, v_row.weight_fit, v_row.weight_spread, v_row.retain_completed,
-    v_row.retain_failed, v_row.failure_domain, hwqueue.clock())
-  on conflict do nothing
-  returning * into v_existing;
+  v_row.shard_id := p_shard;
+  v_row.queue_id := nextval('hwqueue.queue_queue_id_seq');
+  v_row.name := p_queue;
+  v_row.created_at := hwqueue.clock();
+  insert into hwqueue.queue overriding system value select v_row.* on conflict do nothing;
   if found then
-    insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_existing.queue_id);
-    perform hwqueue.write_first_mark(v_existing.queue_id, 0, 0, p_shard);
+    insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_row.queue_id);
+    perform hwqueue.write_first_mark(v_row.queue_id, 0, 0, p_shard);
     perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard, nullif(p_policy, '{}'), p_queue => p_queue);
     return;
   end if;

@@ -1,5 +1,4 @@
--- The queue of that name.
--- Locks: none. Raises: QHQ01. Idempotent: yes.
+-- The queue of that name. Raises: QHQ01.
 create or replace function hwqueue.find_queue(p_queue text, p_shard int) returns hwqueue.queue
 language plpgsql stable
 as $$
@@ -17,7 +16,7 @@ end
 $$;
 
 -- The same for a spawn: with a transaction id of its own before it looks, so that a dropped queue is not deleted under it.
--- Locks: none; above read committed the queue, for key share. Raises: QHQ01; 40001 there. Idempotent: yes.
+-- Locks: none; above read committed the queue, for key share. Raises: QHQ01; 40001 there.
 create or replace function hwqueue.spawn_queue(p_queue text, p_shard int) returns hwqueue.queue
 language plpgsql volatile
 as $$

@@ -1,5 +1,4 @@
--- A retry policy in normal form: {kind, base, factor, max, jitter}, spans in seconds.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- A retry policy in normal form: {kind, base, factor, max, jitter}, spans in seconds. Raises: QHA01.
 create or replace function hwqueue.normalise_retry(p_retry jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$

@@ -1,5 +1,4 @@
 -- A queue's policy as JSON, the form that create_queue and set_queue_policy take; spans in seconds.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.queue_policy(p_queue hwqueue.queue) returns jsonb
 language sql immutable
 as $$

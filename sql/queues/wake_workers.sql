@@ -1,6 +1,6 @@
 -- Notifies waiting workers if an empty claim left its mark, and clears the mark. Most spawns find no mark and send
 -- nothing: commits that notify wait for each other.
--- Locks: queue_signal row, skip locked (somebody else is clearing it). Raises: nothing. Idempotent: yes. Wakes: listeners of hwqueue.
+-- Locks: queue_signal row, skip locked (somebody else is clearing it). Wakes: listeners of hwqueue.
 create or replace function hwqueue.wake_workers(p_queue hwqueue.queue, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -26,7 +26,7 @@ end
 $$;
 
 -- The mark that an empty claim leaves; written only where there is none, and not while another is writing.
--- Locks: queue_signal row, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: queue_signal row, skip locked.
 create or replace function hwqueue.mark_waiting(p_queue_ids int[], p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -1,5 +1,4 @@
 -- When the p_n-th ended of what ended in [p_from, p_to): leases that finished, claims that did without completing. Null: fewer did.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.nth_ended(p_n int, p_from timestamptz, p_to timestamptz, p_shard int) returns timestamptz
 language sql volatile
 as $$
@@ -22,7 +21,7 @@ as $$
 $$;
 
 -- Adds what ended in [p_from, p_to), a stretch within one minute, to the queues' totals. Gives how much that was.
--- Locks: rows of minute_stat; the caller holds the mark, so nobody else writes there. Raises: nothing. Idempotent: no.
+-- Locks: rows of minute_stat; the caller holds the mark, so nobody else writes there. Idempotent: no.
 create or replace function hwqueue.count_ended(p_from timestamptz, p_to timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$

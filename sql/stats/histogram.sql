@@ -1,12 +1,10 @@
 -- Upper bounds of the histograms of waits and runs, in seconds; each belongs to its own bucket. What is longer comes last.
 -- minute_stat holds counts by these: they change only together with its rows.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.histogram_bounds() returns double precision[]
 language sql immutable parallel safe
 as $$ select array[0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400]::double precision[] $$;
 
 -- How many of some times (in seconds) are in each bucket.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.histogram_of(p_seconds double precision[]) returns bigint[]
 language sql immutable
 as $$
@@ -20,7 +18,6 @@ as $$
 $$;
 
 -- Two histograms in one, or one without the other (p_sign -1). Null: nothing in it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign int default 1) returns bigint[]
 language sql immutable parallel safe
 as $$
@@ -30,7 +27,6 @@ $$;
 
 -- The time that a part of those counted did not exceed (p_part 0.95: 95 of 100), in seconds, as if they were spread evenly within each
 -- bucket; null: nothing was counted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) returns double precision
 language sql immutable parallel safe
 as $$

@@ -1,7 +1,6 @@
 -- What waits in vain and what it would need: of each reason the 50 largest placement classes, the others together. Judged are the 200 classes
 -- with most leases ready and the 200 whose oldest lease has waited longest: what nobody can run gets old. So the cost is bounded; how many
 -- leases that leaves out is told. Reasons are those of pending_reasons: no live node will do, or none of those has room.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.demand_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language plpgsql stable set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say

@@ -1,5 +1,4 @@
 -- The fleet in sums. A node counts once: silent before draining before cordoned before live.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable

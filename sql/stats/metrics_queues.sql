@@ -1,5 +1,4 @@
 -- What waits and runs in each queue now.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.queue_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
@@ -16,7 +15,6 @@ as $$
 $$;
 
 -- What has ever ended in each queue, as far as roll_up has come.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.total_metrics(p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable

@@ -1,11 +1,9 @@
 -- Seconds from p_at to p_now, never less than 0; null: p_at is null.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.seconds_since(p_at timestamptz, p_now timestamptz) returns double precision
 language sql immutable parallel safe
 as $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
 
 -- Whether upkeep keeps up, and what is installed.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.upkeep_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable

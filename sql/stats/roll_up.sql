@@ -5,7 +5,7 @@
 -- Whoever writes one takes its transaction's id before it reads the clock. So what can still come from before p_now is from
 -- transactions with lower ids than this one's, which was taken after p_now; likewise what an earlier call has noted. Once they have ended
 -- it is seen. Gives the mark moved on, and whether there is more.
--- Locks: the caller holds p_mark and had no id before p_now; rows of minute_stat, requeued. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds p_mark and had no id before p_now; rows of minute_stat, requeued.
 create or replace function hwqueue.roll_up(p_limit int, p_mark hwqueue.reap_mark, p_now timestamptz, p_shard int,
                                            out mark hwqueue.reap_mark, out more boolean)
 language plpgsql volatile
@@ -55,22 +55,12 @@ $$;
 -- The oldest running transaction that may bring something that has ended already, at most the next one that will begin. Whoever ends something
 -- has a lock on the table claim before it reads the clock, more than one for reading, and keeps it to the end. So transactions without
 -- do not matter: what they will end ends later than this.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.oldest_ender() returns xid8
 language sql volatile
 as $$ select hwqueue.oldest_holder('hwqueue.claim') $$;
 
--- Before this, prune may delete what has ended: it has been counted, or nobody has counted it for an hour.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.counted_before(p_now timestamptz, p_shard int) returns timestamptz
-language sql stable
-as $$
-  select greatest(p_now - interval '1 hour', (
-    select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1))
-$$;
-
 -- Removes minutes that are older than a day. The last one before that stays: the first that is left is read as the difference to it.
--- Locks: rows of minute_stat, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: rows of minute_stat, skip locked.
 create or replace function hwqueue.prune_minutes(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -13,10 +13,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
-  if p_minutes is null or p_minutes not between 1 and 1440 then
-    perform hwqueue.refuse('QHA01', 'p_minutes must be from 1 to 1440', jsonb_build_object('field', 'p_minutes'),
-      'minutes are kept for a day');
-  end if;
+  perform hwqueue.check_range(p_minutes, 'p_minutes', 1, 1440, 'minutes are kept for a day');
   return query
     with ended as (
       select m.minute, m.completed - coalesce(o.completed, 0) as completed, m.failed - coalesce(o.failed, 0) as failed,

@@ -28,7 +28,6 @@ end
 $$;
 
 -- Which nodes count for a required max_skew, as a term says it (speaks_of); null when rack and labels do not tell.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) returns jsonb
 language sql immutable
 as $$

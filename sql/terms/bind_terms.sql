@@ -53,8 +53,7 @@ begin
   p_class.required := v_required;
   p_class.spread := coalesce(p_class.placement -> 'spread', '[]');
   p_class.terms := '[]';
-  if p_class.spread = '[]' and not jsonb_path_exists(jsonb_build_array(v_required, v_preferred),
-       'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) then
+  if p_class.spread = '[]' and not hwqueue.asks_others(jsonb_build_array(v_required, v_preferred)) then
     return;  -- as of most classes
   end if;
   v_bound := hwqueue.bind_exprs(v_required, 'require', (

@@ -1,6 +1,5 @@
 -- Those of these classes that a requirement about one lease keeps from a node now: it runs elsewhere, or where they must not be; or they must
 -- be with it, and it neither runs nor has succeeded (lease_fact).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
 language plpgsql stable
 as $$

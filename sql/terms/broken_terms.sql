@@ -1,7 +1,6 @@
 -- What must hold of terms, counted from the claims (verify_invariants).
 
 -- touched_terms without what is remembered of classes: by what terms select.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int)
 returns table (term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
 language sql stable
@@ -18,7 +17,6 @@ as $$
 $$;
 
 -- Published terms whose counts are not what runs.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.broken_counts(p_shard int) returns table (term_id bigint, detail jsonb)
 language sql stable
 as $$
@@ -46,7 +44,6 @@ as $$
 $$;
 
 -- Running leases that are where they required to be away from others that run there, or that are too many of a max_per_domain.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.broken_terms(p_shard int) returns table (rule text, lease_id uuid, detail jsonb)
 language sql stable
 as $$

@@ -1,7 +1,7 @@
 -- What a class must meet in a node's own place (class_rule), so that many classes can be asked about at once.
 
 -- Writes the rules of classes whose terms have their rows.
--- Locks: the caller holds the shard's row. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the shard's row.
 create or replace function hwqueue.write_rules(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -30,7 +30,7 @@ $$;
 -- Those of these classes that may not run on a node now, by what has been counted there and by where single
 -- leases run; others may be blocked as well, which a closer look tells (enter_terms). One may be named twice.
 -- Never one that may run: being with leases all of which are about to leave is left to that look.
--- Locks: none. Raises: nothing. Idempotent: yes. Statements of their own rather than a union, which costs as
+-- Statements of their own rather than a union, which costs as
 -- much again.
 create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
 language plpgsql stable
@@ -80,7 +80,6 @@ end
 $$;
 
 -- Whether nobody is about to leave: no claim was asked to stop, none has expired.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.none_leaves(p_now timestamptz, p_shard int) returns boolean
 language plpgsql stable
 as $$

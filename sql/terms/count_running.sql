@@ -1,6 +1,6 @@
 -- Counts for a term what runs already and was claimed by calls that did not know it. False when a claim is held by somebody, who
 -- may be settling it, or when there are any and p_holds is false: then nothing was done, and a later call tries again.
--- Locks: claims, skip locked; term_count, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: claims, skip locked; term_count, skip locked.
 create or replace function hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard int) returns boolean
 language plpgsql volatile set enable_bitmapscan = on
 as $$

@@ -4,7 +4,7 @@
 
 -- Adds a claim's counts (p_sign 1) or takes them away (-1). Gives what it was given. A row is updated in place 32 times, then written anew: under an old
 -- snapshot every version must be passed. Counts of max_skew say when they were last lowered (spread_fleet).
--- Locks: one row of term_count for each count, skip locked. Raises: nothing. Idempotent: no.
+-- Locks: one row of term_count for each count, skip locked. Idempotent: no.
 create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns jsonb
 language plpgsql volatile
 as $$
@@ -34,7 +34,7 @@ end
 $$;
 
 -- Writes one of the rows of a count anew, with so much more; another one, if all of them are held or there are none.
--- Locks: one row of term_count, skip locked. Raises: nothing. Idempotent: no.
+-- Locks: one row of term_count, skip locked. Idempotent: no.
 create or replace function hwqueue.write_count(p_term_id bigint, p_domain text, p_leases int, p_holders int, p_is_less boolean, p_shard int)
 returns void
 language plpgsql volatile
@@ -55,7 +55,6 @@ end
 $$;
 
 -- What runs of a term in a domain: leases selected, and leases that keep away from those.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.read_count(p_term_id bigint, p_domain text, p_shard int, out leases bigint, out holders bigint)
 language plpgsql stable
 as $$
@@ -67,7 +66,6 @@ end
 $$;
 
 -- What runs of a term in all.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.read_total(p_term_id bigint, p_shard int) returns bigint
 language plpgsql stable
 as $$
@@ -78,7 +76,6 @@ $$;
 
 -- How many of those are asked to stop, or, with p_expired, have expired and are not reaped: they count for away, capacity and exclusivity, no
 -- longer for toward and spread. With a null domain those of all domains.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamptz, p_shard int) returns bigint
 language plpgsql stable
 as $$
@@ -97,7 +94,6 @@ end
 $$;
 
 -- Where looks for expired claims start, by check_at: what has been reaped or settled below it may still be in the index (take_reap_turn).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.claims_from(p_shard int) returns timestamptz
 language sql stable
 as $$
@@ -106,7 +102,6 @@ $$;
 
 -- How many stay, in a place or, with null, in all: without those asked to stop and, with p_expired, the expired. p_recount: by place, see
 -- recount_term; null: by what claims have counted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamptz, p_shard int)
 returns bigint
 language plpgsql stable

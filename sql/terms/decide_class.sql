@@ -46,7 +46,6 @@ $$;
 
 -- The next tier and rank behind a place where an entry of a class has been claimable since p_since; looks at the heads of 16 ranks: within one,
 -- the head is the oldest. lease_id: the head's; null: there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.patient_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamptz, p_now timestamptz, p_shard int,
                                                 out tier smallint, out rank bigint, out lease_id uuid)
 language plpgsql stable

@@ -1,7 +1,6 @@
 -- What a node is in a domain: nodes of one value are in the same place; null when the node lacks the label, or has a list there.
 -- own:rack: that of a failure domain, where a node without a rack is alone.
 -- One expression without subqueries, so that the planner inlines it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -18,7 +17,6 @@ $$;
 
 -- Whether a node with that rack and those labels is one of {"require": [EXPR, ...], "domains": [DOMAIN, ...]}: it meets all of those and
 -- has a value for each of these.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) returns boolean
 language sql immutable parallel safe
 as $$
@@ -29,7 +27,6 @@ $$;
 
 -- Where a term counts what runs on a node; null: nowhere, since the node has no value for it or is none of those that it speaks of (nodes, see
 -- term_specs).
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -38,7 +35,6 @@ as $$
 $$;
 
 -- The domain that a term speaks of: as written, or, of a service without one, its failure domain, else that of the lease's queue.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.term_domain(p_spec jsonb, p_shard int) returns text
 language sql stable
 as $$

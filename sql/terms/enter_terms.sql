@@ -4,7 +4,7 @@
 -- held is not for this claim, and the next lease is tried.
 
 -- Takes gates, alone or shared; false when somebody else has one of them.
--- Locks: gates, skip locked, so that the order does not matter. Raises: nothing. Idempotent: yes.
+-- Locks: gates, skip locked, so that the order does not matter.
 create or replace function hwqueue.lock_gates(p_alone int[], p_shared int[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -23,11 +23,6 @@ begin
 end
 $$;
 
--- The number of a gate, 0..16383: two places may share one, then one of them is busy without need.
-create or replace function hwqueue.gate_of(p_place text) returns int
-language sql immutable parallel safe
-as $$ select (hashtextextended(p_place, 0) & 16383)::int $$;
-
 -- Whether a class would be the first of a group that it requires to be with.
 create or replace function hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) returns boolean
 language sql immutable
@@ -39,7 +34,6 @@ as $$
 $$;
 
 -- Whether a look at the places of these terms, without max_skew, would come upon nothing that could keep a lease out.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard int) returns boolean
 language plpgsql stable
 as $$
@@ -54,7 +48,6 @@ $$;
 -- The gates of these terms. A group's is one for all places; a member that goes by another group shares it, too: two may each be the other's
 -- first. is_plain: nothing but what runs in their places can keep a lease of the class out: its own terms, of which it has p_terms, keep away or
 -- limit how many there are, and all are counted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms int, p_joins boolean, p_starts boolean,
                                             out alone int[], out shared int[], out is_plain boolean)
 language plpgsql immutable
@@ -72,7 +65,9 @@ begin
     v_own := v_own + v_term.decides::int;
     if v_term.use in ('away', 'apart', 'cap', 'skew') and v_term.domain <> 'node' and v_term.place <> ''
        or v_term.use = 'toward' and v_term.counts and p_joins then
-      v_gate := hwqueue.gate_of(v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end);
+      -- 0..16383: two places may share one, then one of them is busy without need
+      v_gate := hashtextextended(
+        v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end, 0) & 16383;
       if v_term.decides and (p_starts or v_term.use <> 'toward') then
         alone := case when v_gate = any (alone) then alone else alone || v_gate end;
       else
@@ -87,7 +82,7 @@ $$;
 -- Decides whether a lease may join what runs now. p_exact: by what nodes are now, not by what is remembered of them (spread_reason).
 -- counted: what to write into its claim, and to count (add_counts) while the gates are held; reason: why it may not join, a reason code, or
 -- 'busy', 'unpublished' or 'unlooked', which the next claim may find otherwise. is_named: a term names a lease of the class.
--- Locks: the caller holds node_state; gates, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds node_state; gates, skip locked.
 create or replace function hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamptz,
                                                p_shard int, out counted jsonb, out reason text, out is_named boolean)
 language plpgsql volatile

@@ -2,7 +2,6 @@
 -- for a lease which has not started yet. The others are not judged, and so are in nobody's list of what may run.
 
 -- Whether all of a class's terms are in force.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.in_force(p_terms jsonb, p_shard int) returns boolean
 language sql stable
 as $$
@@ -15,7 +14,7 @@ $$;
 
 -- Locks the classes of a term that is about to be published. False when another session holds any, which may be waking it: who judges that
 -- before the term is published passes it over, so admit_classes must come after.
--- Locks: the caller holds the shard's row; class rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the shard's row; class rows, skip locked.
 create or replace function hwqueue.lock_classes(p_digest bigint, p_shard int) returns boolean
 language plpgsql volatile set enable_bitmapscan = on
 as $$
@@ -32,7 +31,7 @@ end
 $$;
 
 -- Makes the classes that a term was the last to hold up candidates: they are new to everybody who judges.
--- Locks: the caller holds the shard's row, and theirs (lock_classes). Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the shard's row, and theirs (lock_classes).
 create or replace function hwqueue.admit_classes(p_digest bigint, p_shard int) returns void
 language plpgsql volatile set enable_bitmapscan = on
 as $$
@@ -45,7 +44,6 @@ end
 $$;
 
 -- Whether terms wait to be in force.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.terms_pending(p_shard int) returns boolean
 language plpgsql stable
 as $$
@@ -60,7 +58,7 @@ $$;
 
 -- Takes a step for new terms, if a step is due: a claim does so first, on a node that has met one (node_state.awaits_terms). It is not due
 -- while the oldest of them wait for transactions that are open. Returns whether any term is left.
--- Locks: node_state is held by the caller; as publish_terms. Raises: nothing. Idempotent: yes.
+-- Locks: node_state is held by the caller; as publish_terms.
 create or replace function hwqueue.bring_terms(p_node uuid, p_now timestamptz, p_shard int) returns boolean
 language plpgsql volatile
 as $$

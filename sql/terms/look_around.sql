@@ -1,7 +1,7 @@
 -- Looks at the fleet for what a class asks of max_skew and prefers, and remembers it: the fleet itself if what is remembered of it holds no
 -- longer, the floors of its terms, and how well nodes suit it. A walk over all nodes and places, so it is for when somebody
 -- came upon the need of it.
--- Locks: what was remembered before, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: what was remembered before, skip locked.
 create or replace function hwqueue.look_around(p_class_id bigint, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -27,12 +27,11 @@ begin
         where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id);
     else
       v_fleet := hwqueue.look_at_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+      v_fleet.fleet_id := nextval('hwqueue.spread_fleet_fleet_id_seq');
       delete from hwqueue.spread_fleet f where f.ctid = any (array(
         select o.ctid from hwqueue.spread_fleet o
         where o.shard_id = p_shard and o.fleet_key = v_fleet.fleet_key for update skip locked));
-      insert into hwqueue.spread_fleet (shard_id, fleet_key, places, place_count, places_digest, dead, doubtful, live_until, unseen, next_xid)
-      values (p_shard, v_fleet.fleet_key, v_fleet.places, v_fleet.place_count, v_fleet.places_digest, v_fleet.dead, v_fleet.doubtful,
-              v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid);
+      insert into hwqueue.spread_fleet overriding system value select v_fleet.*;
     end if;
     v_floor := hwqueue.look_at_floor(v_term.term_id, v_fleet.places, p_shard);
     delete from hwqueue.spread_floor f where f.ctid = any (array(
@@ -47,8 +46,8 @@ begin
     v_range := hwqueue.look_at_range(v_class, p_now, p_shard);
     delete from hwqueue.class_range r where r.ctid = any (array(
       select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
-    insert into hwqueue.class_range (shard_id, class_id, best, worst, live_until, unseen, next_xid)
-    values (p_shard, p_class_id, v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid);
+    v_range.range_id := nextval('hwqueue.class_range_range_id_seq');
+    insert into hwqueue.class_range overriding system value select v_range.*;
   end if;
 end
 $$;

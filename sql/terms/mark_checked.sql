@@ -1,6 +1,6 @@
 -- Marks classes that must be checked at the claim wherever it is remembered that somebody may run them. True when there was something to
 -- mark, or a profile or node was held by another session.
--- Locks: profile rows and node_eligibility, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: profile rows and node_eligibility, skip locked.
 create or replace function hwqueue.mark_checked(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
 as $$

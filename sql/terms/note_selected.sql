@@ -2,7 +2,7 @@
 
 -- Writes down which terms select the classes of a batch. A term that is written at this moment finds them itself, or this call's mark.
 -- Without index scans: a young term table would be read by its key, all of it for each class.
--- Locks: none. Raises: nothing. Idempotent: yes; two calls at once may write the same row twice, which does no harm.
+-- Idempotent: yes; two calls at once may write the same row twice, which does no harm.
 create or replace function hwqueue.note_selected(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile set enable_bitmapscan = on set enable_indexscan = off
 as $$
@@ -21,7 +21,6 @@ end
 $$;
 
 -- Whether any term selects a class.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_selected(p_class_id bigint, p_shard int) returns boolean
 language sql stable
 as $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id) $$;

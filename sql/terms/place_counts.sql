@@ -1,5 +1,4 @@
 -- spread_counts where a term's own places tell which nodes count: by a walk over all places. p_spec: of the term.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamptz, p_shard int)
 returns jsonb
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on

@@ -3,7 +3,6 @@
 -- is on the way with one that may not: whoever looks has the table of floors locked before, and keeps it to the end.
 
 -- Whether whatever is remembered of a term knows that a count was lowered.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard int) returns boolean
 language sql stable
 as $$
@@ -12,7 +11,6 @@ as $$
 $$;
 
 -- Whether another session has looked, or is about to, in a transaction that is open. Who comes later sees what was committed before this.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_anybody_looking() returns boolean
 language sql volatile
 as $$
@@ -25,7 +23,7 @@ $$;
 
 -- Removes counts that have come to nothing and those of terms that are gone; what claims have added beside a row that was held
 -- is added up in one. A row that a claim has written between the snapshot and the lock is missed: the next call takes it.
--- Locks: term_count, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: term_count, skip locked.
 create or replace function hwqueue.prune_counts(p_limit int, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -56,22 +54,8 @@ begin
 end
 $$;
 
--- Removes floors of terms that are gone and floors that are too old to be used (level_reason).
--- Locks: spread_floor, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.prune_floors(p_limit int, p_shard int) returns void
-language plpgsql volatile
-as $$
-begin
-  delete from hwqueue.spread_floor f where f.ctid = any (array(
-    select o.ctid from hwqueue.spread_floor o
-    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
-      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
-end
-$$;
-
 -- Whether so much has been written since a look that the next one is due: whatever was written is passed at every claim, even if it is
 -- one place over and over.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_old_floor(p_next_xid xid8) returns boolean
 language sql stable
 as $$ select pg_snapshot_xmax(pg_current_snapshot())::text::bigint - p_next_xid::text::bigint > 10000 $$;

@@ -1,6 +1,6 @@
 -- Removes terms that no class asks any more, with their counts, and counts that have come to nothing; what they selected is claimed as
 -- before they came. Gives the number of terms.
--- Locks: the shard's row, skip locked: new terms wait for it, too; profile rows, floors and counts, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the shard's row, skip locked: new terms wait for it, too; profile rows, floors and counts, skip locked.
 create or replace function hwqueue.prune_terms(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -22,13 +22,18 @@ begin
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
   perform hwqueue.unmark_checked(v_classes, p_shard);
   delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
-  perform hwqueue.prune_floors(p_limit, p_shard), hwqueue.prune_counts(p_limit, p_shard);
+  -- floors of terms that are gone, and those that are too old to be used (level_reason)
+  delete from hwqueue.spread_floor f where f.ctid = any (array(
+    select o.ctid from hwqueue.spread_floor o
+    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
+      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
+  perform hwqueue.prune_counts(p_limit, p_shard);
   return cardinality(v_terms);
 end
 $$;
 
 -- Takes the marks of classes away that need not be checked at the claim any more, in profiles that nobody holds.
--- Locks: profile rows, skip locked; the caller holds the shard's row, so that no term is told meanwhile. Raises: nothing. Idempotent: yes.
+-- Locks: profile rows, skip locked; the caller holds the shard's row, so that no term is told meanwhile.
 create or replace function hwqueue.unmark_checked(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -55,7 +60,7 @@ $$;
 
 -- Removes what is remembered of the fleet, for max_skew and for patience, and nobody has asked for in an hour: nobody may ask again; and what is
 -- remembered for classes that are gone.
--- Locks: those rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: those rows, skip locked.
 create or replace function hwqueue.prune_fleets(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

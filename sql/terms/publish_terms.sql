@@ -11,7 +11,7 @@
 -- Brings on up to p_limit terms that are not published. pending: some are left. p_holds: whether running claims may be held to count them, until
 -- the caller's transaction ends. Claims leave that to reap, since their transaction may stay open while other nodes want to settle; but
 -- not for longer than ten seconds: nobody may be calling reap. Null: publish nothing, since the caller has entered a lease that does not run yet.
--- Locks: the shard's row, skip locked; profile rows, class rows and claims, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the shard's row, skip locked; profile rows, class rows and claims, skip locked.
 create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz, p_shard int, out published int, out pending boolean)
 language plpgsql volatile
 as $$
@@ -57,7 +57,6 @@ end
 $$;
 
 -- Whether no other transaction below an id is open.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.alone_below(p_xid xid8) returns boolean
 language sql volatile
 as $$
@@ -66,7 +65,7 @@ as $$
 $$;
 
 -- Gives the terms of up to p_limit classes that are new their rows, but for classes that another session holds: it may be waking them.
--- Locks: the caller holds the shard's row; class rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the shard's row; class rows, skip locked.
 create or replace function hwqueue.write_terms(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -2,9 +2,8 @@
 -- counts against.
 
 -- All that a class must know of others, on every node: {"terms": [{PLACE: {"held", "here"}}, ...] in the order of its terms,
--- "spread": [spread_counts, ...] in the order of its spread, "kept_out": [[DOMAIN, PLACE], ...] where something keeps it out}.
+-- "spread": [spread_counts, ...] in the order of its spread, and what kept_out_places gives}.
 -- p_lease: the lease that asks; null: one that is not spawned yet.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -21,13 +20,13 @@ begin
     v_counts := v_counts || coalesce(
       case when v_spread ? 'max_skew' then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now, p_shard) end, 'null');
   end loop;
-  return jsonb_build_object('terms', v_terms, 'spread', v_counts, 'kept_out', hwqueue.kept_out_places(p_class, p_lease, p_shard));
+  return hwqueue.kept_out_places(p_class, p_lease, p_shard)
+    || jsonb_build_object('terms', v_terms, 'spread', v_counts);
 end
 $$;
 
 -- Running leases that a term selects, by place: {PLACE: {"held", "bound", "here"}}; bound without those asked to stop, here without the
 -- expired, either, nor, of max_skew, those on dead nodes.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
@@ -61,12 +60,13 @@ as $$
   ) r
 $$;
 
--- Where a class is kept out by running leases that require to be away from it.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- Where a class is kept out by running leases that require to be away from it: {"kept_out": [DOMAIN, ...],
+-- "kept_at": {"DOMAIN@PLACE": true}}.
 create or replace function hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard int) returns jsonb
 language sql stable
 as $$
-  select coalesce(jsonb_agg(distinct jsonb_build_array(h.domain, h.place)), '[]')
+  select jsonb_build_object('kept_out', coalesce(jsonb_agg(distinct h.domain), '[]'),
+                            'kept_at', coalesce(jsonb_object_agg(h.domain || '@' || h.place, true), '{}'))
   from (
     select a.domain, hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place
     from (

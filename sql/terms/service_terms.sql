@@ -1,7 +1,6 @@
 -- Policies of services, as far as terms go by them: what its leases keep away from, and what "the same place" means.
 
 -- The services that a service keeps away from.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.service_away_from(p_service uuid, p_shard int) returns uuid[]
 language plpgsql stable
 as $$
@@ -11,7 +10,6 @@ end
 $$;
 
 -- Whether a class goes by a policy of its service that has changed: until it is bound anew, none of its leases is claimed.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_stale(p_class hwqueue.placement_class, p_shard int) returns boolean
 language plpgsql stable
 as $$
@@ -23,7 +21,7 @@ $$;
 -- Gives stale classes among these the terms that their service's policy asks for now. The terms are counted anew: claims of these classes may be
 -- under way that count for nothing yet. Whoever judges new classes calls it, too, since a spawn may write a class while the policy
 -- changes; with p_waits it waits for whom it must tell, else, if the shard's row is taken, the classes stay stale for now.
--- Locks: the shard's row; profile rows by id; the classes; terms. Raises: nothing. Idempotent: yes.
+-- Locks: the shard's row; profile rows by id; the classes; terms.
 create or replace function hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -66,7 +64,7 @@ $$;
 
 -- Puts the terms in force that speak of a service in its failure domain, or of any service in that of a queue, where that has changed: they
 -- are counted anew, in other places, and until that is done nobody decides by them, nor may what they select be claimed.
--- Locks: the shard's row. Raises: nothing. Idempotent: yes.
+-- Locks: the shard's row.
 create or replace function hwqueue.move_terms(p_shard int) returns void
 language plpgsql volatile
 as $$

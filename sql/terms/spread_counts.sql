@@ -2,7 +2,6 @@
 -- "here": {PLACE: leases}, where there are any}. As Kubernetes counts: domains of live nodes that have a value for every domain of the class's
 -- spreads of the same kind (required or preferred) and, as asked, meet its requirements on nodes and have no taint that keeps it out; leases
 -- on other nodes are not there. p_recounts: the terms of recount_terms; null: by what claims have counted.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -14,7 +13,9 @@ begin
     return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
       (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
   end if;
-  v_profiles := case when not p_class.is_pinned then hwqueue.spread_profiles(p_spread, p_class, p_shard) end;
+  v_profiles := case when not p_class.is_pinned then array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}')) end;
   with live as materialized (
     select n.node_id, hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels) as place
     from hwqueue.node n
@@ -41,7 +42,6 @@ end
 $$;
 
 -- Whether a node counts.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[],
                                                       p_attested text[] default '{}') returns boolean
 language sql stable
@@ -56,18 +56,7 @@ as $$
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
 $$;
 
--- The profiles whose nodes count.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard int) returns bigint[]
-language sql stable
-as $$
-  select array(
-    select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and hwqueue.spread_counts_node(p_spread, p_class, p, null, '{}'))
-$$;
-
 -- Running leases that a class's term by node selects, node by node, without those that are about to leave.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.tally(p_class hwqueue.placement_class, p_term int, p_recounts jsonb, p_now timestamptz, p_shard int)
 returns table (node_id uuid, leases bigint)
 language plpgsql stable

@@ -8,7 +8,6 @@
 --     so (term_count.dropped_xid). So it takes a look at those places to know that the floor still bears.
 
 -- Whether a node has moved or come back in a transaction that a look knew nothing of.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard int) returns boolean
 language plpgsql stable
 as $$
@@ -24,7 +23,6 @@ language sql immutable parallel safe
 as $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
 
 -- The fleet as it is remembered, without its places; null when that holds no longer.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
 language plpgsql stable
 as $$
@@ -43,7 +41,6 @@ end
 $$;
 
 -- The fleet as it is: a walk over all nodes.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan
   set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
@@ -80,7 +77,6 @@ end
 $$;
 
 -- The fewest leases of a term in one of these places: a walk over all of them.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard int) returns hwqueue.spread_floor
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan
 as $$

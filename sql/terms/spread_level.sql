@@ -2,7 +2,7 @@
 
 -- Whether one more lease of a class would break a max_skew in its place: spread_exceeded, null, or 'unlooked' when what is remembered does
 -- not tell.
--- Locks: none; as spread_reason. Raises: nothing. Idempotent: yes.
+-- Locks: none; as spread_reason.
 create or replace function hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamptz, p_shard int) returns text
 language plpgsql stable
 as $$
@@ -63,7 +63,6 @@ $$;
 
 -- Running leases of a term that have been counted and do not count for spread, by place: {PLACE: leases}. Those that are asked to stop, have
 -- expired, or are on one of these dead nodes.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.gone_leases(p_term_id bigint, p_dead uuid[], p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$

@@ -2,7 +2,6 @@
 -- Kubernetes' topology spread (max_skew), and a cap on matching leases in a domain (max_per_domain).
 -- p_counts: what spread_counts gave; null: a claim, which goes by what is remembered of the fleet ('unlooked' when that does not tell).
 -- Locks: none; the caller holds the gate of its own domain, or only looks: what others do elsewhere can only raise the minimum.
--- Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamptz, p_shard int)
 returns text
 language plpgsql stable

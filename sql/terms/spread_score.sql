@@ -4,7 +4,6 @@
 -- all that match, this lease included, in percent: 50 at the target; without a target the rest of the hundred, and without any all
 -- domains alike.
 -- p_recounts, p_counts: what recount_terms gave as terms and spread; null: not known, for claims.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamptz, p_shard int)
 returns double precision
 language plpgsql stable
@@ -41,7 +40,6 @@ end
 $$;
 
 -- The gain of one {"targets"}, 0..1.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamptz, p_shard int)
 returns double precision
 language plpgsql stable
@@ -57,7 +55,11 @@ begin
     return 0;
   end if;
   v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
-  v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, hwqueue.live_places(p_spread ->> 'domain', p_now, p_shard))
+  v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
+      select count(distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels))
+      from hwqueue.node n
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)))
     else coalesce(
       (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
        where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text else t.value ->> 'value' end = p_fact ->> 'value'),
@@ -65,15 +67,4 @@ begin
              where t.value ->> 'value' <> '*')) end;
   return v_percent / (v_percent + v_share);
 end
-$$;
-
--- In how many places of a domain live nodes are.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.live_places(p_domain text, p_now timestamptz, p_shard int) returns bigint
-language sql stable
-as $$
-  select count(distinct hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels))
-  from hwqueue.node n
-  join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-  where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
 $$;

@@ -1,6 +1,6 @@
 -- Tells the classes that a term selects: class_term, and a mark wherever a profile or a node may run them, so that claims check. True when
 -- there was something new to tell, or somebody could not be told yet.
--- Locks: the caller holds the shard's row; profile rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: the caller holds the shard's row; profile rows, skip locked.
 create or replace function hwqueue.spread_term(p_term hwqueue.term, p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -18,12 +18,11 @@ begin
   insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
   -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term. Who judged one before may not have
   -- known it; claims go by class_term then, and do not see these rows until this is committed
-  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0'::xid8;
+  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0';
 end
 $$;
 
 -- Whether somebody remembers of one of these classes who may run it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_judged(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -34,7 +33,6 @@ end
 $$;
 
 -- The classes whose leases a term selects; of a term on one lease, its class, and the one that it runs as.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.selected_classes(p_spec jsonb, p_shard int) returns bigint[]
 language plpgsql stable set enable_bitmapscan = on
 as $$

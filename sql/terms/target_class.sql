@@ -1,6 +1,6 @@
 -- The class of a lease that a term names: one of its own, so that the others of its class go on as before; else the class as it is.
 -- Above read committed every lease with an id of the caller's own gets one.
--- Locks: as find_class. Raises: as find_class. Idempotent: yes.
+-- Locks: as find_class. Raises: as find_class.
 create or replace function hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard int) returns bigint
 language plpgsql volatile set enable_bitmapscan = on
 as $$
@@ -23,7 +23,7 @@ $$;
 
 -- Gives a lease that a term names a class of its own, if it has none, so that the term does not concern others; while it runs, from its next
 -- attempt on. False when its entry is held by another session, or deleted by this one: then nothing was done.
--- Locks: the lease's entry, skip locked; its class, skip locked; its row. Raises: as find_class. Idempotent: yes.
+-- Locks: the lease's entry, skip locked; its class, skip locked; its row. Raises: as find_class.
 create or replace function hwqueue.give_target(p_lease uuid, p_shard int) returns boolean
 language plpgsql volatile
 as $$

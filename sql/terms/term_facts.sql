@@ -2,7 +2,7 @@
 -- "here": those that are not about to leave (for max_per_domain the expired stay: they may go on), "elsewhere": of toward, whether any run in another place, "self": the class is selected}.
 -- Null for a term that is not published yet: nothing may be decided by it. expr_reason and spread_reason judge by these facts.
 -- p_recount: what recount_terms gave, for dry runs; null: by what claims have counted.
--- Locks: none; what is decided by them is read again under the gates. Raises: nothing. Idempotent: yes.
+-- Locks: none; what is decided by them is read again under the gates.
 create or replace function hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamptz, p_shard int)
 returns jsonb
 language plpgsql stable
@@ -29,7 +29,6 @@ end
 $$;
 
 -- The fact of a term that selects by what classes are.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -55,7 +54,6 @@ end
 $$;
 
 -- The fact of a term on one lease: where it runs, else where it succeeded.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
@@ -64,26 +62,16 @@ declare
   v_runs record;
   v_there boolean;
 begin
-  select c.node_id, c.stop_requested_at <= p_now is not true and c.expires_at > p_now as is_staying into v_runs
+  select c.node_id, 1 as held, (c.stop_requested_at <= p_now is not true and c.expires_at > p_now)::int as here into v_runs
   from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-  if v_runs.node_id is null then
-    select o.node_id, true as is_staying into v_runs
+  if not found then
+    select o.node_id, 0 as held, 1 as here into v_runs
     from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease and o.state = 'completed';
-    return jsonb_build_object('value', v_value, 'held', 0, 'elsewhere', false, 'self', false, 'here',
-      case when hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard) then 1 else 0 end);
   end if;
-  v_there := hwqueue.is_in_domain(v_runs.node_id, p_domain, v_value, p_shard);
-  return jsonb_build_object('value', v_value, 'held', case when v_there then 1 else 0 end, 'elsewhere', false, 'self', false,
-    'here', case when v_there and v_runs.is_staying then 1 else 0 end);
+  v_there := (
+    select hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels) = v_value
+    from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_runs.node_id);
+  return jsonb_build_object('value', v_value, 'held', case when v_there then v_runs.held else 0 end,
+    'here', case when v_there then v_runs.here else 0 end, 'elsewhere', false, 'self', false);
 end
-$$;
-
--- Whether a node is in the place that a value of a domain names.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard int) returns boolean
-language sql stable
-as $$
-  select coalesce((
-    select hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels) = p_value
-    from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), false)
 $$;

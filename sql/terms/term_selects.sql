@@ -1,5 +1,4 @@
 -- Which classes a term selects, and how the two find each other without reading all of either.
--- Locks: none. Raises: nothing. Idempotent: yes.
 
 -- Whether the leases of a class are selected. A term on one lease selects the class made for that lease (target); the others of
 -- its class, if it has one in common with others, are told apart at the claim.

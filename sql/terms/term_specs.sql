@@ -5,7 +5,7 @@
 -- ITEM: {"exprs", "tenants"}, {"service", "tenants"}, {"task", "queue", "tenants"} or {"lease"}; a lease is selected when all match.
 -- use: toward, away (symmetric), apart (away inside an any: not symmetric), skew, cap (max_per_domain), tally (skew's counts by node, where it
 -- takes more than rack and labels to know which nodes count), soft (scores only).
--- Locks: none. Raises: QHC03 where said. Idempotent: yes.
+-- Raises: QHC03 where said.
 
 -- What a selector of a class means: {"same": ...} is resolved, tenants are the class's own unless others are named.
 -- Raises: QHC03 for the same service in a lease without one.

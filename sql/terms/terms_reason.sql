@@ -1,6 +1,6 @@
 -- Why a lease may not join what runs: the first reason code, null when it may. 'unpublished': a term of its class is not counted yet.
 -- p_skew: max_skew as well, which costs most; p_exact: by what nodes are now, not by what is remembered of them.
--- Locks: none; the caller holds what it decides by, or only looks. Raises: nothing. Idempotent: yes.
+-- Locks: none; the caller holds what it decides by, or only looks.
 create or replace function hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamptz, p_shard int)
 returns text
 language plpgsql stable
@@ -47,7 +47,7 @@ begin
       end if;
     end loop;
   end if;
-  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node, null, p_shard) is not null then
+  if v_keeps_out and hwqueue.kept_out_of(p_class, p_lease, p_node, p_shard) is not null then
     return 'anti_affinity_conflict';
   end if;
   return null;
@@ -55,16 +55,11 @@ end
 $$;
 
 -- The first domain out of which something that runs keeps a lease of this class: required "away" holds both ways. Null: there is none.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard int) returns text
+create or replace function hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node,
+    p_shard int) returns text
 language plpgsql stable
 as $$
 begin
-  if p_recount is not null then
-    return (
-      select min(k.value ->> 0) from jsonb_array_elements(p_recount -> 'kept_out') k
-      where hwqueue.domain_value(k.value ->> 0, p_node.node_id, p_node.rack, p_node.labels) = k.value ->> 1);
-  end if;
   return (
     select t.domain
     from hwqueue.class_term m
@@ -74,4 +69,12 @@ begin
       and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
     order by t.term_id limit 1);
 end
+$$;
+
+-- The same by what kept_out_places gave.
+create or replace function hwqueue.known_to_keep_out(p_known jsonb, p_node hwqueue.node) returns text
+language sql immutable parallel safe
+as $$
+  select min(d) from jsonb_array_elements_text(p_known -> 'kept_out') d
+  where p_known -> 'kept_at' ? (d || '@' || hwqueue.domain_value(d, p_node.node_id, p_node.rack, p_node.labels))
 $$;

@@ -1,7 +1,6 @@
 -- The terms that a claim of a class touches on a node: its own and those that select it. place is '' where the node has no value for it.
 -- decides: the class goes by it; counts: the claim changes it; is_plain: it is counted, and selects by what classes are. Of terms that name
 -- a lease, those that name p_lease; is_named: some name a lease of the class, this one or another.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int,
                                                  out touched hwqueue.touched_term[], out is_named boolean)
 language plpgsql stable
@@ -29,7 +28,6 @@ end
 $$;
 
 -- What a claim that touches these terms adds to term_count; null: nothing.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.counted_terms(p_touched hwqueue.touched_term[]) returns jsonb
 language plpgsql immutable
 as $$
@@ -48,14 +46,13 @@ end
 $$;
 
 -- The same of a claim of a class on a node.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int) returns jsonb
 language sql stable
 as $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_node, p_shard)).touched) $$;
 
 -- Counts running leases anew: those of a node that has other labels or another rack now, or those of a class with other terms; the other
 -- one is null.
--- Locks: node_state is held by the caller, for a node; the claims by lease_id; term_count, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: node_state is held by the caller, for a node; the claims by lease_id; term_count, skip locked.
 create or replace function hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -1,5 +1,5 @@
 -- Those of these classes whose leases all wait for a better node, as far as it is remembered how well nodes suit them.
--- Locks: none. Raises: nothing. Idempotent: yes. What is known of many classes is read at once and joined by hash: in half the time.
+-- What is known of many classes is read at once and joined by hash: in half the time.
 create or replace function hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int)
 returns table (class_id bigint)
 language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
@@ -67,7 +67,6 @@ end
 $$;
 
 -- The same of a few classes, one by one.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint[]
 language plpgsql stable
 as $$

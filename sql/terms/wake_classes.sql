@@ -3,7 +3,6 @@
 
 -- Whether the only lease of a class is scheduled, or a class must be with a lease that neither runs nor has succeeded: until that one starts no
 -- node may run the class, but for nodes outside the domain that the class lets pass.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard int) returns boolean
 language sql stable
 as $$
@@ -19,7 +18,7 @@ $$;
 
 -- A lease starts: classes that waited for it are candidates from when the caller's transaction commits. Those that another session holds are
 -- found by wake_missed.
--- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_classes(p_lease uuid, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -36,7 +35,7 @@ $$;
 -- Entries come into ready: whoever puts them there wakes their classes, which are candidates from when the caller's transaction commits.
 -- Those that another session holds are found by wake_missed; of those whose terms are not in force it is decided when they are (admit_classes),
 -- and until then a lock on them would hold that up.
--- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_due(p_classes bigint[], p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -52,7 +51,7 @@ $$;
 
 -- Makes classes candidates that still wait for leases that have started: such a lease was adopted, or started while the class was written.
 -- Looks at the first p_limit that wait, and at as many from where watch_classes goes on, so all have their turn, however long the first wait.
--- Locks: class rows, skip locked. Raises: nothing. Idempotent: yes.
+-- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_missed(p_limit int, p_shard int) returns void
 language plpgsql volatile
 as $$

@@ -145,6 +145,25 @@ def test_beside_an_open_reap(conn: psycopg.Connection, dsn: str) -> None:
     assert conn.execute("select from hwqueue.class_nodes").rowcount == 0
 
 
+def test_a_class_that_stays_is_still_told_of(conn: psycopg.Connection, dsn: str) -> None:
+    """What was judged of it is held: the event that no node may run it is not told again."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    direct.spawn(QUEUE)
+    direct.claim(QUEUE, *node)
+    conn.execute("select hwqueue.reap()")
+    conn.execute("update hwqueue.class_fleet set told_at = hwqueue.clock()")
+    with interleave(dsn, SHORT) as actor:
+        sleeper, other = actor(), actor()
+        sleeper.begin()
+        held = sleeper.conn.execute("select from hwqueue.profile_eligibility for update").rowcount
+        assert held == 1
+        assert other.conn.execute(DELETE_CLASSES).fetchall() == [(0,)]
+        told = other.conn.execute("select told_at is not null from hwqueue.class_fleet").fetchall()
+        assert told == [(True,)]
+
+
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 @pytest.mark.parametrize("placement", [{}, {"require": [{"label": "nowhere", "op": "exists"}]}])
 def test_reap_beside_an_open_prune(
