@@ -1130,14 +1130,47 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
+CREATE TABLE hwqueue.node_candidates (
+    shard_id integer NOT NULL,
+    node_id uuid NOT NULL,
+    queue_ids integer[] NOT NULL,
+    classes bigint[] NOT NULL,
+    asks boolean NOT NULL,
+    profile_id bigint NOT NULL,
+    node_moved xid8 NOT NULL,
+    versions text[] NOT NULL,
+    term_ids bigint[] NOT NULL,
+    places text[] NOT NULL,
+    by_holders boolean[] NOT NULL,
+    fleet_next xid8,
+    fleet_unseen xid8[],
+    until timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a node has to look at in these queues: all that it may run but those that the rest of the row proves blocked';
+
+COMMENT ON COLUMN hwqueue.node_candidates.asks IS 'whether some of the classes were blocked, by what is not remembered here';
+
+COMMENT ON COLUMN hwqueue.node_candidates.node_moved IS 'node_state.moved_xid: another one, and the node may be another, too';
+
+COMMENT ON COLUMN hwqueue.node_candidates.versions IS 'of the rows of profile and queues: what may run there, and how long it waits';
+
+COMMENT ON COLUMN hwqueue.node_candidates.term_ids IS 'with places and by_holders: the counts that block, as long as leases (or holders) are above 0 there';
+
+COMMENT ON COLUMN hwqueue.node_candidates.fleet_next IS 'with fleet_unseen: what the look at better nodes had seen, null if no class waits for one; as in class_range';
+
+COMMENT ON COLUMN hwqueue.node_candidates.until IS 'when the first lease may have waited enough, or 10 seconds later: then all classes are asked about again';
+
+CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-  v_blocked bigint[];
+  v_held record;
+  v_waits record;
 begin
-  v_blocked := array(
-    select unnest(r.classes)
+  with found as materialized (
+    select r.classes, r.term_id, p.place, r.use = 'away' and t.published_at is not null as lasts
     from (  -- many classes may have a term in common: it is asked about once
       select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
       from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is null
@@ -1157,23 +1190,40 @@ begin
         t.digest, p_now, p_shard) = 'spread_exceeded'
       when 'toward' then n.leases <= 0 and (not r.is_self or case when (select hwqueue.none_leaves(p_now, p_shard)) then hwqueue.read_total(r.term_id, p_shard)
                                                               else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
-      end);
+      end)
+  select array(select unnest(f.classes) from found f), array(select unnest(f.classes) from found f where f.lasts),
+         array(select f.term_id from found f where f.lasts), array(select f.place from found f where f.lasts)
+  into blocked, lasting, known.term_ids, known.places;
+  known.by_holders := array_fill(false, array[cardinality(known.term_ids)]);
   if exists (select 1 from hwqueue.class_rule c where c.shard_id = p_shard and c.lease_id is not null order by c.lease_id limit 1) then
-    v_blocked := v_blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard);
+    blocked := blocked || hwqueue.blocked_by_leases(p_classes, p_node, p_now, p_shard);
   end if;
-  v_blocked := v_blocked || array(
-    select unnest(case when t.target is null then m.classes else array(  -- a class that others use as well is tried
+  with found as materialized (
+    select case when t.target is null then m.classes else array(  -- a class that others use as well is tried
              select c.class_id from hwqueue.placement_class c
-             where c.shard_id = p_shard and c.class_id = any (m.classes) and c.target = t.target) end)
+             where c.shard_id = p_shard and c.class_id = any (m.classes) and c.target = t.target) end as classes,
+           t.term_id, p.place, t.use = 'away' and n.holders > 0 as lasts
     from (
       select c.term_id, array_agg(c.class_id) as classes
       from hwqueue.class_term c where c.shard_id = p_shard and c.class_id = any (p_classes) group by c.term_id) m
     cross join lateral (
       select x.*, (x.spec #>> '{all,0,lease}')::uuid as target from hwqueue.term x where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
-    cross join lateral hwqueue.read_count(
-      t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) n
-    where t.use = 'away' and n.holders > 0 or t.holds_up and t.published_at is null and t.target is null);
-  return v_blocked || array(select w.class_id from hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard) w);
+    cross join lateral (
+      select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
+    cross join lateral hwqueue.read_count(t.term_id, p.place, p_shard) n
+    where t.use = 'away' and n.holders > 0 or t.holds_up and t.published_at is null and t.target is null)
+  select array(select unnest(f.classes) from found f) as blocked, array(select unnest(f.classes) from found f where f.lasts) as lasting,
+         array(select f.term_id from found f where f.lasts) as term_ids, array(select f.place from found f where f.lasts) as places
+  into v_held;
+  v_waits := hwqueue.waiting_classes(p_classes, p_node, p_now, p_shard);
+  blocked := blocked || v_held.blocked || v_waits.classes;
+  lasting := lasting || v_held.lasting || v_waits.classes;
+  known.term_ids := known.term_ids || v_held.term_ids;
+  known.places := known.places || v_held.places;
+  known.by_holders := known.by_holders || array_fill(true, array[cardinality(v_held.term_ids)]);
+  known.fleet_next := v_waits.next_xid;
+  known.fleet_unseen := v_waits.unseen;
+  known.until := coalesce(v_waits.until, p_now + interval '10 seconds');
 end
 $$;
 
@@ -1375,6 +1425,16 @@ begin
   end if;
   return v_state;
 end
+$$;
+
+CREATE FUNCTION hwqueue.candidate_versions(p_profile_id bigint, p_queue_ids integer[], p_shard integer) RETURNS text[]
+    LANGUAGE sql STABLE
+    AS $$
+  select array(
+    select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_profile_id
+    union all
+    select q.xmin::text from (
+      select x.xmin from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = any (p_queue_ids) order by x.queue_id offset 0) q)
 $$;
 
 CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying)
@@ -2107,6 +2167,66 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
           'custom', p_class.custom,
           'gpu_milli', case when p_gpus is not null then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
           'gpus', p_gpus)) || coalesce(p_held, '{}') as amounts) a
+$$;
+
+CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_known hwqueue.node_candidates;
+  v_node hwqueue.node;
+  v_versions text[];
+  v_all bigint[];
+  v_checked bigint[];
+  v_found record;
+begin
+  select k.* into v_known
+  from hwqueue.node_candidates k
+  where k.shard_id = p_shard and k.node_id = p_state.node_id and k.queue_ids = p_queue_ids and k.profile_id = p_state.profile_id
+    and not k.queue_ids && p_state.pinned_queues
+    and k.node_moved = p_state.moved_xid and k.until > p_now
+    and k.versions = hwqueue.candidate_versions(p_state.profile_id, p_queue_ids, p_shard)
+    and (k.fleet_next is null or not hwqueue.has_moved(k.fleet_unseen, k.fleet_next, p_shard))
+    and not exists (
+      select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
+      where coalesce((
+        select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_count c
+        where c.shard_id = p_shard and c.term_id = b.term_id and c.domain = b.place), 0) <= 0);
+  if found and not v_known.asks then
+    classes := v_known.classes;
+    blocked := '{}';
+    return;
+  end if;
+  v_node := hwqueue.judged_node(p_state, p_now, p_shard);
+  if v_known.asks then
+    classes := v_known.classes;
+    blocked := (hwqueue.blocked_classes(classes, v_node, p_now, p_shard)).blocked;
+    return;
+  end if;
+  v_versions := hwqueue.candidate_versions(p_state.profile_id, p_queue_ids, p_shard);
+  select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}') into v_all, v_checked
+  from unnest(p_queue_ids) q(queue_id)
+  cross join lateral hwqueue.eligible_classes(p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e;
+  v_found := hwqueue.blocked_classes(v_checked, v_node, p_now, p_shard);
+  met := v_found.blocked;
+  if p_queue_ids && p_state.pinned_queues then
+    blocked := met;
+    return;
+  end if;
+  classes := array(select c from unnest(v_all) c where c not in (select unnest(v_found.lasting)));
+  blocked := array(select b from unnest(v_found.blocked) b where b not in (select unnest(v_found.lasting)));
+  if v_found.lasting <> '{}' and cardinality(classes) <= 200 and cardinality((v_found.known).term_ids) <= 1000 then
+    insert into hwqueue.node_candidates (shard_id, node_id, queue_ids, classes, asks, profile_id, node_moved, versions, term_ids, places,
+                                         by_holders, fleet_next, fleet_unseen, until)
+    values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id, p_state.moved_xid, v_versions,
+            (v_found.known).term_ids, (v_found.known).places, (v_found.known).by_holders, (v_found.known).fleet_next,
+            (v_found.known).fleet_unseen, (v_found.known).until)
+    on conflict (shard_id, node_id) do update
+    set queue_ids = excluded.queue_ids, classes = excluded.classes, asks = excluded.asks, profile_id = excluded.profile_id,
+        node_moved = excluded.node_moved, versions = excluded.versions, term_ids = excluded.term_ids, places = excluded.places,
+        by_holders = excluded.by_holders, fleet_next = excluded.fleet_next, fleet_unseen = excluded.fleet_unseen, until = excluded.until;
+  end if;
+end
 $$;
 
 CREATE FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
@@ -3776,18 +3896,24 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE
     AS $$
   select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom,
          p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
-  from hwqueue.profile_eligibility p
-  where p.shard_id = p_shard and p.profile_id = p_profile_id and p.queue_id = p_queue_id
+  from (
+    select * from hwqueue.profile_eligibility a
+    where p_only is null and a.shard_id = p_shard and a.profile_id = p_profile_id and a.queue_id = p_queue_id
+    union all
+    select o.* from unnest(p_only) k(class_id)
+    cross join lateral (  -- fenced: each by its key
+      select * from hwqueue.profile_eligibility x
+      where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = p_queue_id and x.class_id = k.class_id offset 0) o) p
   union all
   select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom,
          n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
   from hwqueue.node_eligibility n
-  where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
+  where p_only is null and n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
 $$;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
@@ -4595,40 +4721,6 @@ CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement
   select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate', (p_failure ->> 'lacks')::int, p_class)
 $$;
 
-CREATE FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-  v_waiting bigint[] := '{}';
-  v_class_id bigint;
-  v_class hwqueue.placement_class;
-  v_queue_id int;
-  v_front record;
-  v_head hwqueue.ready;
-  v_wait interval;
-begin
-  foreach v_class_id in array p_classes loop
-    select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
-    if v_class.queue_id is distinct from v_queue_id then  -- from its front on: what was claimed before is in the index till a vacuum
-      v_queue_id := v_class.queue_id;
-      v_front := hwqueue.queue_front(v_queue_id, p_shard);
-    end if;
-    select r.* into v_head from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = v_class_id
-      and (r.tier, r.rank, r.position) >= (v_front.tier, v_front.rank, v_front.position)
-    order by r.tier, r.rank, r.position limit 1;
-    if found then
-      v_wait := (hwqueue.waits_for(v_class, p_node, v_head.eligible_at, false, p_now, p_shard)).wait;
-      if v_head.eligible_at + v_wait > p_now and (
-          hwqueue.patient_rank(v_class_id, v_head.tier, v_head.rank, p_now - v_wait, p_now, p_shard)).lease_id is null then
-        v_waiting := v_waiting || v_class_id;
-      end if;
-    end if;
-  end loop;
-  return v_waiting;
-end
-$$;
-
 CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval DEFAULT NULL::interval, p_target uuid DEFAULT NULL::uuid) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
@@ -4885,7 +4977,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_only bigint[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -4901,7 +4993,7 @@ begin
                   hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0) end as score
     from hwqueue.queue q
     cross join lateral (
-      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
+      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only, p_shard)
       union all
       select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
              c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode), '{}'::text[],
@@ -5186,28 +5278,31 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
-CREATE FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
+CREATE FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) RETURNS hwqueue.profile_queue
     LANGUAGE plpgsql STABLE
     AS $$
-declare
-  v_classes bigint[] := p_eligible.classes;
 begin
+  eligible := p_eligible;
   if p_is_judged is not true and (not p_eligible.is_even
      or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
-    return '{}';
+    eligible.classes := '{}';
+  elsif p_only is not null then
+    select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
+    into eligible.classes, eligible.checked
+    from unnest(p_only) k(class_id)
+    cross join lateral (  -- fenced: each by its key
+      select x.class_id, x.is_checked from hwqueue.profile_eligibility x
+      where x.shard_id = p_shard and x.profile_id = p_eligible.profile_id and x.queue_id = p_eligible.queue_id and x.class_id = k.class_id
+        and x.gpu_count = 0 and x.custom is null and (p_tasks is null or x.task_name = any (p_tasks))
+        and hwqueue.shortage(x.cpu_milli, x.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) e
+    where k.class_id <> all (p_without);
+  elsif p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
+    eligible.classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
   end if;
-  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
-    v_classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
-  end if;
-  -- of a longer list, which is not complete, the rest would look complete
-  if p_without <> '{}' and cardinality(v_classes) <= 200 then
-    v_classes := array(select c from unnest(v_classes) c where c <> all (p_without));
-  end if;
-  return v_classes;
 end
 $$;
 
-CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -5231,12 +5326,12 @@ begin
       v_from := v_front.position;
       v_is_mark := v_front.is_mark;
     end if;
-    if p_eligible.checked = '{}' then
+    if p_eligible.checked = '{}' and not p_is_behind then
       places := hwqueue.lock_stretch(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
                                      p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
     else
-      -- what is left out stands in front: of a few others the heads alone
-      if p_without = '{}' or cardinality(p_eligible.classes) > 8 then
+      -- of a few that others stand before, the heads alone
+      if not p_is_behind or cardinality(p_eligible.classes) > 16 then
         v_seen := hwqueue.stretch_entries(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window, v_depth,
                                           p_now, p_shard);
         positions := v_seen.positions;
@@ -10764,6 +10859,9 @@ declare
   v_without bigint[] := p_without;
   v_asks boolean := p_without <> '{}';
   v_judged record;
+  v_open record;
+  v_only bigint[];
+  v_met boolean := false;
   v_fit record;
   v_policy record;
   v_taken record;
@@ -10781,15 +10879,15 @@ begin
   perform hwqueue.note_alive(p_state, p_now, p_shard);
   select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
-  if p_state.meets_blocked and p_without = '{}' then  -- what is blocked need not be scored
-    v_without := hwqueue.blocked_classes(array(
-      select e.class_id from unnest(p_queue_ids) q(queue_id)
-      cross join lateral hwqueue.eligible_classes(v_node.profile_id, v_node.node_id, q.queue_id, p_shard) e
-      where e.is_checked), v_node, p_now, p_shard);
-  end if;
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
-    v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
+    if p_state.meets_blocked then  -- what is blocked need not be scored
+      v_open := hwqueue.claim_candidates(p_state, p_queue_ids, p_now, p_shard);
+      v_only := v_open.classes;
+      v_without := v_without || v_open.blocked;
+      v_met := v_open.met is distinct from '{}';
+    end if;
+    v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_only, v_judged.extra, v_without, p_now, p_shard);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
       v_taken := hwqueue.try_lanes(v_fit.classes, v_fit.scores, '{}', v_node,
         hwqueue.queue_fronts(p_queue_ids, cardinality(v_fit.classes), p_shard), null, null,
@@ -10826,7 +10924,7 @@ begin
     end if;
     exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
-  perform hwqueue.note_met(p_state, v_without <> '{}', v_awaits, p_shard);
+  perform hwqueue.note_met(p_state, v_met or v_without <> '{}', v_awaits, p_shard);
   return v_picked;
 end
 $$;
@@ -10873,7 +10971,7 @@ begin
   v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
   if not v_picked.is_plain then
     v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new, p_now, p_shard);
-  elsif v_eligible.checked <> '{}' and (p_state.meets_blocked or v_meets) then
+  elsif v_eligible.checked <> '{}' and v_meets is not null and (p_state.meets_blocked or v_meets) then
     perform hwqueue.note_met(p_state, v_meets, false, p_shard);
   end if;
   return v_picked;
@@ -14551,6 +14649,9 @@ CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state 
     AS $$
 declare
   v_eligible hwqueue.profile_queue := p_eligible;
+  v_open record;
+  v_only bigint[];
+  v_met bigint[];
   v_node hwqueue.node;
   v_seen record;
   v_taken record;
@@ -14559,33 +14660,37 @@ begin
   blocked := '{}';
   meets := false;
   is_new := false;
-  if p_state.meets_blocked and p_eligible.checked <> '{}' and cardinality(p_eligible.classes) <= 200 then
-    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
-    blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
+  if p_state.meets_blocked and p_eligible.checked <> '{}' then
+    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_now, p_shard);
+    if v_open.met is distinct from '{}' and cardinality(v_open.classes) <= 200 then
+      v_only := v_open.classes;
+      v_met := v_open.met;
+      blocked := v_open.blocked;
+    end if;
   end if;
-  v_eligible.classes := hwqueue.front_classes(p_eligible, p_state, p_front.is_front, p_tasks, blocked, p_room,
-                                              p_shard);
+  v_eligible := hwqueue.front_classes(p_eligible, p_state, p_front.is_front, p_tasks, v_only, blocked, p_room,
+                                      p_shard);
   if v_eligible.classes = '{}' then
     return;
   end if;
-  v_seen := hwqueue.front_entries(v_eligible, p_front, p_is_tried, p_tasks, p_window, blocked, p_room,
+  v_seen := hwqueue.front_entries(v_eligible, p_front, p_is_tried, p_tasks, p_window, v_only is not null, p_room,
                                   p_limit, p_now, p_shard);
   places := v_seen.places;
   if v_seen.positions = '{}' then
     return;
   end if;
-  if v_seen.checked <> '{}' and v_node.node_id is null then
-    if p_state.meets_blocked and v_seen.classes[1] = any (v_seen.checked) then
+  if v_seen.checked <> '{}' then
+    if p_state.meets_blocked and v_only is null and v_seen.classes[1] = any (v_seen.checked) then
       return;  -- of so many classes pick_leases asks
     end if;
     v_node := hwqueue.judged_node(p_state, p_now, p_shard);
   end if;
-  if blocked <> '{}' then
-    meets := coalesce((v_seen.tier, v_seen.rank) > (p_front.tier, p_front.rank), true) or (
+  if v_only is not null then
+    meets := case when v_met is not null then coalesce((v_seen.tier, v_seen.rank) > (p_front.tier, p_front.rank), true) or (
       select true from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier and r.rank = v_seen.rank
-        and r.position >= p_front.position and r.position < v_seen.positions[1] and r.class_id = any (blocked)
-      order by r.position limit 1) is not null;
+        and r.position >= p_front.position and r.position < v_seen.positions[1] and r.class_id = any (v_met)
+      order by r.position limit 1) is not null end;
   end if;
   if v_seen.checked = '{}' then
     places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
@@ -14626,7 +14731,7 @@ begin
   is_new := false;
   while v_from.queue_ids is not null loop
     if v_asks then
-      blocked := blocked || hwqueue.blocked_classes(p_checked, p_node, p_now, p_shard);
+      blocked := blocked || (hwqueue.blocked_classes(p_checked, p_node, p_now, p_shard)).blocked;
       v_asked := true;
     end if;
     if v_tries = 8 then
@@ -15982,7 +16087,7 @@ CREATE FUNCTION hwqueue.wait_between(p_patience interval, p_here double precisio
   select case when p_best > p_here then p_patience * ((p_best - p_here) / (p_best - least(p_worst, p_here))) else '0' end
 $$;
 
-CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint)
+CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) RETURNS record
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off'
@@ -15991,61 +16096,61 @@ declare
   v_moved xid8;
   v_profile_id bigint;  -- that is judged for the node
 begin
+  classes := '{}';
   perform 1 from hwqueue.class_range r where r.shard_id = p_shard limit 1;
   if not found then  -- nothing waits
-    return;
-  elsif cardinality(p_classes) <= 4 then  -- in a third of the time
-    foreach class_id in array hwqueue.few_waiting(p_classes, p_node, p_now, p_shard) loop
-      return next;
-    end loop;
     return;
   end if;
   v_profile_id := (select s.profile_id from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id);
   v_moved := (select s.moved_xid from hwqueue.node_state s where s.shard_id = p_shard order by s.moved_xid desc limit 1);
-  return query
-    with fresh as materialized (
-      select r.* from hwqueue.class_range r
-      where r.shard_id = p_shard and r.class_id = any (p_classes) and r.live_until > p_now and v_moved < r.next_xid
-    ), moved as materialized (
-      select array(
-        select s.moved_xid from hwqueue.node_state s
-        where s.shard_id = p_shard and s.moved_xid = any (array(
-          select u from (select distinct f.unseen from fresh f) d, unnest(d.unseen) u))
-        order by s.moved_xid) as xids  -- in order, for the index on it
-    ), known as materialized (
-      select r.class_id, r.best, r.worst, c.queue_id, c.patience
-      from fresh r
-      join hwqueue.placement_class c on c.class_id = r.class_id
-      where c.shard_id = p_shard and c.class_id = any (p_classes) and not r.unseen && (select m.xids from moved m)
-    ), open_queue as materialized (
-      select q.queue_id, q.patience, f.tier, f.rank, f.position,
-             (select true from hwqueue.ready x  -- mostly a queue has one tier and rank
-              where x.shard_id = p_shard and x.queue_id = q.queue_id and (x.tier, x.rank) > (f.tier, f.rank)
-              order by x.tier, x.rank, x.position limit 1) as has_more
-      from hwqueue.queue q
-      cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
-      where q.shard_id = p_shard and q.queue_id = any (array(select distinct k.queue_id from known k))
-    )
-    select k.class_id
-    from known k
-    join open_queue q on q.queue_id = k.queue_id
-    cross join lateral (
-      select e.affinity from hwqueue.profile_eligibility e
-      where e.shard_id = p_shard and e.profile_id = v_profile_id and e.queue_id = k.queue_id and e.class_id = k.class_id
-      union all
-      select e.affinity from hwqueue.node_eligibility e
-      where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = k.queue_id and e.class_id = k.class_id
-      limit 1) e
-    cross join lateral (
-      select x.tier, x.rank, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
-      order by x.tier, x.rank, x.position limit 1) h
-    where h.eligible_at + hwqueue.wait_between(coalesce(k.patience, q.patience), e.affinity, k.best, k.worst) > p_now
-      -- behind it in this tier and rank all are younger. No anti join, which would read all that wait
-      and (q.has_more is null or (
-        select true from hwqueue.ready x
-        where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank) > (h.tier, h.rank)
-        order by x.tier, x.rank, x.position limit 1) is null);
+  with fresh as materialized (
+    select r.* from hwqueue.class_range r
+    where r.shard_id = p_shard and r.class_id = any (p_classes) and r.live_until > p_now and v_moved < r.next_xid
+  ), moving as materialized (
+    select array(
+      select s.moved_xid from hwqueue.node_state s
+      where s.shard_id = p_shard and s.moved_xid = any (array(
+        select u from (select distinct f.unseen from fresh f) d, unnest(d.unseen) u))
+      order by s.moved_xid) as xids  -- in order, for the index on it
+  ), known as materialized (
+    select r.class_id, r.best, r.worst, r.live_until, c.queue_id, c.patience
+    from fresh r
+    join hwqueue.placement_class c on c.class_id = r.class_id
+    where c.shard_id = p_shard and c.class_id = any (p_classes) and not r.unseen && (select m.xids from moving m)
+  ), open_queue as materialized (
+    select q.queue_id, q.patience, f.tier, f.rank, f.position,
+           (select true from hwqueue.ready x  -- mostly a queue has one tier and rank
+            where x.shard_id = p_shard and x.queue_id = q.queue_id and (x.tier, x.rank) > (f.tier, f.rank)
+            order by x.tier, x.rank, x.position limit 1) as has_more
+    from hwqueue.queue q
+    cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
+    where q.shard_id = p_shard and q.queue_id = any (array(select distinct k.queue_id from known k))
+  )
+  select coalesce(array_agg(k.class_id), '{}'), min(least(h.eligible_at + w.wait, k.live_until, p_now + interval '1 second'))
+  into classes, until
+  from known k
+  join open_queue q on q.queue_id = k.queue_id
+  cross join lateral (
+    select e.affinity from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.profile_id = v_profile_id and e.queue_id = k.queue_id and e.class_id = k.class_id
+    union all
+    select e.affinity from hwqueue.node_eligibility e
+    where e.shard_id = p_shard and e.node_id = p_node.node_id and e.queue_id = k.queue_id and e.class_id = k.class_id
+    limit 1) e
+  cross join lateral (
+    select x.tier, x.rank, x.eligible_at from hwqueue.ready x
+    where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank, x.position) >= (q.tier, q.rank, q.position)
+    order by x.tier, x.rank, x.position limit 1) h
+  cross join lateral (select hwqueue.wait_between(coalesce(k.patience, q.patience), e.affinity, k.best, k.worst) as wait) w
+  where h.eligible_at + w.wait > p_now
+    -- behind it in this tier and rank all are younger. No anti join, which would read all that wait
+    and (q.has_more is null or (
+      select true from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank) > (h.tier, h.rank)
+      order by x.tier, x.rank, x.position limit 1) is null);
+  if classes <> '{}' then
+    select s.next_xid, s.unseen into next_xid, unseen from hwqueue.seen_now() s;
+  end if;
 end
 $$;
 
@@ -17532,6 +17637,9 @@ ALTER TABLE ONLY hwqueue.low_water
 ALTER TABLE ONLY hwqueue.minute_stat
     ADD CONSTRAINT minute_stat_pkey PRIMARY KEY (shard_id, queue_id, minute);
 
+ALTER TABLE ONLY hwqueue.node_candidates
+    ADD CONSTRAINT node_candidates_pkey PRIMARY KEY (shard_id, node_id);
+
 ALTER TABLE ONLY hwqueue.node_eligibility
     ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (shard_id, node_id, queue_id, class_id);
 
@@ -18238,7 +18346,7 @@ REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class)
 
 REVOKE ALL ON FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -18258,6 +18366,8 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.candidate_versions(p_profile_id bigint, p_queue_ids integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18334,6 +18444,8 @@ REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) FROM PUBLIC;
 
@@ -18473,7 +18585,7 @@ REVOKE ALL ON FUNCTION hwqueue.due_look(p_queues text[], p_now timestamp with ti
 
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -18547,8 +18659,6 @@ REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_perma
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_fit[], OUT registered integer, OUT digest bigint) FROM PUBLIC;
@@ -18573,7 +18683,7 @@ REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint
 
 REVOKE ALL ON FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_only bigint[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
 
@@ -18589,9 +18699,9 @@ REVOKE ALL ON FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard i
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
 
@@ -19655,7 +19765,7 @@ REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
