@@ -14686,11 +14686,12 @@ begin
     v_node := hwqueue.judged_node(p_state, p_now, p_shard);
   end if;
   if v_only is not null then
-    meets := case when v_met is not null then coalesce((v_seen.tier, v_seen.rank) > (p_front.tier, p_front.rank), true) or (
+    meets := coalesce((v_seen.tier, v_seen.rank) > (p_front.tier, p_front.rank), true) or (
       select true from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier and r.rank = v_seen.rank
-        and r.position >= p_front.position and r.position < v_seen.positions[1] and r.class_id = any (v_met)
-      order by r.position limit 1) is not null end;
+        and r.position >= p_front.position and r.position < v_seen.positions[1] and (v_met is null or r.class_id = any (v_met))
+      order by r.position limit 1) is not null;
+    meets := case when not meets or v_met is not null then meets end;
   end if;
   if v_seen.checked = '{}' then
     places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
