@@ -1137,8 +1137,9 @@ CREATE TABLE hwqueue.node_candidates (
     classes bigint[] NOT NULL,
     asks boolean NOT NULL,
     profile_id bigint NOT NULL,
+    profile_version text NOT NULL,
+    queue_versions text[] NOT NULL,
     node_moved xid8 NOT NULL,
-    versions text[] NOT NULL,
     term_ids bigint[] NOT NULL,
     places text[] NOT NULL,
     by_holders boolean[] NOT NULL,
@@ -1152,9 +1153,9 @@ COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a node has to look at 
 
 COMMENT ON COLUMN hwqueue.node_candidates.asks IS 'whether some of the classes were blocked, by what is not remembered here';
 
-COMMENT ON COLUMN hwqueue.node_candidates.node_moved IS 'node_state.moved_xid: another one, and the node may be another, too';
+COMMENT ON COLUMN hwqueue.node_candidates.profile_version IS 'its xmin: what may run there; likewise queue_versions, how long it waits';
 
-COMMENT ON COLUMN hwqueue.node_candidates.versions IS 'of the rows of profile and queues: what may run there, and how long it waits';
+COMMENT ON COLUMN hwqueue.node_candidates.node_moved IS 'node_state.moved_xid: another one, and the node may be another, too';
 
 COMMENT ON COLUMN hwqueue.node_candidates.term_ids IS 'with places and by_holders: the counts that block, as long as leases (or holders) are above 0 there';
 
@@ -1425,16 +1426,6 @@ begin
   end if;
   return v_state;
 end
-$$;
-
-CREATE FUNCTION hwqueue.candidate_versions(p_profile_id bigint, p_queue_ids integer[], p_shard integer) RETURNS text[]
-    LANGUAGE sql STABLE
-    AS $$
-  select array(
-    select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_profile_id
-    union all
-    select q.xmin::text from (
-      select x.xmin from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = any (p_queue_ids) order by x.queue_id offset 0) q)
 $$;
 
 CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying)
@@ -2173,37 +2164,29 @@ CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids
     LANGUAGE plpgsql
     AS $$
 declare
-  v_known hwqueue.node_candidates;
+  v_known hwqueue.node_candidates := hwqueue.known_candidates(p_state, p_queue_ids, p_now, p_shard);
   v_node hwqueue.node;
-  v_versions text[];
+  v_profile_version text;
+  v_queue_versions text[];
   v_all bigint[];
   v_checked bigint[];
   v_found record;
 begin
-  select k.* into v_known
-  from hwqueue.node_candidates k
-  where k.shard_id = p_shard and k.node_id = p_state.node_id and k.queue_ids = p_queue_ids and k.profile_id = p_state.profile_id
-    and not k.queue_ids && p_state.pinned_queues
-    and k.node_moved = p_state.moved_xid and k.until > p_now
-    and k.versions = hwqueue.candidate_versions(p_state.profile_id, p_queue_ids, p_shard)
-    and (k.fleet_next is null or not hwqueue.has_moved(k.fleet_unseen, k.fleet_next, p_shard))
-    and not exists (
-      select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
-      where coalesce((
-        select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_count c
-        where c.shard_id = p_shard and c.term_id = b.term_id and c.domain = b.place), 0) <= 0);
-  if found and not v_known.asks then
-    classes := v_known.classes;
-    blocked := '{}';
-    return;
+  classes := v_known.classes;
+  blocked := '{}';
+  if v_known.asks is not false then
+    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
   end if;
-  v_node := hwqueue.judged_node(p_state, p_now, p_shard);
   if v_known.asks then
-    classes := v_known.classes;
     blocked := (hwqueue.blocked_classes(classes, v_node, p_now, p_shard)).blocked;
+  end if;
+  if classes is not null then
     return;
   end if;
-  v_versions := hwqueue.candidate_versions(p_state.profile_id, p_queue_ids, p_shard);
+  v_profile_version := (select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_state.profile_id);
+  v_queue_versions := array(
+    select q.xmin::text from unnest(p_queue_ids) i(queue_id)
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id);
   select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}') into v_all, v_checked
   from unnest(p_queue_ids) q(queue_id)
   cross join lateral hwqueue.eligible_classes(p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e;
@@ -2214,17 +2197,17 @@ begin
     return;
   end if;
   classes := array(select c from unnest(v_all) c where c not in (select unnest(v_found.lasting)));
-  blocked := array(select b from unnest(v_found.blocked) b where b not in (select unnest(v_found.lasting)));
+  blocked := array(select b from unnest(met) b where b not in (select unnest(v_found.lasting)));
   if v_found.lasting <> '{}' and cardinality(classes) <= 200 and cardinality((v_found.known).term_ids) <= 1000 then
-    insert into hwqueue.node_candidates (shard_id, node_id, queue_ids, classes, asks, profile_id, node_moved, versions, term_ids, places,
-                                         by_holders, fleet_next, fleet_unseen, until)
-    values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id, p_state.moved_xid, v_versions,
-            (v_found.known).term_ids, (v_found.known).places, (v_found.known).by_holders, (v_found.known).fleet_next,
-            (v_found.known).fleet_unseen, (v_found.known).until)
+    v_known := v_found.known;
+    insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved,
+                                              term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+    values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id, v_profile_version, v_queue_versions, p_state.moved_xid,
+            v_known.term_ids, v_known.places, v_known.by_holders, v_known.fleet_next, v_known.fleet_unseen, v_known.until)
     on conflict (shard_id, node_id) do update
-    set queue_ids = excluded.queue_ids, classes = excluded.classes, asks = excluded.asks, profile_id = excluded.profile_id,
-        node_moved = excluded.node_moved, versions = excluded.versions, term_ids = excluded.term_ids, places = excluded.places,
-        by_holders = excluded.by_holders, fleet_next = excluded.fleet_next, fleet_unseen = excluded.fleet_unseen, until = excluded.until;
+    set (queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved, term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+      = (excluded.queue_ids, excluded.classes, excluded.asks, excluded.profile_id, excluded.profile_version, excluded.queue_versions, excluded.node_moved,
+         excluded.term_ids, excluded.places, excluded.by_holders, excluded.fleet_next, excluded.fleet_unseen, excluded.until);
   end if;
 end
 $$;
@@ -2264,7 +2247,8 @@ begin
   v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
   if cardinality(p_queues) > 1 then
     v_front := null;
-  elsif v_front.queue_id is null then
+  elsif v_front.is_front is null then  -- or look_behind, in vain
+    v_is_tried := false;
     select q.* into v_front
     from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
   end if;
@@ -2454,6 +2438,9 @@ begin
     if cardinality(p_queues) = 1 then
       select q.* into v_front
       from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      if v_state.meets_blocked and v_front.is_front and not v_front.is_first then
+        v_front := hwqueue.look_behind(v_state, v_front, v_now, p_shard);
+      end if;
     else
       select q.* into v_front
       from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
@@ -6692,6 +6679,29 @@ begin
 end
 $$;
 
+CREATE FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node_candidates
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_known hwqueue.node_candidates;
+begin
+  select k.* into v_known
+  from hwqueue.node_candidates k
+  where k.shard_id = p_shard and k.node_id = p_state.node_id and k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
+    and k.until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
+    and k.profile_version = (select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
+    and k.queue_versions = array(
+      select q.xmin::text from unnest(k.queue_ids) i(queue_id)
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id)
+    and not exists (
+      select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
+      where coalesce((
+        select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_count c
+        where c.shard_id = p_shard and c.term_id = b.term_id and c.domain = b.place), 0) <= 0);
+  return case when v_known.fleet_next is null or not hwqueue.has_moved(v_known.fleet_unseen, v_known.fleet_next, p_shard) then v_known end;
+end
+$$;
+
 CREATE TABLE hwqueue.spread_fleet (
     shard_id integer NOT NULL,
     fleet_key bigint NOT NULL,
@@ -7811,7 +7821,7 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
                 order by r.position limit 1) + case when cardinality(e.classes) <= 64 then least(q.window_size, 40) else q.window_size end - 1
               when w.stands then w.positions[1] + 1031
               else 9223372036854775807 end,
-         f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id],
+         f.is_front, f.is_front and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked, array[q.queue_id],
          q.retain_completed = '0'
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
@@ -7821,7 +7831,7 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
     select m.tiers, m.ranks, m.positions, m.version < m.stands_until as stands from hwqueue.low_water m
     where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
   cross join lateral (
-    select e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
+    select coalesce(e.is_even and e.classes <> '{}' and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
@@ -7835,7 +7845,7 @@ CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_class
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null as is_front offset 0) f
+             order by r.rank, r.position limit 1) is null, false) as is_front offset 0) f
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
@@ -7911,6 +7921,54 @@ begin
   v_range.shard_id := p_shard;
   v_range.class_id := p_class.class_id;
   return v_range;
+end
+$$;
+
+CREATE FUNCTION hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_look
+    LANGUAGE plpgsql
+    AS $$
+declare
+  v_front hwqueue.queue_look := p_front;
+  v_classes bigint[] := (hwqueue.known_candidates(p_state, p_front.queue_ids, p_now, p_shard)).classes;
+  v_head record;
+begin
+  if cardinality(v_classes) <= 16 is not true then
+    return p_front;
+  end if;
+  select e.class_id, h.tier, h.rank, h.position, e.is_checked,
+         case when lead(h.tier) over o = h.tier and lead(h.rank) over o = h.rank then lead(h.position) over o - 1
+              else 9223372036854775807 end as last
+  into v_head
+  from unnest(v_classes) k(class_id)
+  cross join lateral (  -- fenced: each by its key
+    select x.class_id, x.is_checked from hwqueue.profile_eligibility x
+    where x.shard_id = p_shard and x.profile_id = p_state.profile_id and x.queue_id = p_front.queue_id and x.class_id = k.class_id
+      and x.gpu_count = 0 and x.custom is null offset 0) e
+  left join lateral (
+    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
+    where m.shard_id = p_shard and m.queue_id = p_front.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w on true
+  cross join lateral (
+    select r.tier, r.rank, r.position from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
+      and (r.tier, r.rank, r.position) >= (p_front.tier, p_front.rank, case
+        when w.tiers = array[p_front.tier] and w.ranks = array[p_front.rank] then greatest(p_front.position, w.positions[1])
+        else p_front.position end)
+    order by r.tier, r.rank, r.position limit 1) h
+  window o as (order by h.tier, h.rank, h.position)
+  order by h.tier, h.rank, h.position limit 1;
+  if v_head.tier = 0 and not v_head.is_checked and (v_head.rank > p_front.rank or (
+      select true from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_front.queue_id and r.tier = 0 and r.rank = v_head.rank
+        and r.position >= p_front.position and r.position < v_head.position
+      order by r.position limit 1)) then
+    v_front.is_front := null;
+    v_front.is_first := true;
+    v_front.classes := array[v_head.class_id];
+    v_front.rank := v_head.rank;
+    v_front.position := v_head.position;
+    v_front.last := v_head.last;
+  end if;
+  return v_front;
 end
 $$;
 
@@ -13754,6 +13812,9 @@ begin
     if cardinality(p_queues) = 1 then
       select q.* into v_front
       from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      if v_state.meets_blocked and v_front.is_front and not v_front.is_first then
+        v_front := hwqueue.look_behind(v_state, v_front, v_now, p_shard);
+      end if;
     else
       select q.* into v_front
       from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
@@ -18368,8 +18429,6 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.candidate_versions(p_profile_id bigint, p_queue_ids integer[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
@@ -18883,6 +18942,8 @@ REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -18998,6 +19059,8 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, 
 REVOKE ALL ON FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_for_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

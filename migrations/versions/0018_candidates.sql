@@ -7,8 +7,9 @@ create table hwqueue.node_candidates (
   classes bigint[] not null,
   asks boolean not null,
   profile_id bigint not null,
+  profile_version text not null,
+  queue_versions text[] not null,
   node_moved xid8 not null,
-  versions text[] not null,
   term_ids bigint[] not null,
   places text[] not null,
   by_holders boolean[] not null,
@@ -21,7 +22,7 @@ comment on table hwqueue.node_candidates is
   'classes that a node has to look at in these queues: all that it may run but those that the rest of the row proves blocked';
 comment on column hwqueue.node_candidates.asks is 'whether some of the classes were blocked, by what is not remembered here';
 comment on column hwqueue.node_candidates.node_moved is 'node_state.moved_xid: another one, and the node may be another, too';
-comment on column hwqueue.node_candidates.versions is 'of the rows of profile and queues: what may run there, and how long it waits';
+comment on column hwqueue.node_candidates.profile_version is 'its xmin: what may run there; likewise queue_versions, how long it waits';
 comment on column hwqueue.node_candidates.term_ids is
   'with places and by_holders: the counts that block, as long as leases (or holders) are above 0 there';
 comment on column hwqueue.node_candidates.fleet_next is

@@ -1,49 +1,70 @@
--- The classes of these queues that a claim of a node has to look at: all that the node may run but those that are known to be blocked. What blocked
--- them is asked once, of all of them, and remembered with its proof (node_candidates). Later claims ask whether the proof still holds, which
--- costs a look at each count that blocks and is the same for one class and a thousand:
---   counts of terms in the node's places are still above 0 (away: both ways);
+-- The classes of these queues that a claim of a node has to look at: all that the node may run but those that are known to be
+-- blocked. What blocks them is asked of all of them at once, and remembered with its proof (node_candidates). Later claims
+-- ask whether the proof holds, which takes a look at each count that blocks, and as long for a thousand classes as for one:
+--   counts of terms in the node's places are still above 0 (away, both ways);
 --   the first of the leases that wait for a better node has not waited enough, and no node has moved (class_range);
---   the node is the same, and so are what its profile may run and the queues' policies (versions: read before what they guard).
--- Only what is claimable may depend on it: a class that is left out too long is late, until `until` at most; one that is
--- not left out is decided as ever. Null: all of them; where leases of the node alone wait, nothing is remembered.
--- blocked: those of the classes that were found blocked now; met: all that were, null when the proof of an earlier claim held.
+--   the node is the same, and so is what its profile may run, and how long these queues have leases wait (versions of
+--   rows, read before what they guard).
+-- A class that is left out for too long is late, until `until` at most; one that is not left out is decided as ever, so
+-- nothing is claimed on the word of this.
+
+-- What a node remembers of these queues, if its proof holds. Null: it does not, or leases of this node alone may wait there.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids int[], p_now timestamptz, p_shard int)
+returns hwqueue.node_candidates
+language plpgsql volatile
+as $$
+declare
+  v_known hwqueue.node_candidates;
+begin
+  select k.* into v_known
+  from hwqueue.node_candidates k
+  where k.shard_id = p_shard and k.node_id = p_state.node_id and k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
+    and k.until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
+    and k.profile_version = (select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
+    and k.queue_versions = array(
+      select q.xmin::text from unnest(k.queue_ids) i(queue_id)
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id)
+    and not exists (
+      select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
+      where coalesce((
+        select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_count c
+        where c.shard_id = p_shard and c.term_id = b.term_id and c.domain = b.place), 0) <= 0);
+  return case when v_known.fleet_next is null or not hwqueue.has_moved(v_known.fleet_unseen, v_known.fleet_next, p_shard) then v_known end;
+end
+$$;
+
+-- The classes to look at, as they are remembered or found now; null: all of them, and nothing is remembered.
+-- blocked: those of them that are blocked now; met: all that were found to be, null when what is remembered did.
 -- Locks: node_state is held by the caller. Raises: QHN01. Idempotent: yes.
 create or replace function hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids int[], p_now timestamptz, p_shard int,
   out classes bigint[], out blocked bigint[], out met bigint[])
 language plpgsql volatile
 as $$
 declare
-  v_known hwqueue.node_candidates;
+  v_known hwqueue.node_candidates := hwqueue.known_candidates(p_state, p_queue_ids, p_now, p_shard);
   v_node hwqueue.node;
-  v_versions text[];
+  v_profile_version text;
+  v_queue_versions text[];
   v_all bigint[];
   v_checked bigint[];
   v_found record;
 begin
-  select k.* into v_known
-  from hwqueue.node_candidates k
-  where k.shard_id = p_shard and k.node_id = p_state.node_id and k.queue_ids = p_queue_ids and k.profile_id = p_state.profile_id
-    and not k.queue_ids && p_state.pinned_queues
-    and k.node_moved = p_state.moved_xid and k.until > p_now
-    and k.versions = hwqueue.candidate_versions(p_state.profile_id, p_queue_ids, p_shard)
-    and (k.fleet_next is null or not hwqueue.has_moved(k.fleet_unseen, k.fleet_next, p_shard))
-    and not exists (
-      select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
-      where coalesce((
-        select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_count c
-        where c.shard_id = p_shard and c.term_id = b.term_id and c.domain = b.place), 0) <= 0);
-  if found and not v_known.asks then
-    classes := v_known.classes;
-    blocked := '{}';
-    return;
+  classes := v_known.classes;
+  blocked := '{}';
+  if v_known.asks is not false then
+    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
   end if;
-  v_node := hwqueue.judged_node(p_state, p_now, p_shard);
   if v_known.asks then
-    classes := v_known.classes;
     blocked := (hwqueue.blocked_classes(classes, v_node, p_now, p_shard)).blocked;
+  end if;
+  if classes is not null then
     return;
   end if;
-  v_versions := hwqueue.candidate_versions(p_state.profile_id, p_queue_ids, p_shard);
+  v_profile_version := (select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_state.profile_id);
+  v_queue_versions := array(
+    select q.xmin::text from unnest(p_queue_ids) i(queue_id)
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id);
   select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}') into v_all, v_checked
   from unnest(p_queue_ids) q(queue_id)
   cross join lateral hwqueue.eligible_classes(p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e;
@@ -54,30 +75,71 @@ begin
     return;
   end if;
   classes := array(select c from unnest(v_all) c where c not in (select unnest(v_found.lasting)));
-  blocked := array(select b from unnest(v_found.blocked) b where b not in (select unnest(v_found.lasting)));
+  blocked := array(select b from unnest(met) b where b not in (select unnest(v_found.lasting)));
   if v_found.lasting <> '{}' and cardinality(classes) <= 200 and cardinality((v_found.known).term_ids) <= 1000 then
-    insert into hwqueue.node_candidates (shard_id, node_id, queue_ids, classes, asks, profile_id, node_moved, versions, term_ids, places,
-                                         by_holders, fleet_next, fleet_unseen, until)
-    values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id, p_state.moved_xid, v_versions,
-            (v_found.known).term_ids, (v_found.known).places, (v_found.known).by_holders, (v_found.known).fleet_next,
-            (v_found.known).fleet_unseen, (v_found.known).until)
+    v_known := v_found.known;
+    insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved,
+                                              term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+    values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id, v_profile_version, v_queue_versions, p_state.moved_xid,
+            v_known.term_ids, v_known.places, v_known.by_holders, v_known.fleet_next, v_known.fleet_unseen, v_known.until)
     on conflict (shard_id, node_id) do update
-    set queue_ids = excluded.queue_ids, classes = excluded.classes, asks = excluded.asks, profile_id = excluded.profile_id,
-        node_moved = excluded.node_moved, versions = excluded.versions, term_ids = excluded.term_ids, places = excluded.places,
-        by_holders = excluded.by_holders, fleet_next = excluded.fleet_next, fleet_unseen = excluded.fleet_unseen, until = excluded.until;
+    set (queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved, term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+      = (excluded.queue_ids, excluded.classes, excluded.asks, excluded.profile_id, excluded.profile_version, excluded.queue_versions, excluded.node_moved,
+         excluded.term_ids, excluded.places, excluded.by_holders, excluded.fleet_next, excluded.fleet_unseen, excluded.until);
   end if;
 end
 $$;
 
--- Which versions of its rows say what a profile may run of these queues, and how long it waits there. A SQL function of one
--- select: it is put in place of its call.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.candidate_versions(p_profile_id bigint, p_queue_ids int[], p_shard int) returns text[]
-language sql stable
+-- What a claim must know of the head of a queue, like look_at_queue, of what is left where blocked classes stand before it: the first entry of a
+-- few classes, as far as the next one of them (last). is_first: it need not be checked against others. p_front
+-- itself: it is not remembered what is left, or nothing stands before it any more. is_front is null otherwise: who
+-- finds that entry taken looks again.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_now timestamptz, p_shard int)
+returns hwqueue.queue_look
+language plpgsql volatile
 as $$
-  select array(
-    select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_profile_id
-    union all
-    select q.xmin::text from (
-      select x.xmin from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = any (p_queue_ids) order by x.queue_id offset 0) q)
+declare
+  v_front hwqueue.queue_look := p_front;
+  v_classes bigint[] := (hwqueue.known_candidates(p_state, p_front.queue_ids, p_now, p_shard)).classes;
+  v_head record;
+begin
+  if cardinality(v_classes) <= 16 is not true then
+    return p_front;
+  end if;
+  select e.class_id, h.tier, h.rank, h.position, e.is_checked,
+         case when lead(h.tier) over o = h.tier and lead(h.rank) over o = h.rank then lead(h.position) over o - 1
+              else 9223372036854775807 end as last
+  into v_head
+  from unnest(v_classes) k(class_id)
+  cross join lateral (  -- fenced: each by its key
+    select x.class_id, x.is_checked from hwqueue.profile_eligibility x
+    where x.shard_id = p_shard and x.profile_id = p_state.profile_id and x.queue_id = p_front.queue_id and x.class_id = k.class_id
+      and x.gpu_count = 0 and x.custom is null offset 0) e
+  left join lateral (
+    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
+    where m.shard_id = p_shard and m.queue_id = p_front.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w on true
+  cross join lateral (
+    select r.tier, r.rank, r.position from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
+      and (r.tier, r.rank, r.position) >= (p_front.tier, p_front.rank, case
+        when w.tiers = array[p_front.tier] and w.ranks = array[p_front.rank] then greatest(p_front.position, w.positions[1])
+        else p_front.position end)
+    order by r.tier, r.rank, r.position limit 1) h
+  window o as (order by h.tier, h.rank, h.position)
+  order by h.tier, h.rank, h.position limit 1;
+  if v_head.tier = 0 and not v_head.is_checked and (v_head.rank > p_front.rank or (
+      select true from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_front.queue_id and r.tier = 0 and r.rank = v_head.rank
+        and r.position >= p_front.position and r.position < v_head.position
+      order by r.position limit 1)) then
+    v_front.is_front := null;
+    v_front.is_first := true;
+    v_front.classes := array[v_head.class_id];
+    v_front.rank := v_head.rank;
+    v_front.position := v_head.position;
+    v_front.last := v_head.last;
+  end if;
+  return v_front;
+end
 $$;
