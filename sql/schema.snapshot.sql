@@ -1140,6 +1140,8 @@ CREATE TABLE hwqueue.node_candidates (
     profile_version text NOT NULL,
     queue_versions text[] NOT NULL,
     node_moved xid8 NOT NULL,
+    cpu_milli bigint,
+    memory_mib bigint,
     term_ids bigint[] NOT NULL,
     places text[] NOT NULL,
     by_holders boolean[] NOT NULL,
@@ -1156,6 +1158,8 @@ COMMENT ON COLUMN hwqueue.node_candidates.asks IS 'whether some of the classes w
 COMMENT ON COLUMN hwqueue.node_candidates.profile_version IS 'its xmin: what may run there; likewise queue_versions, how long it waits';
 
 COMMENT ON COLUMN hwqueue.node_candidates.node_moved IS 'node_state.moved_xid: another one, and the node may be another, too';
+
+COMMENT ON COLUMN hwqueue.node_candidates.cpu_milli IS 'with memory_mib: what the node had left when classes did not fit; with no more than that they still do not';
 
 COMMENT ON COLUMN hwqueue.node_candidates.term_ids IS 'with places and by_holders: the counts that block, as long as leases (or holders) are above 0 there';
 
@@ -2160,14 +2164,15 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
           'gpus', p_gpus)) || coalesce(p_held, '{}') as amounts) a
 $$;
 
-CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-  v_known hwqueue.node_candidates := hwqueue.known_candidates(p_state, p_queue_ids, p_now, p_shard);
+  v_known hwqueue.node_candidates := hwqueue.known_candidates(p_state, p_queue_ids, p_room, p_now, p_shard);
   v_node hwqueue.node;
   v_profile_version text;
   v_queue_versions text[];
+  v_short bigint[];
   v_all bigint[];
   v_checked bigint[];
   v_found record;
@@ -2187,27 +2192,35 @@ begin
   v_queue_versions := array(
     select q.xmin::text from unnest(p_queue_ids) i(queue_id)
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id);
-  select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}') into v_all, v_checked
+  select coalesce(array_agg(e.class_id) filter (where s.is_short), '{}'), coalesce(array_agg(e.class_id) filter (where not s.is_short), '{}'),
+         coalesce(array_agg(e.class_id) filter (where e.is_checked and not s.is_short), '{}')
+  into v_short, v_all, v_checked
   from unnest(p_queue_ids) q(queue_id)
-  cross join lateral hwqueue.eligible_classes(p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e;
+  cross join lateral hwqueue.eligible_classes(p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e
+  cross join lateral (select coalesce(e.cpu_milli > p_room.cpu_milli, false) or coalesce(e.memory_mib > p_room.memory_mib, false) as is_short) s;
   v_found := hwqueue.blocked_classes(v_checked, v_node, p_now, p_shard);
-  met := v_found.blocked;
+  met := v_short || v_found.blocked;
   if p_queue_ids && p_state.pinned_queues then
     blocked := met;
     return;
   end if;
   classes := array(select c from unnest(v_all) c where c not in (select unnest(v_found.lasting)));
-  blocked := array(select b from unnest(met) b where b not in (select unnest(v_found.lasting)));
-  if v_found.lasting <> '{}' and cardinality(classes) <= 200 and cardinality((v_found.known).term_ids) <= 1000 then
+  blocked := array(select b from unnest(v_found.blocked) b where b not in (select unnest(v_found.lasting)));
+  if v_short || v_found.lasting <> '{}' and cardinality(classes) <= 200 and cardinality((v_found.known).term_ids) <= 1000 then
     v_known := v_found.known;
+    if v_short <> '{}' then
+      v_known.cpu_milli := p_room.cpu_milli;
+      v_known.memory_mib := p_room.memory_mib;
+    end if;
     insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved,
-                                              term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+                                              cpu_milli, memory_mib, term_ids, places, by_holders, fleet_next, fleet_unseen, until)
     values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id, v_profile_version, v_queue_versions, p_state.moved_xid,
-            v_known.term_ids, v_known.places, v_known.by_holders, v_known.fleet_next, v_known.fleet_unseen, v_known.until)
+            v_known.cpu_milli, v_known.memory_mib, v_known.term_ids, v_known.places, v_known.by_holders, v_known.fleet_next, v_known.fleet_unseen, v_known.until)
     on conflict (shard_id, node_id) do update
-    set (queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved, term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+    set (queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved, cpu_milli, memory_mib,
+         term_ids, places, by_holders, fleet_next, fleet_unseen, until)
       = (excluded.queue_ids, excluded.classes, excluded.asks, excluded.profile_id, excluded.profile_version, excluded.queue_versions, excluded.node_moved,
-         excluded.term_ids, excluded.places, excluded.by_holders, excluded.fleet_next, excluded.fleet_unseen, excluded.until);
+         excluded.cpu_milli, excluded.memory_mib, excluded.term_ids, excluded.places, excluded.by_holders, excluded.fleet_next, excluded.fleet_unseen, excluded.until);
   end if;
 end
 $$;
@@ -6679,7 +6692,7 @@ begin
 end
 $$;
 
-CREATE FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node_candidates
+CREATE FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node_candidates
     LANGUAGE plpgsql
     AS $$
 declare
@@ -6689,6 +6702,7 @@ begin
   from hwqueue.node_candidates k
   where k.shard_id = p_shard and k.node_id = p_state.node_id and k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
     and k.until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
+    and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli) and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
     and k.profile_version = (select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
     and k.queue_versions = array(
       select q.xmin::text from unnest(k.queue_ids) i(queue_id)
@@ -7929,7 +7943,7 @@ CREATE FUNCTION hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.
     AS $$
 declare
   v_front hwqueue.queue_look := p_front;
-  v_classes bigint[] := (hwqueue.known_candidates(p_state, p_front.queue_ids, p_now, p_shard)).classes;
+  v_classes bigint[] := (hwqueue.known_candidates(p_state, p_front.queue_ids, null, p_now, p_shard)).classes;
   v_head record;
 begin
   if cardinality(v_classes) <= 16 is not true then
@@ -10935,12 +10949,15 @@ begin
     return v_picked;
   end if;
   perform hwqueue.note_alive(p_state, p_now, p_shard);
-  select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
+  select max(q.window_size) as "window", max(q.probe_size) as probe, coalesce(bool_or((
+           select s.most_cpu_milli > v_room.cpu_milli or s.most_memory_mib > v_room.memory_mib from hwqueue.profile_queue s
+           where s.shard_id = p_shard and s.profile_id = v_node.profile_id and s.queue_id = q.queue_id)), false) as is_short
+  into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     if p_state.meets_blocked then  -- what is blocked need not be scored
-      v_open := hwqueue.claim_candidates(p_state, p_queue_ids, p_now, p_shard);
+      v_open := hwqueue.claim_candidates(p_state, p_queue_ids, v_room, p_now, p_shard);
       v_only := v_open.classes;
       v_without := v_without || v_open.blocked;
       v_met := v_open.met is distinct from '{}';
@@ -10982,7 +10999,7 @@ begin
     end if;
     exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
-  perform hwqueue.note_met(p_state, v_met or v_without <> '{}', v_awaits, p_shard);
+  perform hwqueue.note_met(p_state, v_met or v_without <> '{}' or v_policy.is_short and not p_state.meets_blocked, v_awaits, p_shard);
   return v_picked;
 end
 $$;
@@ -11029,7 +11046,7 @@ begin
   v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
   if not v_picked.is_plain then
     v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new, p_now, p_shard);
-  elsif v_eligible.checked <> '{}' and v_meets is not null and (p_state.meets_blocked or v_meets) then
+  elsif v_meets is not null and (p_state.meets_blocked or v_meets) then
     perform hwqueue.note_met(p_state, v_meets, false, p_shard);
   end if;
   return v_picked;
@@ -14721,8 +14738,8 @@ begin
   blocked := '{}';
   meets := false;
   is_new := false;
-  if p_state.meets_blocked and p_eligible.checked <> '{}' then
-    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_now, p_shard);
+  if p_state.meets_blocked then
+    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_room, p_now, p_shard);
     if v_open.met is distinct from '{}' and cardinality(v_open.classes) <= 200 then
       v_only := v_open.classes;
       v_met := v_open.met;
@@ -18505,7 +18522,7 @@ REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, 
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) FROM PUBLIC;
 
@@ -18942,7 +18959,7 @@ REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -10,6 +10,8 @@ create table hwqueue.node_candidates (
   profile_version text not null,
   queue_versions text[] not null,
   node_moved xid8 not null,
+  cpu_milli bigint,
+  memory_mib bigint,
   term_ids bigint[] not null,
   places text[] not null,
   by_holders boolean[] not null,
@@ -23,6 +25,8 @@ comment on table hwqueue.node_candidates is
 comment on column hwqueue.node_candidates.asks is 'whether some of the classes were blocked, by what is not remembered here';
 comment on column hwqueue.node_candidates.node_moved is 'node_state.moved_xid: another one, and the node may be another, too';
 comment on column hwqueue.node_candidates.profile_version is 'its xmin: what may run there; likewise queue_versions, how long it waits';
+comment on column hwqueue.node_candidates.cpu_milli is
+  'with memory_mib: what the node had left when classes did not fit; with no more than that they still do not';
 comment on column hwqueue.node_candidates.term_ids is
   'with places and by_holders: the counts that block, as long as leases (or holders) are above 0 there';
 comment on column hwqueue.node_candidates.fleet_next is

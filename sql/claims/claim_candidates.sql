@@ -1,6 +1,7 @@
 -- The classes of these queues that a claim of a node has to look at: all that the node may run but those that are known to be
 -- blocked. What blocks them is asked of all of them at once, and remembered with its proof (node_candidates). Later claims
 -- ask whether the proof holds, which takes a look at each count that blocks, and as long for a thousand classes as for one:
+--   the node has no more cpu and memory left than when classes did not fit;
 --   counts of terms in the node's places are still above 0 (away, both ways);
 --   the first of the leases that wait for a better node has not waited enough, and no node has moved (class_range);
 --   the node is the same, and so is what its profile may run, and how long these queues have leases wait (versions of
@@ -10,7 +11,7 @@
 
 -- What a node remembers of these queues, if its proof holds. Null: it does not, or leases of this node alone may wait there.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids int[], p_now timestamptz, p_shard int)
+create or replace function hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids int[], p_room hwqueue.headroom, p_now timestamptz, p_shard int)
 returns hwqueue.node_candidates
 language plpgsql volatile
 as $$
@@ -21,6 +22,7 @@ begin
   from hwqueue.node_candidates k
   where k.shard_id = p_shard and k.node_id = p_state.node_id and k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
     and k.until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
+    and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli) and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
     and k.profile_version = (select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
     and k.queue_versions = array(
       select q.xmin::text from unnest(k.queue_ids) i(queue_id)
@@ -37,15 +39,16 @@ $$;
 -- The classes to look at, as they are remembered or found now; null: all of them, and nothing is remembered.
 -- blocked: those of them that are blocked now; met: all that were found to be, null when what is remembered did.
 -- Locks: node_state is held by the caller. Raises: QHN01. Idempotent: yes.
-create or replace function hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids int[], p_now timestamptz, p_shard int,
+create or replace function hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids int[], p_room hwqueue.headroom, p_now timestamptz, p_shard int,
   out classes bigint[], out blocked bigint[], out met bigint[])
 language plpgsql volatile
 as $$
 declare
-  v_known hwqueue.node_candidates := hwqueue.known_candidates(p_state, p_queue_ids, p_now, p_shard);
+  v_known hwqueue.node_candidates := hwqueue.known_candidates(p_state, p_queue_ids, p_room, p_now, p_shard);
   v_node hwqueue.node;
   v_profile_version text;
   v_queue_versions text[];
+  v_short bigint[];
   v_all bigint[];
   v_checked bigint[];
   v_found record;
@@ -65,27 +68,35 @@ begin
   v_queue_versions := array(
     select q.xmin::text from unnest(p_queue_ids) i(queue_id)
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id);
-  select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}') into v_all, v_checked
+  select coalesce(array_agg(e.class_id) filter (where s.is_short), '{}'), coalesce(array_agg(e.class_id) filter (where not s.is_short), '{}'),
+         coalesce(array_agg(e.class_id) filter (where e.is_checked and not s.is_short), '{}')
+  into v_short, v_all, v_checked
   from unnest(p_queue_ids) q(queue_id)
-  cross join lateral hwqueue.eligible_classes(p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e;
+  cross join lateral hwqueue.eligible_classes(p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e
+  cross join lateral (select coalesce(e.cpu_milli > p_room.cpu_milli, false) or coalesce(e.memory_mib > p_room.memory_mib, false) as is_short) s;
   v_found := hwqueue.blocked_classes(v_checked, v_node, p_now, p_shard);
-  met := v_found.blocked;
+  met := v_short || v_found.blocked;
   if p_queue_ids && p_state.pinned_queues then
     blocked := met;
     return;
   end if;
   classes := array(select c from unnest(v_all) c where c not in (select unnest(v_found.lasting)));
-  blocked := array(select b from unnest(met) b where b not in (select unnest(v_found.lasting)));
-  if v_found.lasting <> '{}' and cardinality(classes) <= 200 and cardinality((v_found.known).term_ids) <= 1000 then
+  blocked := array(select b from unnest(v_found.blocked) b where b not in (select unnest(v_found.lasting)));
+  if v_short || v_found.lasting <> '{}' and cardinality(classes) <= 200 and cardinality((v_found.known).term_ids) <= 1000 then
     v_known := v_found.known;
+    if v_short <> '{}' then
+      v_known.cpu_milli := p_room.cpu_milli;
+      v_known.memory_mib := p_room.memory_mib;
+    end if;
     insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved,
-                                              term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+                                              cpu_milli, memory_mib, term_ids, places, by_holders, fleet_next, fleet_unseen, until)
     values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id, v_profile_version, v_queue_versions, p_state.moved_xid,
-            v_known.term_ids, v_known.places, v_known.by_holders, v_known.fleet_next, v_known.fleet_unseen, v_known.until)
+            v_known.cpu_milli, v_known.memory_mib, v_known.term_ids, v_known.places, v_known.by_holders, v_known.fleet_next, v_known.fleet_unseen, v_known.until)
     on conflict (shard_id, node_id) do update
-    set (queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved, term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+    set (queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved, cpu_milli, memory_mib,
+         term_ids, places, by_holders, fleet_next, fleet_unseen, until)
       = (excluded.queue_ids, excluded.classes, excluded.asks, excluded.profile_id, excluded.profile_version, excluded.queue_versions, excluded.node_moved,
-         excluded.term_ids, excluded.places, excluded.by_holders, excluded.fleet_next, excluded.fleet_unseen, excluded.until);
+         excluded.cpu_milli, excluded.memory_mib, excluded.term_ids, excluded.places, excluded.by_holders, excluded.fleet_next, excluded.fleet_unseen, excluded.until);
   end if;
 end
 $$;
@@ -101,7 +112,7 @@ language plpgsql volatile
 as $$
 declare
   v_front hwqueue.queue_look := p_front;
-  v_classes bigint[] := (hwqueue.known_candidates(p_state, p_front.queue_ids, p_now, p_shard)).classes;
+  v_classes bigint[] := (hwqueue.known_candidates(p_state, p_front.queue_ids, null, p_now, p_shard)).classes;
   v_head record;
 begin
   if cardinality(v_classes) <= 16 is not true then

@@ -34,12 +34,15 @@ begin
     return v_picked;
   end if;
   perform hwqueue.note_alive(p_state, p_now, p_shard);
-  select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
+  select max(q.window_size) as "window", max(q.probe_size) as probe, coalesce(bool_or((
+           select s.most_cpu_milli > v_room.cpu_milli or s.most_memory_mib > v_room.memory_mib from hwqueue.profile_queue s
+           where s.shard_id = p_shard and s.profile_id = v_node.profile_id and s.queue_id = q.queue_id)), false) as is_short
+  into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
     if p_state.meets_blocked then  -- what is blocked need not be scored
-      v_open := hwqueue.claim_candidates(p_state, p_queue_ids, p_now, p_shard);
+      v_open := hwqueue.claim_candidates(p_state, p_queue_ids, v_room, p_now, p_shard);
       v_only := v_open.classes;
       v_without := v_without || v_open.blocked;
       v_met := v_open.met is distinct from '{}';
@@ -81,7 +84,7 @@ begin
     end if;
     exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
-  perform hwqueue.note_met(p_state, v_met or v_without <> '{}', v_awaits, p_shard);
+  perform hwqueue.note_met(p_state, v_met or v_without <> '{}' or v_policy.is_short and not p_state.meets_blocked, v_awaits, p_shard);
   return v_picked;
 end
 $$;

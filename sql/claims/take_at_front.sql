@@ -24,8 +24,8 @@ begin
   blocked := '{}';
   meets := false;
   is_new := false;
-  if p_state.meets_blocked and p_eligible.checked <> '{}' then
-    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_now, p_shard);
+  if p_state.meets_blocked then
+    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_room, p_now, p_shard);
     if v_open.met is distinct from '{}' and cardinality(v_open.classes) <= 200 then
       v_only := v_open.classes;
       v_met := v_open.met;
