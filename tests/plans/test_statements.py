@@ -1,132 +1,132 @@
-""How many statements calls run in the server: each costs microseconds, whatever it does."""
+"""How many statements calls run in the server: each costs microseconds, whatever it does."""
 
-fromcollections.abc import Callable, Iterator
-fromfunctools import partial
-fromtyping import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
-mport psycopg
-mport pytest
+import psycopg
+import pytest
 
-fromtests.fix_db import fresh_database
-fromtests.plans.backlog import batch
-fromtests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
-fromtests.plans.explain import explained
-fromtests.sql.api import Api, Node, completed
-fromtests.sql.test_terms import settle_terms
+from tests.fix_db import fresh_database
+from tests.plans.backlog import batch
+from tests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
+from tests.plans.explain import explained
+from tests.sql.api import Api, Node, completed
+from tests.sql.test_terms import settle_terms
 
-AWAY= {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
-KINDS:dict[str, dict[str, Any]] = {
-   "plain": {},
-   "away": {"labels": {"app": "web"}, "placement": {"require": [AWAY]}},
-   "counted": {"placement": {"resources": {"cpu_milli": 1}}},
+AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "away": {"labels": {"app": "web"}, "placement": {"require": [AWAY]}},
+    "counted": {"placement": {"resources": {"cpu_milli": 1}}},
 }
 
 
-@ytest.fixture
-df database(server_dsn: str, template: str) -> Iterator[str]:
-   """A database where chance decides nothing, nor what another test has left."""
-   with fresh_database(server_dsn, template) as made:
-       with psycopg.connect(made, autocommit=True) as conn:
-           conn.execute(MARKS_STAY)
-           conn.execute(NO_DUE_LOOKS)
-       yield made
+@pytest.fixture
+def database(server_dsn: str, template: str) -> Iterator[str]:
+    """A database where chance decides nothing, nor what another test has left."""
+    with fresh_database(server_dsn, template) as made:
+        with psycopg.connect(made, autocommit=True) as conn:
+            conn.execute(MARKS_STAY)
+            conn.execute(NO_DUE_LOOKS)
+        yield made
 
 
-df statements(api: Api, call: Callable[[], Any]) -> tuple[int, Any]:
-   """How many the call runs, itself left out, and what it gives."""
-   with explained(api.conn) as work:
-       given = call()
-   return len(work.plans) - 1, given
+def statements(api: Api, call: Callable[[], Any]) -> tuple[int, Any]:
+    """How many the call runs, itself left out, and what it gives."""
+    with explained(api.conn) as work:
+        given = call()
+    return len(work.plans) - 1, given
 
 
-df at_work(api: Api, kind: str, queues: int, **policy: Any) -> tuple[Node, list[str]]:
-   """A node that has claimed and completed there before, and work for it."""
-   names = [api.queue(**policy) for _ in range(queues)]
-   node = api.node(rack=1, capacity={"cpu_milli": 10**6} if kind == "counted" else {})
-   for name in names:
-       batch(api, name, [KINDS[kind]] * 40)
-   api.conn.execute("analyze")
-   while not api.claim(node, *names):  # terms come into force
-       api.row("reap")
-   for _ in range(8):
-       for name in names:
-           claims = api.claim(node, name)
-           api.rows("settle_and_claim", **node.who, **completed(*claims), settle=[], queues=names)
-   return node, names
+def at_work(api: Api, kind: str, queues: int, **policy: Any) -> tuple[Node, list[str]]:
+    """A node that has claimed and completed there before, and work for it."""
+    names = [api.queue(**policy) for _ in range(queues)]
+    node = api.node(rack=1, capacity={"cpu_milli": 10**6} if kind == "counted" else {})
+    for name in names:
+        batch(api, name, [KINDS[kind]] * 40)
+    api.conn.execute("analyze")
+    while not api.claim(node, *names):  # terms come into force
+        api.row("reap")
+    for _ in range(8):
+        for name in names:
+            claims = api.claim(node, name)
+            api.rows("settle_and_claim", **node.who, **completed(*claims), settle=[], queues=names)
+    return node, names
 
 
-@ytest.mark.parametrize("retain", [86400, 0])
-@ytest.mark.parametrize(
-   ("kind", "queues", "expected"),
-   [
-       ("plain", 1, [4, 2, 6]),
-       ("plain", 2, [4, 2, 6]),
-       ("plain", 16, [4, 2, 6]),
-       ("counted", 1, [14, 8, 20]),
-       ("away", 1, [14, 3, 17]),
-   ],
+@pytest.mark.parametrize("retain", [86400, 0])
+@pytest.mark.parametrize(
+    ("kind", "queues", "expected"),
+    [
+        ("plain", 1, [4, 2, 6]),
+        ("plain", 2, [4, 2, 6]),
+        ("plain", 16, [4, 2, 6]),
+        ("counted", 1, [14, 8, 20]),
+        ("away", 1, [14, 3, 17]),
+    ],
+)
+def test_statements(api: Api, kind: str, queues: int, expected: list[int], retain: int) -> None:
+    """Of a claim, a completion, and settle_and_claim, which does both.
 
-df test_statements(api: Api, kind: str, queues: int, expected: list[int], retain: int) -> None:
-   """Of a claim, a completion, and settle_and_claim, which does both.
-
-   A lease that goes when it completes costs the completion one more, and the claim none.
-   """
-   node, names = at_work(api, kind, queues, retain_completed=retain)
-   count, [row] = statements(api, lambda: api.claim(node, *names))
-   found = [count]
-   done = {"lease": row["lease_id"], "token": row["claim_token"]}
-   found.append(statements(api, lambda: api.value("complete_lease", **done))[0])
-   [row] = api.claim(node, *names)
-   done = completed(row)
-   call = {**node.who, **done, "settle": [], "queues": names}
-   found.append(statements(api, lambda: api.rows("settle_and_claim", **call))[0])
-   more = 0 if retain else 1
-   assert found == [expected[0], expected[1] + more, expected[2] + more]
-
-
-@ytest.mark.parametrize(("retain", "expected"), [(86400, 7), (0, 8)])
-df test_statements_of_a_batch(api: Api, retain: int, expected: int) -> None:
-   """However many there are, all that go cost one statement more."""
-   node, [name] = at_work(api, "plain", 1, retain_completed=retain)
-   for size in (2, 10):
-       claims = api.claim(node, name, qty=size)
-       leases = [claim["lease_id"] for claim in claims]
-       tokens = [claim["claim_token"] for claim in claims]
-       call = partial(api.rows, "complete_leases", lease_ids=leases, tokens=tokens)
-       assert statements(api, call) == (expected, [])
+    A lease that goes when it completes costs the completion one more, and the claim none.
+    """
+    node, names = at_work(api, kind, queues, retain_completed=retain)
+    count, [row] = statements(api, lambda: api.claim(node, *names))
+    found = [count]
+    done = {"lease": row["lease_id"], "token": row["claim_token"]}
+    found.append(statements(api, lambda: api.value("complete_lease", **done))[0])
+    [row] = api.claim(node, *names)
+    done = completed(row)
+    call = {**node.who, **done, "settle": [], "queues": names}
+    found.append(statements(api, lambda: api.rows("settle_and_claim", **call))[0])
+    more = 0 if retain else 1
+    assert found == [expected[0], expected[1] + more, expected[2] + more]
 
 
-BLOCKED:dict[str, dict[str, Any]] = {
-   "away": {"placement": {"require": [AWAY]}},
-   "patience": {"placement": {"prefer": [{"weight": 1, "when": {"tags": {"zone": "b"}}}]}},
+@pytest.mark.parametrize(("retain", "expected"), [(86400, 7), (0, 8)])
+def test_statements_of_a_batch(api: Api, retain: int, expected: int) -> None:
+    """However many there are, all that go cost one statement more."""
+    node, [name] = at_work(api, "plain", 1, retain_completed=retain)
+    for size in (2, 10):
+        claims = api.claim(node, name, qty=size)
+        leases = [claim["lease_id"] for claim in claims]
+        tokens = [claim["claim_token"] for claim in claims]
+        call = partial(api.rows, "complete_leases", lease_ids=leases, tokens=tokens)
+        assert statements(api, call) == (expected, [])
+
+
+BLOCKED: dict[str, dict[str, Any]] = {
+    "away": {"placement": {"require": [AWAY]}},
+    "patience": {"placement": {"prefer": [{"weight": 1, "when": {"tags": {"zone": "b"}}}]}},
 }
 
 
-df claim_statements(api: Api, node: Node, queue: str, times: int) -> list[int]:
-   """Of that many claims of one lease each, every one completed."""
-   counts = []
-   for _ in range(times):
-       count, [row] = statements(api, lambda: api.claim(node, queue))
-       counts.append(count)
-       api.value("complete_lease", lease=row["lease_id"], token=row["claim_token"])
-   return counts
+def claim_statements(api: Api, node: Node, queue: str, times: int) -> list[int]:
+    """Of that many claims of one lease each, every one completed."""
+    counts = []
+    for _ in range(times):
+        count, [row] = statements(api, lambda: api.claim(node, queue))
+        counts.append(count)
+        api.value("complete_lease", lease=row["lease_id"], token=row["claim_token"])
+    return counts
 
 
-@ytest.mark.parametrize(("why", "expected", "alone"), [("away", 7, 10), ("patience", 8, 10)])
-df test_behind_what_is_blocked(api: Api, why: str, expected: int, alone: int) -> None:
-   """Not more with more of it, nor for longer than it stands in front."""
-   queue, other = api.queue(patience=86_400), api.queue()
-   node = api.node(rack=len(why), labels={"zone": "a"})  # others keep rack 1
-   api.node(labels={"zone": "b"}, heartbeat_timeout=86_400)
-   api.running(other, node, labels={"app": "db"})
-   blocked = [BLOCKED[why] | {"labels": {"n": str(number % 3)}} for number in range(300)]
-   leases = batch(api, queue, blocked)
-   batch(api, queue, [{"placement": {"resources": {"cpu_milli": 1}}}] * 40)
-   api.conn.execute("analyze")
-   settle_terms(api)
-   claim_statements(api, node, queue, 8)
-   found = claim_statements(api, node, queue, 4)
-   for lease in leases:
-       api.rows("cancel_lease", lease=lease)
-   claim_statements(api, node, queue, 4)
-   assert (max(found), max(claim_statements(api, node, queue, 4))) == (expected, alone)
+@pytest.mark.parametrize(("why", "expected", "alone"), [("away", 7, 10), ("patience", 8, 10)])
+def test_behind_what_is_blocked(api: Api, why: str, expected: int, alone: int) -> None:
+    """Not more with more of it, nor for longer than it stands in front."""
+    queue, other = api.queue(patience=86_400), api.queue()
+    node = api.node(rack=len(why), labels={"zone": "a"})  # others keep rack 1
+    api.node(labels={"zone": "b"}, heartbeat_timeout=86_400)
+    api.running(other, node, labels={"app": "db"})
+    blocked = [BLOCKED[why] | {"labels": {"n": str(number % 3)}} for number in range(300)]
+    leases = batch(api, queue, blocked)
+    batch(api, queue, [{"placement": {"resources": {"cpu_milli": 1}}}] * 40)
+    api.conn.execute("analyze")
+    settle_terms(api)
+    claim_statements(api, node, queue, 8)
+    found = claim_statements(api, node, queue, 4)
+    for lease in leases:
+        api.rows("cancel_lease", lease=lease)
+    claim_statements(api, node, queue, 4)
+    assert (max(found), max(claim_statements(api, node, queue, 4))) == (expected, alone)
