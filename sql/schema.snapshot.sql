@@ -3913,7 +3913,7 @@ CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_que
   select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom,
          n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
   from hwqueue.node_eligibility n
-  where p_only is null and n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
+  where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id and (p_only is null or n.class_id = any (p_only))
 $$;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text

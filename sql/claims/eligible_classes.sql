@@ -1,5 +1,5 @@
 -- What a profile and a node may run of a queue, with what it needs and how well it is liked there. A class is in one of the two
--- tables: in the node's when it names nodes, resources or trust domains. p_only: of these classes (null: all); they are in the profile's.
+-- tables: in the node's when it names nodes, resources or trust domains. p_only: of these classes (null: all).
 -- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int, p_only bigint[], p_shard int)
 returns table (class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count int,
@@ -20,5 +20,5 @@ as $$
   select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom,
          n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
   from hwqueue.node_eligibility n
-  where p_only is null and n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
+  where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id and (p_only is null or n.class_id = any (p_only))
 $$;

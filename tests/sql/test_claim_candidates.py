@@ -175,16 +175,29 @@ def test_two_classes_that_are_left_keep_their_order(
 ) -> None:
     """Also where another session holds the first of them."""
     scene = Scene(api, why, queues)
-    second = [api.spawn(scene.queue, labels={"app": "other"}) for _ in range(2)]
-    late = api.spawn(scene.queue, **FREE)
+    apps = ["other", "free", "other"]
+    first, second, third = [api.spawn(scene.queue, labels={"app": app}) for app in apps]
     assert [scene.take() for _ in scene.free] == scene.free
     other_session.conn.execute("begin")
     other_session.conn.execute(
-        "select from hwqueue.ready where lease_id = %s for update", [second[0]]
+        "select from hwqueue.ready where lease_id = %s for update", [first]
     )
-    assert scene.take() == second[1]
+    assert scene.take() == second
     other_session.conn.execute("rollback")
-    assert [scene.take(), scene.take()] == [second[0], late]
+    assert [scene.take(), scene.take()] == [first, third]
+
+
+def test_what_is_left_is_counted_where_others_ask_about_it(api: Api, queues: int) -> None:
+    scene = Scene(api, "away", queues)
+    asked = api.spawn(scene.queue, labels={"app": "db"})
+    assert [scene.take() for _ in scene.free] == scene.free
+    [claim] = api.claim(scene.node, *scene.queues)
+    assert claim["lease_id"] == asked
+    assert api.rows("verify_invariants") == []
+    api.value("complete_lease", **token(scene.held))
+    assert scene.take() is None
+    api.value("complete_lease", **token(claim))
+    assert scene.take() == scene.blocked[0]
 
 
 @pytest.mark.parametrize("why", ["away", "patience"])
