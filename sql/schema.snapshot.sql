@@ -1133,6 +1133,7 @@ $$;
 CREATE TABLE hwqueue.node_candidates (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
+    version bigint NOT NULL,
     queue_ids integer[] NOT NULL,
     classes bigint[] NOT NULL,
     asks boolean NOT NULL,
@@ -1148,24 +1149,23 @@ CREATE TABLE hwqueue.node_candidates (
     fleet_next xid8,
     fleet_unseen xid8[],
     until timestamp with time zone NOT NULL
-)
-WITH (fillfactor='50');
+);
 
-COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a node has to look at in these queues: all that it may run but those that the rest of the row proves blocked';
+COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a claim of a node has to look at in these queues: all that it may run but those that are blocked, which the other columns prove. The newest version counts';
 
-COMMENT ON COLUMN hwqueue.node_candidates.asks IS 'whether some of the classes were blocked, by what is not remembered here';
+COMMENT ON COLUMN hwqueue.node_candidates.asks IS 'whether some of the classes were blocked, which nothing here proves';
 
-COMMENT ON COLUMN hwqueue.node_candidates.profile_version IS 'its xmin: what may run there; likewise queue_versions, how long it waits';
+COMMENT ON COLUMN hwqueue.node_candidates.profile_version IS 'its xmin: what may run there; queue_versions: how long it waits';
 
-COMMENT ON COLUMN hwqueue.node_candidates.node_moved IS 'node_state.moved_xid: another one, and the node may be another, too';
+COMMENT ON COLUMN hwqueue.node_candidates.node_moved IS 'node_state.moved_xid: with another one it may be another node';
 
-COMMENT ON COLUMN hwqueue.node_candidates.cpu_milli IS 'with memory_mib: what the node had left when classes did not fit; with no more than that they still do not';
+COMMENT ON COLUMN hwqueue.node_candidates.cpu_milli IS 'with memory_mib: what the node had left when some classes did not fit; with no more they still do not';
 
 COMMENT ON COLUMN hwqueue.node_candidates.term_ids IS 'with places and by_holders: the counts that block, as long as leases (or holders) are above 0 there';
 
-COMMENT ON COLUMN hwqueue.node_candidates.fleet_next IS 'with fleet_unseen: what the look at better nodes had seen, null if no class waits for one; as in class_range';
+COMMENT ON COLUMN hwqueue.node_candidates.fleet_next IS 'with fleet_unseen: which moves of nodes were seen, as in class_range; null: no class waits for one';
 
-COMMENT ON COLUMN hwqueue.node_candidates.until IS 'when the first lease may have waited enough, or 10 seconds later: then all classes are asked about again';
+COMMENT ON COLUMN hwqueue.node_candidates.until IS 'when the first lease may have waited enough, or in 10 seconds: then it is asked again what is blocked';
 
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE
@@ -2176,6 +2176,7 @@ declare
   v_all bigint[];
   v_checked bigint[];
   v_found record;
+  v_version bigint;
 begin
   classes := v_known.classes;
   blocked := '{}';
@@ -2188,16 +2189,22 @@ begin
   if classes is not null then
     return;
   end if;
-  v_profile_version := (select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_state.profile_id);
+  v_profile_version := (
+    select p.xmin::text from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id = p_state.profile_id);
   v_queue_versions := array(
     select q.xmin::text from unnest(p_queue_ids) i(queue_id)
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id);
-  select coalesce(array_agg(e.class_id) filter (where s.is_short), '{}'), coalesce(array_agg(e.class_id) filter (where not s.is_short), '{}'),
+  select coalesce(array_agg(e.class_id) filter (where s.is_short), '{}'),
+         coalesce(array_agg(e.class_id) filter (where not s.is_short), '{}'),
          coalesce(array_agg(e.class_id) filter (where e.is_checked and not s.is_short), '{}')
   into v_short, v_all, v_checked
   from unnest(p_queue_ids) q(queue_id)
-  cross join lateral hwqueue.eligible_classes(p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e
-  cross join lateral (select coalesce(e.cpu_milli > p_room.cpu_milli, false) or coalesce(e.memory_mib > p_room.memory_mib, false) as is_short) s;
+  cross join lateral hwqueue.eligible_classes(
+    p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e
+  cross join lateral (
+    select coalesce(e.cpu_milli > p_room.cpu_milli, false)
+           or coalesce(e.memory_mib > p_room.memory_mib, false) as is_short) s;
   v_found := hwqueue.blocked_classes(v_checked, v_node, p_now, p_shard);
   met := v_short || v_found.blocked;
   if p_queue_ids && p_state.pinned_queues then
@@ -2206,21 +2213,24 @@ begin
   end if;
   classes := array(select c from unnest(v_all) c where c not in (select unnest(v_found.lasting)));
   blocked := array(select b from unnest(v_found.blocked) b where b not in (select unnest(v_found.lasting)));
-  if v_short || v_found.lasting <> '{}' and cardinality(classes) <= 200 and cardinality((v_found.known).term_ids) <= 1000 then
-    v_known := v_found.known;
-    if v_short <> '{}' then
-      v_known.cpu_milli := p_room.cpu_milli;
-      v_known.memory_mib := p_room.memory_mib;
-    end if;
-    insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved,
-                                              cpu_milli, memory_mib, term_ids, places, by_holders, fleet_next, fleet_unseen, until)
-    values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id, v_profile_version, v_queue_versions, p_state.moved_xid,
-            v_known.cpu_milli, v_known.memory_mib, v_known.term_ids, v_known.places, v_known.by_holders, v_known.fleet_next, v_known.fleet_unseen, v_known.until)
-    on conflict (shard_id, node_id) do update
-    set (queue_ids, classes, asks, profile_id, profile_version, queue_versions, node_moved, cpu_milli, memory_mib,
-         term_ids, places, by_holders, fleet_next, fleet_unseen, until)
-      = (excluded.queue_ids, excluded.classes, excluded.asks, excluded.profile_id, excluded.profile_version, excluded.queue_versions, excluded.node_moved,
-         excluded.cpu_milli, excluded.memory_mib, excluded.term_ids, excluded.places, excluded.by_holders, excluded.fleet_next, excluded.fleet_unseen, excluded.until);
+  v_known := v_found.known;
+  if cardinality(v_short || v_found.lasting) > 0 and cardinality(classes) <= 200
+     and cardinality(v_known.term_ids) <= 1000 then
+    insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, asks, profile_id,
+      profile_version, queue_versions, node_moved, cpu_milli, memory_mib,
+      term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+    values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id,
+      v_profile_version, v_queue_versions, p_state.moved_xid,
+      case when v_short <> '{}' then p_room.cpu_milli end,
+      case when v_short <> '{}' then p_room.memory_mib end,
+      v_known.term_ids, v_known.places, v_known.by_holders,
+      v_known.fleet_next, v_known.fleet_unseen, v_known.until)
+    returning k.version into v_version;
+    delete from hwqueue.node_candidates k
+    where k.shard_id = p_shard and k.node_id = p_state.node_id and k.version = (
+      select x.version from hwqueue.node_candidates x
+      where x.shard_id = p_shard and x.node_id = p_state.node_id and x.version < v_version
+      order by x.version desc limit 1);
   end if;
 end
 $$;
@@ -2260,7 +2270,7 @@ begin
   v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
   if cardinality(p_queues) > 1 then
     v_front := null;
-  elsif v_front.is_front is null then  -- or look_behind, in vain
+  elsif v_front.is_front is null then  -- not looked at yet, or by look_behind, in vain
     v_is_tried := false;
     select q.* into v_front
     from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
@@ -6699,11 +6709,15 @@ declare
   v_known hwqueue.node_candidates;
 begin
   select k.* into v_known
-  from hwqueue.node_candidates k
-  where k.shard_id = p_shard and k.node_id = p_state.node_id and k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
+  from (
+    select * from hwqueue.node_candidates n
+    where n.shard_id = p_shard and n.node_id = p_state.node_id order by n.version desc limit 1) k
+  where k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
     and k.until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
-    and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli) and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
-    and k.profile_version = (select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
+    and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli)
+    and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
+    and k.profile_version = (
+      select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
     and k.queue_versions = array(
       select q.xmin::text from unnest(k.queue_ids) i(queue_id)
       join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id)
@@ -6712,7 +6726,11 @@ begin
       where coalesce((
         select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_count c
         where c.shard_id = p_shard and c.term_id = b.term_id and c.domain = b.place), 0) <= 0);
-  return case when v_known.fleet_next is null or not hwqueue.has_moved(v_known.fleet_unseen, v_known.fleet_next, p_shard) then v_known end;
+  if v_known.fleet_next is not null
+     and hwqueue.has_moved(v_known.fleet_unseen, v_known.fleet_next, p_shard) then
+    return null;
+  end if;
+  return v_known;
 end
 $$;
 
@@ -7949,23 +7967,25 @@ begin
   if cardinality(v_classes) <= 16 is not true then
     return p_front;
   end if;
-  select e.class_id, h.tier, h.rank, h.position, e.is_checked,
-         case when lead(h.tier) over o = h.tier and lead(h.rank) over o = h.rank then lead(h.position) over o - 1
-              else 9223372036854775807 end as last
+  select e.class_id, h.tier, h.rank, h.position, e.is_checked, case
+           when lead(h.tier) over o = h.tier and lead(h.rank) over o = h.rank then lead(h.position) over o - 1
+           else 9223372036854775807 end as last
   into v_head
   from unnest(v_classes) k(class_id)
   cross join lateral (  -- fenced: each by its key
     select x.class_id, x.is_checked from hwqueue.profile_eligibility x
-    where x.shard_id = p_shard and x.profile_id = p_state.profile_id and x.queue_id = p_front.queue_id and x.class_id = k.class_id
-      and x.gpu_count = 0 and x.custom is null offset 0) e
+    where x.shard_id = p_shard and x.profile_id = p_state.profile_id and x.queue_id = p_front.queue_id
+      and x.class_id = k.class_id and x.gpu_count = 0 and x.custom is null offset 0) e
   left join lateral (
     select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-    where m.shard_id = p_shard and m.queue_id = p_front.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w on true
+    where m.shard_id = p_shard and m.queue_id = p_front.queue_id and m.class_id = k.class_id
+    order by m.version desc limit 1) w on true
   cross join lateral (
     select r.tier, r.rank, r.position from hwqueue.ready r
     where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
       and (r.tier, r.rank, r.position) >= (p_front.tier, p_front.rank, case
-        when w.tiers = array[p_front.tier] and w.ranks = array[p_front.rank] then greatest(p_front.position, w.positions[1])
+        when w.tiers = array[p_front.tier] and w.ranks = array[p_front.rank]
+          then greatest(p_front.position, w.positions[1])
         else p_front.position end)
     order by r.tier, r.rank, r.position limit 1) h
   window o as (order by h.tier, h.rank, h.position)
@@ -10999,7 +11019,8 @@ begin
     end if;
     exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
-  perform hwqueue.note_met(p_state, v_met or v_without <> '{}' or v_policy.is_short and not p_state.meets_blocked, v_awaits, p_shard);
+  perform hwqueue.note_met(p_state, v_met or v_without <> '{}' or v_policy.is_short and not p_state.meets_blocked,
+                           v_awaits, p_shard);
   return v_picked;
 end
 $$;
@@ -11510,6 +11531,7 @@ begin
   loop
     delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = v_node_id;
     get diagnostics v_rows = row_count;
+    delete from hwqueue.node_candidates k where k.shard_id = p_shard and k.node_id = v_node_id;
     delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
     v_gone := v_gone + 1;
     v_hanging := v_hanging + v_rows;
@@ -11932,6 +11954,8 @@ begin
   having max(f.floor_id) >= (select s.last_value from hwqueue.spread_floor_floor_id_seq s);
   perform setval('hwqueue.class_range_range_id_seq', max(r.range_id)) from hwqueue.class_range r
   having max(r.range_id) >= (select s.last_value from hwqueue.class_range_range_id_seq s);
+  perform setval('hwqueue.node_candidates_version_seq', max(k.version)) from hwqueue.node_candidates k
+  having max(k.version) >= (select s.last_value from hwqueue.node_candidates_version_seq s);
 end
 $$;
 
@@ -17319,6 +17343,15 @@ COMMENT ON COLUMN hwqueue.minute_stat.wait_counts IS 'how many of them waited ho
 
 COMMENT ON COLUMN hwqueue.minute_stat.run_seconds IS 'of completed leases: from claimed to completed; likewise run_counts';
 
+ALTER TABLE hwqueue.node_candidates ALTER COLUMN version ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.node_candidates_version_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE hwqueue.node_eligibility (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
@@ -17717,7 +17750,7 @@ ALTER TABLE ONLY hwqueue.minute_stat
     ADD CONSTRAINT minute_stat_pkey PRIMARY KEY (shard_id, queue_id, minute);
 
 ALTER TABLE ONLY hwqueue.node_candidates
-    ADD CONSTRAINT node_candidates_pkey PRIMARY KEY (shard_id, node_id);
+    ADD CONSTRAINT node_candidates_pkey PRIMARY KEY (shard_id, node_id, version);
 
 ALTER TABLE ONLY hwqueue.node_eligibility
     ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (shard_id, node_id, queue_id, class_id);

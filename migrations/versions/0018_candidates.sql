@@ -1,8 +1,9 @@
--- Which classes a claim of a node need not look at, because they are blocked, and what proves that they still are.
+-- Which classes a claim of a node need not look at because they are blocked, and what proves that they are.
 
 create table hwqueue.node_candidates (
   shard_id int not null,
   node_id uuid not null,
+  version bigint not null generated always as identity,
   queue_ids int[] not null,
   classes bigint[] not null,
   asks boolean not null,
@@ -18,26 +19,33 @@ create table hwqueue.node_candidates (
   fleet_next xid8,
   fleet_unseen xid8[],
   until timestamptz not null,
-  primary key (shard_id, node_id)
-) with (fillfactor = 50);
+  primary key (shard_id, node_id, version)
+);
 comment on table hwqueue.node_candidates is
-  'classes that a node has to look at in these queues: all that it may run but those that the rest of the row proves blocked';
-comment on column hwqueue.node_candidates.asks is 'whether some of the classes were blocked, by what is not remembered here';
-comment on column hwqueue.node_candidates.node_moved is 'node_state.moved_xid: another one, and the node may be another, too';
-comment on column hwqueue.node_candidates.profile_version is 'its xmin: what may run there; likewise queue_versions, how long it waits';
+  'classes that a claim of a node has to look at in these queues: all that it may run but those that are'
+  ' blocked, which the other columns prove. The newest version counts';
+comment on column hwqueue.node_candidates.asks is
+  'whether some of the classes were blocked, which nothing here proves';
+comment on column hwqueue.node_candidates.profile_version is
+  'its xmin: what may run there; queue_versions: how long it waits';
+comment on column hwqueue.node_candidates.node_moved is
+  'node_state.moved_xid: with another one it may be another node';
 comment on column hwqueue.node_candidates.cpu_milli is
-  'with memory_mib: what the node had left when classes did not fit; with no more than that they still do not';
+  'with memory_mib: what the node had left when some classes did not fit; with no more they still do not';
 comment on column hwqueue.node_candidates.term_ids is
   'with places and by_holders: the counts that block, as long as leases (or holders) are above 0 there';
 comment on column hwqueue.node_candidates.fleet_next is
-  'with fleet_unseen: what the look at better nodes had seen, null if no class waits for one; as in class_range';
-comment on column hwqueue.node_candidates.until is 'when the first lease may have waited enough, or 10 seconds later: then all classes are asked about again';
+  'with fleet_unseen: which moves of nodes were seen, as in class_range; null: no class waits for one';
+comment on column hwqueue.node_candidates.until is
+  'when the first lease may have waited enough, or in 10 seconds: then it is asked again what is blocked';
 
 drop function if exists hwqueue.blocked_classes(bigint[], hwqueue.node, timestamptz, int);
 drop function if exists hwqueue.waiting_classes(bigint[], hwqueue.node, timestamptz, int);
 drop function if exists hwqueue.few_waiting(bigint[], hwqueue.node, timestamptz, int);
 drop function if exists hwqueue.eligible_classes(bigint, uuid, int, int);
-drop function if exists hwqueue.fitting_classes(hwqueue.node, hwqueue.headroom, int[], text[], jsonb, bigint[], timestamptz, int);
-drop function if exists hwqueue.front_entries(hwqueue.profile_queue, hwqueue.queue_look, boolean, text[], int, bigint[], hwqueue.headroom, int, timestamptz, int);
-drop function if exists hwqueue.take_at_front(hwqueue.profile_queue, hwqueue.node_state, hwqueue.queue_look, boolean, text[], int, hwqueue.headroom, int, timestamptz, int);
-drop function if exists hwqueue.front_classes(hwqueue.profile_queue, hwqueue.node_state, boolean, text[], bigint[], hwqueue.headroom, int);
+drop function if exists hwqueue.fitting_classes(hwqueue.node, hwqueue.headroom, int[], text[], jsonb,
+  bigint[], timestamptz, int);
+drop function if exists hwqueue.front_classes(hwqueue.profile_queue, hwqueue.node_state, boolean, text[],
+  bigint[], hwqueue.headroom, int);
+drop function if exists hwqueue.front_entries(hwqueue.profile_queue, hwqueue.queue_look, boolean, text[], int,
+  bigint[], hwqueue.headroom, int, timestamptz, int);

@@ -84,7 +84,8 @@ begin
     end if;
     exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
-  perform hwqueue.note_met(p_state, v_met or v_without <> '{}' or v_policy.is_short and not p_state.meets_blocked, v_awaits, p_shard);
+  perform hwqueue.note_met(p_state, v_met or v_without <> '{}' or v_policy.is_short and not p_state.meets_blocked,
+                           v_awaits, p_shard);
   return v_picked;
 end
 $$;

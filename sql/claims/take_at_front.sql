@@ -1,6 +1,6 @@
 -- Takes what is at the front of a plain node's only queue: see front_entries, and take_entries for classes
--- that must be checked. Where the node has met blocked classes, it asks first which are not (claim_candidates),
--- and looks for these. No places: nothing there can be had. p_front, p_is_tried: see front_entries.
+-- that must be checked. Where the node has met blocked classes, it asks first which are not
+-- (claim_candidates), and looks for these. No places: nothing there can be had. p_front, p_is_tried: see front_entries.
 -- blocked: others that were found to be; meets: blocked ones stand before what was taken, null: as far as is
 -- known they still do;
 -- is_new: one of them for a term that has to be published first.

@@ -1,5 +1,6 @@
 -- Those of these classes whose leases all wait for a better node, as far as it is remembered how well nodes suit them.
--- until: when the first of them may have waited enough, if no node moves (next_xid, unseen: what this look has seen). At most for a second: a lease whose class was changed (update_lease) brings its age along.
+-- until: when the first of them may have waited enough, if no node moves (next_xid, unseen: what this look has
+-- seen). At most for a second: a lease that gets another class (update_lease), or is committed late, is older.
 -- Locks: none. Raises: nothing. Idempotent: yes. What is known of many classes is read at once and joined by hash: in half the time.
 create or replace function hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int,
   out classes bigint[], out until timestamptz, out next_xid xid8, out unseen xid8[])

@@ -179,9 +179,7 @@ def test_two_classes_that_are_left_keep_their_order(
     first, second, third = [api.spawn(scene.queue, labels={"app": app}) for app in apps]
     assert [scene.take() for _ in scene.free] == scene.free
     other_session.conn.execute("begin")
-    other_session.conn.execute(
-        "select from hwqueue.ready where lease_id = %s for update", [first]
-    )
+    other_session.conn.execute("select from hwqueue.ready where lease_id = %s for update", [first])
     assert scene.take() == second
     other_session.conn.execute("rollback")
     assert [scene.take(), scene.take()] == [first, third]
