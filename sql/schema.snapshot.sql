@@ -222,19 +222,19 @@ COMMENT ON COLUMN hwqueue.placement_class.is_woken IS 'created_xid is of the tra
 
 COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it costs at most, in plain expressions (placement_cost)';
 
-CREATE FUNCTION hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql STABLE
     AS $$
 begin
   return (
-    select s.seen_at + n.heartbeat_timeout
+    select n.node_id
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.node_id <> all (p_without)
       and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
     union all
-    select s.seen_at + n.heartbeat_timeout
+    select n.node_id
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.node_id = p_node
@@ -6802,12 +6802,14 @@ CREATE TABLE hwqueue.class_range (
     worst double precision,
     live_until timestamp with time zone NOT NULL,
     unseen xid8[] NOT NULL,
-    next_xid xid8 NOT NULL
+    next_xid xid8 NOT NULL,
+    best_node uuid,
+    worst_node uuid
 );
 
 COMMENT ON TABLE hwqueue.class_range IS 'how well the best and the worst of the live nodes that could run a class suit it, when somebody last looked; the newest row counts';
 
-COMMENT ON COLUMN hwqueue.class_range.live_until IS 'until then those two live; unseen and next_xid: as in spread_fleet';
+COMMENT ON COLUMN hwqueue.class_range.live_until IS 'infinity, unless a node may prove to be alive that has been silent for too long';
 
 CREATE FUNCTION hwqueue.known_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE
@@ -6817,7 +6819,11 @@ declare
 begin
   select r.* into v_range from hwqueue.class_range r
   where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
-  return case when v_range.live_until > p_now and not hwqueue.has_moved(v_range.unseen, v_range.next_xid, p_shard) then v_range end;
+  return case
+    when v_range.live_until > p_now and not hwqueue.has_moved(v_range.unseen, v_range.next_xid, p_shard) and not exists (
+      select 1 from hwqueue.node_state s
+      where s.shard_id = p_shard and s.node_id = any (array[v_range.best_node, v_range.worst_node])
+        and (s.seen_at + s.heartbeat_timeout > p_now) is not true) then v_range end;
 end
 $$;
 
@@ -7725,8 +7731,9 @@ begin
     v_range := hwqueue.look_at_range(v_class, p_now, p_shard);
     delete from hwqueue.class_range r where r.ctid = any (array(
       select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
-    insert into hwqueue.class_range (shard_id, class_id, best, worst, live_until, unseen, next_xid)
-    values (p_shard, p_class_id, v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid);
+    insert into hwqueue.class_range (shard_id, class_id, best, worst, best_node, worst_node, live_until, unseen, next_xid)
+    values (p_shard, p_class_id, v_range.best, v_range.worst, v_range.best_node, v_range.worst_node,
+            v_range.live_until, v_range.unseen, v_range.next_xid);
   end if;
 end
 $$;
@@ -7935,21 +7942,21 @@ begin
     where n.shard_id = p_shard and n.node_id = any (v_named) and p_class.cost <= 500
       and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
   )
-  select b.affinity, w.affinity, least(b.live_until, w.live_until, d.until, 'infinity'), x.unseen, x.next_xid
-  into v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid
+  select b.affinity, w.affinity, b.node_id, w.node_id, coalesce(d.until, 'infinity'), x.unseen, x.next_xid
+  into v_range.best, v_range.worst, v_range.best_node, v_range.worst_node, v_range.live_until, v_range.unseen, v_range.next_xid
   from hwqueue.seen_now() x
   left join lateral (
     select p_now + interval '1 second' as until from hwqueue.node_state s
     where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
   -- from either end, to the first that lives
   left join lateral (
-    select a.affinity, l.live_until from (select * from able order by affinity desc offset 0) a
-    cross join lateral hwqueue.able_until(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(live_until)
-    where l.live_until is not null limit 1) b on true
+    select a.affinity, l.node_id from (select * from able order by affinity desc offset 0) a
+    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(node_id)
+    where l.node_id is not null limit 1) b on true
   left join lateral (
-    select a.affinity, l.live_until from (select * from able order by affinity offset 0) a
-    cross join lateral hwqueue.able_until(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(live_until)
-    where l.live_until is not null limit 1) w on true;
+    select a.affinity, l.node_id from (select * from able order by affinity offset 0) a
+    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(node_id)
+    where l.node_id is not null limit 1) w on true;
   v_range.shard_id := p_shard;
   v_range.class_id := p_class.class_id;
   return v_range;
@@ -10113,6 +10120,7 @@ begin
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
+    delete from hwqueue.node_candidates k where k.shard_id = p_shard;
     update hwqueue.class_fleet f set digest = null where f.shard_id = p_shard and f.digest is not null;
     perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
   end if;
@@ -16217,9 +16225,15 @@ begin
       where s.shard_id = p_shard and s.moved_xid = any (array(
         select u from (select distinct f.unseen from fresh f) d, unnest(d.unseen) u))
       order by s.moved_xid) as xids  -- in order, for the index on it
+  ), alive as materialized (
+    select s.node_id, s.seen_at + s.heartbeat_timeout as until from hwqueue.node_state s
+    where s.shard_id = p_shard and s.node_id = any (array(
+      select f.best_node from fresh f union select f.worst_node from fresh f))
   ), known as materialized (
-    select r.class_id, r.best, r.worst, r.live_until, c.queue_id, c.patience
+    select r.class_id, r.best, r.worst, least(b.until, w.until, r.live_until) as live_until, c.queue_id, c.patience
     from fresh r
+    join alive b on b.node_id = r.best_node and b.until > p_now
+    join alive w on w.node_id = r.worst_node and w.until > p_now
     join hwqueue.placement_class c on c.class_id = r.class_id
     where c.shard_id = p_shard and c.class_id = any (p_classes) and not r.unseen && (select m.xids from moving m)
   ), open_queue as materialized (
@@ -18378,7 +18392,7 @@ GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.acting() FROM PUBLIC;
 

@@ -1,8 +1,9 @@
 """What a node found blocked is remembered from one claim to the next, with what proves it.
 
 Why: a claim behind 1,000 blocked classes read all of them each time, and found the same.
+How well nodes suit a class is known as long as the best and the worst live, not for one timeout.
 Functions of claims take or return something else than they did.
-Locks: none that others wait for; the table is new.
+Locks: class_range, access exclusive, until the upgrade commits.
 Expected duration: well below a second.
 """
 

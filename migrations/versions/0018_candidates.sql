@@ -39,6 +39,13 @@ comment on column hwqueue.node_candidates.fleet_next is
 comment on column hwqueue.node_candidates.until is
   'when the first lease may have waited enough, or in 10 seconds: then it is asked again what is blocked';
 
+-- So long as the best and the worst node give signs of life, what is known of them holds.
+alter table hwqueue.class_range add column best_node uuid, add column worst_node uuid;
+comment on column hwqueue.class_range.live_until is
+  'infinity, unless a node may prove to be alive that has been silent for too long';
+delete from hwqueue.class_range;
+drop function if exists hwqueue.able_until(hwqueue.placement_class, bigint, uuid[], uuid, timestamptz, int);
+
 drop function if exists hwqueue.blocked_classes(bigint[], hwqueue.node, timestamptz, int);
 drop function if exists hwqueue.waiting_classes(bigint[], hwqueue.node, timestamptz, int);
 drop function if exists hwqueue.few_waiting(bigint[], hwqueue.node, timestamptz, int);

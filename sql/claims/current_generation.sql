@@ -79,6 +79,7 @@ begin
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
+    delete from hwqueue.node_candidates k where k.shard_id = p_shard;
     update hwqueue.class_fleet f set digest = null where f.shard_id = p_shard and f.digest is not null;
     perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
   end if;

@@ -47,8 +47,9 @@ begin
     v_range := hwqueue.look_at_range(v_class, p_now, p_shard);
     delete from hwqueue.class_range r where r.ctid = any (array(
       select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
-    insert into hwqueue.class_range (shard_id, class_id, best, worst, live_until, unseen, next_xid)
-    values (p_shard, p_class_id, v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid);
+    insert into hwqueue.class_range (shard_id, class_id, best, worst, best_node, worst_node, live_until, unseen, next_xid)
+    values (p_shard, p_class_id, v_range.best, v_range.worst, v_range.best_node, v_range.worst_node,
+            v_range.live_until, v_range.unseen, v_range.next_xid);
   end if;
 end
 $$;

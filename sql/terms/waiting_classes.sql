@@ -26,9 +26,15 @@ begin
       where s.shard_id = p_shard and s.moved_xid = any (array(
         select u from (select distinct f.unseen from fresh f) d, unnest(d.unseen) u))
       order by s.moved_xid) as xids  -- in order, for the index on it
+  ), alive as materialized (
+    select s.node_id, s.seen_at + s.heartbeat_timeout as until from hwqueue.node_state s
+    where s.shard_id = p_shard and s.node_id = any (array(
+      select f.best_node from fresh f union select f.worst_node from fresh f))
   ), known as materialized (
-    select r.class_id, r.best, r.worst, r.live_until, c.queue_id, c.patience
+    select r.class_id, r.best, r.worst, least(b.until, w.until, r.live_until) as live_until, c.queue_id, c.patience
     from fresh r
+    join alive b on b.node_id = r.best_node and b.until > p_now
+    join alive w on w.node_id = r.worst_node and w.until > p_now
     join hwqueue.placement_class c on c.class_id = r.class_id
     where c.shard_id = p_shard and c.class_id = any (p_classes) and not r.unseen && (select m.xids from moving m)
   ), open_queue as materialized (

@@ -16,7 +16,6 @@ from tests.sql.test_terms import settle_terms
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-CLASSES = 12
 FREE = {"labels": {"app": "free"}}
 AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
 NO_WEB = {"leases": {"labels": {"app": "web"}}, "domain": "rack", "away": True}
@@ -25,7 +24,7 @@ _racks = iter(range(1000, 9999))
 
 
 class Scene:
-    """Twelve leases that may not come to a node now, each of a class of its own, before others.
+    """Leases that may not come to a node now, each of a class of its own, before others.
 
     Attributes:
         node: Has claimed behind them, so that it remembers them.
@@ -51,7 +50,7 @@ class Scene:
         [self.held] = api.claim(self.node, other)
         self.blocked = [
             api.spawn(self.queue, "work", None, **self._blocked(number))
-            for number in range(CLASSES)
+            for number in range(210 if why == "capacity" else 12)  # up to 200 have their row anyway
         ]
         self.free = [api.spawn(self.queue, **FREE) for _ in range(8)]
         settle_terms(api)
@@ -62,7 +61,7 @@ class Scene:
             "select cardinality(classes) from hwqueue.node_candidates where node_id = %s",
             [self.node.node_id],
         ).fetchall()
-        assert remembered < CLASSES
+        assert remembered < 12
         self.free = [lease for lease in self.free if api.state(lease) == "pending"]
 
     def holds(self) -> Row:
