@@ -5,7 +5,6 @@
 -- Whether nobody holds a row any more whose system column xmax this is: whoever locked it last has ended. A heartbeat that has committed leaves its
 -- id there. The status, since a snapshot names no subtransactions, and a savepoint may hold the row. False, too, for what may be a multixact: it stands
 -- for others; and for a row that this transaction has locked itself.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_let_go(p_xmax xid) returns boolean
 language plpgsql volatile
 as $$

@@ -41,7 +41,8 @@ begin
   v_state.awaits_terms := v_state.awaits_terms and hwqueue.bring_terms(p_node, v_now, p_shard);
   if cardinality(p_queues) > 1 then
     v_front := null;
-  elsif v_front.queue_id is null then
+  elsif v_front.is_front is null then  -- not looked at yet, or by look_behind, in vain
+    v_is_tried := false;
     select q.* into v_front
     from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
   end if;

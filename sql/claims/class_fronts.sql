@@ -4,7 +4,6 @@
 
 -- Where scans start, with where each of these classes does, if they differ: at its own mark, or at the front of its queue. One whose queue had
 -- nothing starts behind everything.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.scan_from, p_shard int) returns hwqueue.scan_from
 language plpgsql volatile
 as $$
@@ -38,7 +37,6 @@ $$;
 
 -- A place in the order of a class, from p_tier, p_rank, p_position on, before which none of it lives: from one of its marks to the next, as long
 -- as nothing is left in between.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint,
   p_rank bigint, p_position bigint, p_shard int, out tier smallint, out rank bigint, out "position" bigint)
 language plpgsql volatile
@@ -65,7 +63,6 @@ $$;
 
 -- Whether anything of a class lives from a place on and before a later tier and rank. Column by column: before Postgres 18 a scan does not
 -- stop at the upper end of a row comparison.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint,
                                                       p_to_rank bigint, p_shard int) returns boolean
 language plpgsql volatile

@@ -1,6 +1,5 @@
 -- The generation in a database that is not the one written down; in the first one it stays as it is. A row without a
 -- path is from a release that did not write it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint, p_path text) returns bigint
 language sql immutable parallel safe
 as $$
@@ -79,6 +78,7 @@ begin
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
+    delete from hwqueue.node_candidates k where k.shard_id = p_shard;
     perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
   end if;
   return v_next;

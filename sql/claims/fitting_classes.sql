@@ -5,7 +5,6 @@ language sql immutable parallel safe
 as $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit + p_weight_spread * p_spread $$;
 
 -- The score of a class that prefers something about other leases, or how they spread.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamptz, p_shard int)
 returns double precision
 language plpgsql stable
@@ -27,11 +26,11 @@ $$;
 
 -- The classes of these queues that a node may run and has room for now, best score first:
 -- sum of weight x term (design 5.2), affinity -100..100 (with the class's strength) and fit 0..100.
--- p_extra: classes judged but not remembered, [{"class_id", "affinity"}]; p_without: classes that this call has found blocked.
+-- p_only: of these (claim_candidates), null: of all; p_extra: classes judged but not remembered, [{"class_id", "affinity"}];
+-- p_without: classes that this call has found blocked.
 -- checked: those that must be checked at the claim, in no order. Attestations expire, so classes that mention trust domains
 -- are asked again.
--- Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids int[], p_tasks text[],
+create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids int[], p_tasks text[], p_only bigint[],
                                                    p_extra jsonb, p_without bigint[], p_now timestamptz, p_shard int,
                                                    out classes bigint[], out scores double precision[], out checked bigint[])
 language plpgsql stable
@@ -49,7 +48,7 @@ begin
                   hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0) end as score
     from hwqueue.queue q
     cross join lateral (
-      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_shard)
+      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only, p_shard)
       union all
       select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
              c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode), '{}'::text[],

@@ -1,6 +1,5 @@
 -- Of the classes that profile_queue lists, those of these tasks that a node has room for; the list as it is
 -- when it is too long to be complete (201): then lock_stretch and stretch_entries ask class by class.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[],
   p_room hwqueue.headroom, p_shard int) returns bigint[]
 language plpgsql stable
@@ -20,30 +19,32 @@ begin
 end
 $$;
 
--- Which classes a plain node looks for at the front of its only queue: those of these tasks that it has room
--- for, without p_without. None: there are none, or the node likes some classes of this queue better than
--- others, or has not been judged for all there are: see pick_leases. p_is_judged: it is known to have been.
--- Locks: none. Raises: nothing. Idempotent: yes.
+-- What a plain node looks for at the front of its only queue: the classes of these tasks that it has room
+-- for, of p_only (claim_candidates; null: of all), without p_without. None: there are none, or the node likes some classes of this
+-- queue better than others, or has not been judged for all there are: see pick_leases. p_is_judged: it is known to have been.
 create or replace function hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
-  p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard int)
-returns bigint[]
+  p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard int,
+  out eligible hwqueue.profile_queue)
 language plpgsql stable
 as $$
-declare
-  v_classes bigint[] := p_eligible.classes;
 begin
+  eligible := p_eligible;
   if p_is_judged is not true and (not p_eligible.is_even
      or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
-    return '{}';
+    eligible.classes := '{}';
+  elsif p_only is not null then
+    select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
+    into eligible.classes, eligible.checked
+    from unnest(p_only) k(class_id)
+    cross join lateral (  -- fenced: each by its key
+      select x.class_id, x.is_checked from hwqueue.profile_eligibility x
+      where x.shard_id = p_shard and x.profile_id = p_eligible.profile_id and x.queue_id = p_eligible.queue_id and x.class_id = k.class_id
+        and x.gpu_count = 0 and x.custom is null and (p_tasks is null or x.task_name = any (p_tasks))
+        and hwqueue.shortage(x.cpu_milli, x.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) e
+    where k.class_id <> all (p_without);
+  elsif p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
+    eligible.classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
   end if;
-  if p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
-    v_classes := hwqueue.runnable_classes(p_eligible, p_tasks, p_room, p_shard);
-  end if;
-  -- of a longer list, which is not complete, the rest would look complete
-  if p_without <> '{}' and cardinality(v_classes) <= 200 then
-    v_classes := array(select c from unnest(v_classes) c where c <> all (p_without));
-  end if;
-  return v_classes;
 end
 $$;
 
@@ -52,12 +53,12 @@ $$;
 -- position and class, oldest first: p_limit or 8 of the front's tier and rank, less where they are far apart;
 -- another session may have them by the time that they are locked. No places and no positions: there are none.
 -- Of a few classes it looks for their heads, however far behind the front they are. p_front: what has just
--- been seen of the queue, if anything; p_is_tried: its mark has been tried, in vain. p_without: what is left
--- out of the classes. checked: which of these classes must be checked; head: what is known of the first
+-- been seen of the queue, if anything; p_is_tried: its mark has been tried, in vain. p_is_behind: others, which are
+-- left out of the classes, stand before these. checked: which of these classes must be checked; head: what is known of the first
 -- entry.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look,
-  p_is_tried boolean, p_tasks text[], p_window int, p_without bigint[], p_room hwqueue.headroom, p_limit int,
+  p_is_tried boolean, p_tasks text[], p_window int, p_is_behind boolean, p_room hwqueue.headroom, p_limit int,
   p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out places tid[],
   out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_head)
 language plpgsql volatile
@@ -83,12 +84,12 @@ begin
       v_from := v_front.position;
       v_is_mark := v_front.is_mark;
     end if;
-    if p_eligible.checked = '{}' then
+    if p_eligible.checked = '{}' and not p_is_behind then
       places := hwqueue.lock_stretch(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
                                      p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
     else
-      -- what is left out stands in front: of a few others the heads alone
-      if p_without = '{}' or cardinality(p_eligible.classes) > 8 then
+      -- of a few that others stand before, the heads alone
+      if not p_is_behind or cardinality(p_eligible.classes) > 16 then
         v_seen := hwqueue.stretch_entries(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window, v_depth,
                                           p_now, p_shard);
         positions := v_seen.positions;
@@ -115,7 +116,6 @@ $$;
 -- The oldest entries of a few classes of a queue in which nothing lives before p_from_*: p_limit of the best tier and rank that these classes have.
 -- Each class is looked for from its own mark on, if it has one. No entries: positions is null.
 -- checked: which of their classes must be checked; head: what is known of the first entry.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
   p_limit int, p_now timestamptz, p_shard int,
   out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_head)
@@ -157,7 +157,6 @@ $$;
 
 -- The entries of a tier and rank from a position on, of what a profile may run and has room for, p_limit of them within p_window positions (more
 -- for a larger batch). checked: which of their classes must be checked; head: what is known of the first entry.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint,
   p_rank bigint, p_from bigint, p_window int, p_limit int, p_now timestamptz, p_shard int,
   out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_head)

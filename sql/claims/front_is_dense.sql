@@ -1,6 +1,5 @@
 -- Whether the first p_window entries of each queue stand close together, in the tier and rank of its front: then a look at them walks little that
 -- is gone.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window int, p_shard int) returns boolean
 language plpgsql stable
 as $$

@@ -39,7 +39,6 @@ end
 $$;
 
 -- The cores of an assignment and how much it has of each, in thousandths.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.cores_of(p_assignment jsonb) returns table (core int, milli int)
 language sql immutable
 as $$

@@ -84,7 +84,6 @@ end
 $$;
 
 -- The verdicts on the claims of a heartbeat that were not extended: held by others at this moment, or gone.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamptz,
                                                     p_shard int)
 returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)

@@ -53,7 +53,6 @@ end
 $$;
 
 -- Whether anything of a node is counted: then its claims set something aside and must be granted one by one.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_counted(p_node hwqueue.node) returns boolean
 language sql immutable parallel safe
 as $$

@@ -18,7 +18,7 @@ as $$
                 order by r.position limit 1) + case when cardinality(e.classes) <= 64 then least(q.window_size, 40) else q.window_size end - 1
               when w.stands then w.positions[1] + 1031
               else 9223372036854775807 end,
-         f.is_front, f.is_front and e.checked = '{}', e.checked, array[q.queue_id],
+         f.is_front, f.is_front and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked, array[q.queue_id],
          q.retain_completed = '0'
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
@@ -28,7 +28,7 @@ as $$
     select m.tiers, m.ranks, m.positions, m.version < m.stands_until as stands from hwqueue.low_water m
     where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
   cross join lateral (
-    select e.is_even and cardinality(e.classes) between 1 and 200 and cardinality(w.tiers) = 1 and w.tiers[1] = 0
+    select coalesce(e.is_even and e.classes <> '{}' and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
@@ -42,7 +42,7 @@ as $$
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null as is_front offset 0) f
+             order by r.rank, r.position limit 1) is null, false) as is_front offset 0) f
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 

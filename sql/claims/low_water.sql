@@ -17,7 +17,6 @@ as $$ select random() * 8 < 1 $$;
 
 -- The last position that anyone has drawn; null when this transaction has an id already. Read before the id is taken, so that every
 -- transaction with this id or a later one draws higher positions: transactions take their id before they draw.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.last_drawn_position() returns bigint
 language plpgsql volatile
 as $$

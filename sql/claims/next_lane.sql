@@ -85,7 +85,6 @@ $$;
 -- The best lane among the first p_window entries of each queue's order, with the positions and classes of its entries there, oldest first.
 -- takes: of several queues, how many of these are older than what was not looked at, at least one. Joined by hash: to look up 100 entries in
 -- 1,000 classes takes a third of the time.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window int,
   p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[], out classes bigint[], out takes int)
 language plpgsql stable set enable_hashjoin = on set enable_nestloop = off

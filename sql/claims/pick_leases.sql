@@ -16,6 +16,9 @@ declare
   v_without bigint[] := p_without;
   v_asks boolean := p_without <> '{}';
   v_judged record;
+  v_open record;
+  v_only bigint[];
+  v_met boolean := false;
   v_fit record;
   v_policy record;
   v_taken record;
@@ -31,17 +34,22 @@ begin
     return v_picked;
   end if;
   perform hwqueue.note_alive(p_state, p_now, p_shard);
-  select max(q.window_size) as "window", max(q.probe_size) as probe into v_policy
+  select max(q.window_size) as "window", max(q.probe_size) as probe, coalesce(bool_or((  -- of many classes
+           select s.most_cpu_milli > v_room.cpu_milli or s.most_memory_mib > v_room.memory_mib
+           from hwqueue.profile_queue s
+           where s.shard_id = p_shard and s.profile_id = v_node.profile_id and s.queue_id = q.queue_id
+             and p_state.is_plain and cardinality(s.classes) > 200)), false) as is_short
+  into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
-  if p_state.meets_blocked and p_without = '{}' then  -- what is blocked need not be scored
-    v_without := hwqueue.blocked_classes(array(
-      select e.class_id from unnest(p_queue_ids) q(queue_id)
-      cross join lateral hwqueue.eligible_classes(v_node.profile_id, v_node.node_id, q.queue_id, p_shard) e
-      where e.is_checked), v_node, p_now, p_shard);
-  end if;
   for v_batch in 1 .. 8 loop
     v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
-    v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_judged.extra, v_without, p_now, p_shard);
+    if p_state.meets_blocked then  -- what is blocked need not be scored
+      v_open := hwqueue.claim_candidates(p_state, p_queue_ids, v_room, p_now, p_shard);
+      v_only := v_open.classes;
+      v_without := v_without || v_open.blocked;
+      v_met := v_open.met is distinct from '{}';
+    end if;
+    v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_only, v_judged.extra, v_without, p_now, p_shard);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
       v_taken := hwqueue.try_lanes(v_fit.classes, v_fit.scores, '{}', v_node,
         hwqueue.queue_fronts(p_queue_ids, cardinality(v_fit.classes), p_shard), null, null,
@@ -78,7 +86,8 @@ begin
     end if;
     exit when v_picked.places <> '{}' or not (v_judged.more or v_published > 0 or v_moved);
   end loop;
-  perform hwqueue.note_met(p_state, v_without <> '{}', v_awaits, p_shard);
+  perform hwqueue.note_met(p_state, v_met or v_without <> '{}' or v_policy.is_short and not p_state.meets_blocked,
+                           v_awaits, p_shard);
   return v_picked;
 end
 $$;

@@ -50,7 +50,7 @@ begin
   v_picked.is_plain := coalesce(v_picked.places, '{}') <> '{}';
   if not v_picked.is_plain then
     v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new, p_now, p_shard);
-  elsif v_eligible.checked <> '{}' and (p_state.meets_blocked or v_meets) then
+  elsif v_meets is not null and (p_state.meets_blocked or v_meets) then
     perform hwqueue.note_met(p_state, v_meets, false, p_shard);
   end if;
   return v_picked;

@@ -2,7 +2,6 @@
 -- from its low-water mark on, what lies between them whole. Nothing when the queue is empty. stands: the
 -- front stands still (class_fronts). p_or_mark: the mark itself will do, if it is the only one and nothing
 -- comes before it (is_mark): the front is there or later.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.queue_front(p_queue_id int, p_shard int, p_or_mark boolean default false,
   out tier smallint, out rank bigint, out "position" bigint, out stands boolean, out is_mark boolean)
 language plpgsql volatile
@@ -43,7 +42,6 @@ $$;
 
 -- The first entry of a queue after one tier and rank (null: of any) and before another, both excluded. Column
 -- by column: before Postgres 18 a scan does not stop at the upper end of a row comparison.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.first_between(p_queue_id int, p_from_tier smallint, p_from_rank bigint, p_to_tier int, p_to_rank bigint,
   p_shard int, out tier smallint, out rank bigint, out "position" bigint)
 language plpgsql volatile

@@ -1,6 +1,5 @@
 -- Where scans of so many classes of these queues start. They differ where a front stands still, or the fronts are far apart: to look up where a class
 -- begins (class_fronts) takes as long as to walk over some ten entries that are gone.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.queue_fronts(p_queue_ids int[], p_class_count int, p_shard int) returns hwqueue.scan_from
 language plpgsql volatile
 as $$
@@ -37,7 +36,6 @@ end
 $$;
 
 -- The position from which a class, by its place in the list, is to be scanned in a tier and rank; in one before its start nothing lives.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.start_in(p_from hwqueue.scan_from, p_index int, p_tier smallint, p_rank bigint) returns bigint
 language sql immutable
 as $$
@@ -48,7 +46,6 @@ as $$
 $$;
 
 -- Whether the front of a queue stands still.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.front_stands(p_queue_id int, p_shard int) returns boolean
 language plpgsql volatile
 as $$

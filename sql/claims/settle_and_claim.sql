@@ -60,6 +60,9 @@ begin
     if cardinality(p_queues) = 1 then
       select q.* into v_front
       from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      if v_state.meets_blocked and v_front.is_front and not v_front.is_first then
+        v_front := hwqueue.look_behind(v_state, v_front, v_now, p_shard);
+      end if;
     else
       select q.* into v_front
       from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,

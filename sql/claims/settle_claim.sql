@@ -50,7 +50,6 @@ $$;
 
 -- Why a token settles nothing. p_current is the token of the claim that runs now, if one does: a right one that settles nothing is another
 -- login's or node's.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard int,
                                                    out verdict text, out state text)
 language plpgsql volatile

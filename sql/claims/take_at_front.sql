@@ -1,7 +1,8 @@
 -- Takes what is at the front of a plain node's only queue: see front_entries, and take_entries for classes
--- that must be checked. Where the node has met blocked classes, which are blocked is asked first, in one
--- statement, and the rest is looked for. No places: nothing there can be had. p_front, p_is_tried: see
--- front_entries. blocked: all that were found to be; meets: some of these stand before what was taken;
+-- that must be checked. Where the node has met blocked classes, it asks first which are not
+-- (claim_candidates), and looks for these. No places: nothing there can be had. p_front, p_is_tried: see front_entries.
+-- blocked: others that were found to be; meets: blocked ones stand before what was taken, null: as far as is
+-- known they still do;
 -- is_new: one of them for a term that has to be published first.
 -- Locks: as take_entries. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
@@ -12,6 +13,9 @@ language plpgsql volatile
 as $$
 declare
   v_eligible hwqueue.profile_queue := p_eligible;
+  v_open record;
+  v_only bigint[];
+  v_met bigint[];
   v_node hwqueue.node;
   v_seen record;
   v_taken record;
@@ -20,33 +24,38 @@ begin
   blocked := '{}';
   meets := false;
   is_new := false;
-  if p_state.meets_blocked and p_eligible.checked <> '{}' and cardinality(p_eligible.classes) <= 200 then
-    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
-    blocked := hwqueue.blocked_classes(p_eligible.checked, v_node, p_now, p_shard);
+  if p_state.meets_blocked then
+    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_room, p_now, p_shard);
+    if v_open.met is distinct from '{}' and cardinality(v_open.classes) <= 200 then
+      v_only := v_open.classes;
+      v_met := v_open.met;
+      blocked := v_open.blocked;
+    end if;
   end if;
-  v_eligible.classes := hwqueue.front_classes(p_eligible, p_state, p_front.is_front, p_tasks, blocked, p_room,
-                                              p_shard);
+  v_eligible := hwqueue.front_classes(p_eligible, p_state, p_front.is_front, p_tasks, v_only, blocked, p_room,
+                                      p_shard);
   if v_eligible.classes = '{}' then
     return;
   end if;
-  v_seen := hwqueue.front_entries(v_eligible, p_front, p_is_tried, p_tasks, p_window, blocked, p_room,
+  v_seen := hwqueue.front_entries(v_eligible, p_front, p_is_tried, p_tasks, p_window, v_only is not null, p_room,
                                   p_limit, p_now, p_shard);
   places := v_seen.places;
   if v_seen.positions = '{}' then
     return;
   end if;
-  if v_seen.checked <> '{}' and v_node.node_id is null then
-    if p_state.meets_blocked and v_seen.classes[1] = any (v_seen.checked) then
+  if v_seen.checked <> '{}' then
+    if p_state.meets_blocked and v_only is null and v_seen.classes[1] = any (v_seen.checked) then
       return;  -- of so many classes pick_leases asks
     end if;
     v_node := hwqueue.judged_node(p_state, p_now, p_shard);
   end if;
-  if blocked <> '{}' then
+  if v_only is not null then
     meets := coalesce((v_seen.tier, v_seen.rank) > (p_front.tier, p_front.rank), true) or (
       select true from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier and r.rank = v_seen.rank
-        and r.position >= p_front.position and r.position < v_seen.positions[1] and r.class_id = any (blocked)
+        and r.position >= p_front.position and r.position < v_seen.positions[1] and (v_met is null or r.class_id = any (v_met))
       order by r.position limit 1) is not null;
+    meets := case when not meets or v_met is not null then meets end;
   end if;
   if v_seen.checked = '{}' then
     places := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],

@@ -30,7 +30,7 @@ begin
   is_new := false;
   while v_from.queue_ids is not null loop
     if v_asks then
-      blocked := blocked || hwqueue.blocked_classes(p_checked, p_node, p_now, p_shard);
+      blocked := blocked || (hwqueue.blocked_classes(p_checked, p_node, p_now, p_shard)).blocked;
       v_asked := true;
     end if;
     if v_tries = 8 then

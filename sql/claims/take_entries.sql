@@ -102,7 +102,6 @@ end
 $$;
 
 -- Which of these classes are among others.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.are_among(p_classes bigint[], p_others bigint[]) returns boolean[]
 language sql immutable
 as $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;

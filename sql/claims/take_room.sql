@@ -1,6 +1,5 @@
 -- What a claim of a class sets aside on a node, given its devices and what else it holds there (p_held, see held_alone); null when the
 -- node counts none of it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) returns jsonb
 language sql immutable parallel safe
 as $$

@@ -2,7 +2,6 @@
 -- one for reading, and keeps it to its end. One that is not known (it is just beginning or ending) counts as one; those that have an id
 -- and no such lock do not: what they wrote, in this database or another one, is of other relations.
 -- It reads the locks of the whole server, those of transactions first: some ms for each thousand of them.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.oldest_holder(p_relation regclass) returns xid8
 language sql volatile
 as $$

@@ -17,6 +17,7 @@ begin
   loop
     delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = v_node_id;
     get diagnostics v_rows = row_count;
+    delete from hwqueue.node_candidates k where k.shard_id = p_shard and k.node_id = v_node_id;
     delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
     v_gone := v_gone + 1;
     v_hanging := v_hanging + v_rows;

@@ -21,6 +21,8 @@ begin
   having max(f.floor_id) >= (select s.last_value from hwqueue.spread_floor_floor_id_seq s);
   perform setval('hwqueue.class_range_range_id_seq', max(r.range_id)) from hwqueue.class_range r
   having max(r.range_id) >= (select s.last_value from hwqueue.class_range_range_id_seq s);
+  perform setval('hwqueue.node_candidates_version_seq', max(k.version)) from hwqueue.node_candidates k
+  having max(k.version) >= (select s.last_value from hwqueue.node_candidates_version_seq s);
 end
 $$;
 

@@ -1,6 +1,7 @@
 -- How well nodes suit a class at best and at worst, for patience: remembered as the fleet is for max_skew (spread_fleet).
 
--- How well the best and the worst node suit a class, as it is remembered; null when that holds no longer (see spread_fleet).
+-- How well the best and the worst node suit a class, as it is remembered; null when that holds no longer: a node has moved (see spread_fleet),
+-- or one of the two has been silent for too long. What others do in silence makes no difference.
 create or replace function hwqueue.known_range(p_class_id bigint, p_now timestamptz, p_shard int) returns hwqueue.class_range
 language plpgsql stable
 as $$
@@ -9,7 +10,11 @@ declare
 begin
   select r.* into v_range from hwqueue.class_range r
   where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
-  return case when v_range.live_until > p_now and not hwqueue.has_moved(v_range.unseen, v_range.next_xid, p_shard) then v_range end;
+  return case
+    when v_range.live_until > p_now and not hwqueue.has_moved(v_range.unseen, v_range.next_xid, p_shard) and not exists (
+      select 1 from hwqueue.node_state s
+      where s.shard_id = p_shard and s.node_id = any (array[v_range.best_node, v_range.worst_node])
+        and (s.seen_at + s.heartbeat_timeout > p_now) is not true) then v_range end;
 end
 $$;
 
@@ -43,43 +48,43 @@ begin
     where n.shard_id = p_shard and n.node_id = any (v_named) and p_class.cost <= 500
       and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
   )
-  select b.affinity, w.affinity, least(b.live_until, w.live_until, d.until, 'infinity'), x.unseen, x.next_xid
-  into v_range.best, v_range.worst, v_range.live_until, v_range.unseen, v_range.next_xid
+  select b.affinity, w.affinity, b.node_id, w.node_id, coalesce(d.until, 'infinity'), x.unseen, x.next_xid
+  into v_range.best, v_range.worst, v_range.best_node, v_range.worst_node, v_range.live_until, v_range.unseen, v_range.next_xid
   from hwqueue.seen_now() x
   left join lateral (
     select p_now + interval '1 second' as until from hwqueue.node_state s
     where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
   -- from either end, to the first that lives
   left join lateral (
-    select a.affinity, l.live_until from (select * from able order by affinity desc offset 0) a
-    cross join lateral hwqueue.able_until(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(live_until)
-    where l.live_until is not null limit 1) b on true
+    select a.affinity, l.node_id from (select * from able order by affinity desc offset 0) a
+    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(node_id)
+    where l.node_id is not null limit 1) b on true
   left join lateral (
-    select a.affinity, l.live_until from (select * from able order by affinity offset 0) a
-    cross join lateral hwqueue.able_until(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(live_until)
-    where l.live_until is not null limit 1) w on true;
+    select a.affinity, l.node_id from (select * from able order by affinity offset 0) a
+    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(node_id)
+    where l.node_id is not null limit 1) w on true;
   v_range.shard_id := p_shard;
   v_range.class_id := p_class.class_id;
   return v_range;
 end
 $$;
 
--- Until when one of these nodes lives for certain that is not cordoned and has room for a class when it is idle: those of a profile, without
--- some, or one node. Null: there is none.
-create or replace function hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamptz,
-                                              p_shard int) returns timestamptz
+-- One of these nodes that lives, is not cordoned and has room for a class when it is idle: those of a profile, without some, or one node.
+-- Null: there is none.
+create or replace function hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamptz,
+                                             p_shard int) returns uuid
 language plpgsql stable
 as $$
 begin
   return (
-    select s.seen_at + n.heartbeat_timeout
+    select n.node_id
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.node_id <> all (p_without)
       and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
     union all
-    select s.seen_at + n.heartbeat_timeout
+    select n.node_id
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.node_id = p_node

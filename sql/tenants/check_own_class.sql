@@ -2,7 +2,6 @@
 -- place for it: all that a placement, a params blob or a service's policy asks about other leases is in the terms of the class.
 
 -- The tenant that used a service first, as far as there are classes of it; null: nobody uses it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.service_tenant(p_service uuid, p_shard int) returns text
 language sql stable
 as $$
@@ -11,7 +10,6 @@ as $$
 $$;
 
 -- Whether a lease is one of these tenants'; one that does not exist is nobody's.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_own_lease(p_lease uuid, p_tenants text[], p_shard int) returns boolean
 language sql stable
 as $$
@@ -22,7 +20,6 @@ as $$
 $$;
 
 -- Whether a service is the caller's: to somebody for all tenants every one is.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.is_own_service(p_service uuid, p_shard int) returns boolean
 language sql stable
 as $$
@@ -66,7 +63,6 @@ end
 $$;
 
 -- Whether the tenants that a selector names are all the caller's; one that names none means the lease's own.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.are_own(p_tenants jsonb) returns boolean
 language sql stable
 as $$

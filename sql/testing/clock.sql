@@ -1,5 +1,4 @@
 -- A clock that tests can freeze and move, for all sessions at once. Never part of an upgrade; `hwqueue db check` reports it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create table if not exists hwqueue.test_clock (
   singleton boolean primary key default true check (singleton),
   offset_by interval not null default '0',

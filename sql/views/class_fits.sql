@@ -108,7 +108,6 @@ $$;
 
 -- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node.
 -- Without p_tells no message: it takes long.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
                                                p_now timestamptz, out code text, out message text)
 language plpgsql stable set plan_cache_mode = auto

@@ -1,11 +1,9 @@
 -- "1 node", "3 nodes".
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_count_words(p_count int, p_kind text default '') returns text
 language sql immutable parallel safe
 as $$ select p_count::text || ' ' || p_kind || case when p_count = 1 then 'node' else 'nodes' end $$;
 
 -- The one thing to say about a pending class, in the order of what must be put right first. p_unserved: what to say where no live node serves it.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.class_headline(p_matching int, p_cordoned int, p_silent int, p_with_room int, p_free int, p_code text, p_message text,
   p_near int, p_meeting int, p_node text, p_conflict text, p_registered int, p_open int, p_live int, p_paused_at timestamptz, p_waits interval, p_unserved text,
   out code text, out message text)

@@ -1,7 +1,6 @@
 -- What of a node a requirement looks at: two nodes that are alike in that are alike to it, and one answer does for both. Too much does no
 -- harm, too little would: a new kind of expression must be told of here (a test compares with match_nodes).
 -- keys: labels; trusts: trust domains; ids: nodes and resources that it names, for a node that has none of them is as good as another.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.expr_sight(p_expr jsonb, out keys text[], out sees_rack boolean, out trusts text[], out ids uuid[])
 language plpgsql immutable parallel safe
 as $$
@@ -31,7 +30,6 @@ end
 $$;
 
 -- Of a node's labels those of these keys.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.labels_among(p_labels jsonb, p_keys text[]) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -39,7 +37,6 @@ as $$
 $$;
 
 -- The same. Without a subquery, so that the planner inlines it: most requirements look at one label, of every kind of nodes.
--- Locks: none. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.labels_seen(p_labels jsonb, p_keys text[]) returns jsonb
 language sql stable parallel safe
 as $$

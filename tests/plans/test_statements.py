@@ -112,7 +112,7 @@ def claim_statements(api: Api, node: Node, queue: str, times: int) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize(("why", "expected", "alone"), [("away", 19, 10), ("patience", 50, 10)])
+@pytest.mark.parametrize(("why", "expected", "alone"), [("away", 7, 10), ("patience", 8, 10)])
 def test_behind_what_is_blocked(api: Api, why: str, expected: int, alone: int) -> None:
     """Not more with more of it, nor for longer than it stands in front."""
     queue, other = api.queue(patience=86_400), api.queue()

@@ -78,8 +78,9 @@ _BLOCKED = """
   from (select hwqueue.clock() as now) t
   cross join hwqueue.node n
   join hwqueue.node_state l on l.shard_id = n.shard_id and l.node_id = n.node_id
-  cross join lateral unnest(hwqueue.blocked_classes(
-    array(select class_id from hwqueue.placement_class), n, t.now, 0)) b(class_id)
+  cross join lateral hwqueue.blocked_classes(
+    array(select class_id from hwqueue.placement_class), n, t.now, 0) f0
+  cross join lateral unnest(f0.blocked) b(class_id)
   join hwqueue.placement_class c on c.class_id = b.class_id
   cross join lateral (select hwqueue.term_facts(c, n, null, t.now, 0) as facts offset 0) f
   where n.deregistered_at is null and hwqueue.is_live(n, l, t.now)

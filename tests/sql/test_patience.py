@@ -53,6 +53,27 @@ def test_others_wait_by_how_much_worse_they_are(api: Api, clock: Clock) -> None:
     assert api.claimed(middle, queue) == [lease]
 
 
+def test_one_look_while_the_best_and_the_worst_live(api: Api, clock: Clock) -> None:
+    """However often they have given signs of life since."""
+    nodes = fleet(api)
+    queue = api.queue(patience=1000)
+    lease = api.spawn(queue, placement=ZONES)
+    look = "select range_id from hwqueue.class_range r join hwqueue.lease l using (class_id)"
+    look += " where l.lease_id = %s"
+    found = []
+    for _ in range(4):
+        assert api.claimed(nodes[2], queue) == []
+        found += api.conn.execute(look, [lease]).fetchall()
+        clock.advance(timedelta(seconds=40))
+        for node in nodes:
+            api.rows("heartbeat_node", **node.who, claims=[])
+    assert found == found[:1] * 4
+    clock.advance(timedelta(seconds=40))
+    api.rows("heartbeat_node", **nodes[2].who, claims=[])
+    clock.advance(timedelta(seconds=10))
+    assert api.claimed(nodes[2], queue) == [lease]
+
+
 def test_no_longer_than_its_patience(api: Api, clock: Clock) -> None:
     _, _, worst = fleet(api)
     queue = api.queue(patience=30)

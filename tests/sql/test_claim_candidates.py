@@ -1,0 +1,215 @@
+"""What a node remembers as blocked is forgotten as soon as it may be claimed.
+
+Time stands still here unless a test moves it: nothing is forgotten because it is old.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, Node, Row, completed, outlive, token
+from tests.sql.test_terms import settle_terms
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+FREE = {"labels": {"app": "free"}}
+AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
+NO_WEB = {"leases": {"labels": {"app": "web"}}, "domain": "rack", "away": True}
+ZONE_B = [{"weight": 100, "when": {"tags": {"zone": "b"}}}]
+_racks = iter(range(1000, 9999))
+
+
+class Scene:
+    """Leases that may not come to a node now, each of a class of its own, before others.
+
+    Attributes:
+        node: Has claimed behind them, so that it remembers them.
+        better: A node that some of them would rather have.
+        held: What the node runs.
+        blocked: In the order of the queue.
+        free: What the node may run, behind those.
+    """
+
+    def __init__(self, api: Api, why: str, queues: int) -> None:
+        for row in api.rows("list_nodes"):
+            api.rows("deregister_node", node=row["node_id"])
+        self.api, self.why = api, why
+        self.spec: Row = {"rack": next(_racks), "labels": {"zone": "a"}}
+        if why == "capacity":
+            self.spec["capacity"] = {"cpu_milli": 8000}
+        self.node = api.node(**self.spec)
+        self.better = api.node(labels={"zone": "b"}, rack=next(_racks))
+        self.queues = [api.queue(patience=60) for _ in range(queues)]
+        self.queue, other = self.queues[0], api.queue()
+        api.spawn(other, "work", None, **self.holds())
+        settle_terms(api)
+        [self.held] = api.claim(self.node, other)
+        self.blocked = [
+            api.spawn(self.queue, "work", None, **self._blocked(number))
+            for number in range(210 if why == "capacity" else 12)  # up to 200 have their row anyway
+        ]
+        self.free = [api.spawn(self.queue, **FREE) for _ in range(8)]
+        settle_terms(api)
+        outlive(api.conn)
+        while self.take() not in self.free[2:]:  # at first they are tried one by one
+            pass
+        [(remembered,)] = api.conn.execute(
+            "select cardinality(classes) from hwqueue.node_candidates where node_id = %s",
+            [self.node.node_id],
+        ).fetchall()
+        assert remembered < 12
+        self.free = [lease for lease in self.free if api.state(lease) == "pending"]
+
+    def holds(self) -> Row:
+        """The lease that is in the way."""
+        needs = {"resources": {"cpu_milli": 4000}}
+        return {
+            "away": {"labels": {"app": "db"}},
+            "kept out": {"placement": {"require": [NO_WEB]}},
+            "capacity": {"placement": needs},
+            "patience": {},
+        }[self.why]
+
+    def _blocked(self, number: int) -> Row:
+        labels = {"n": str(number)}
+        return {
+            "away": {"labels": labels, "placement": {"require": [AWAY]}},
+            "kept out": {"labels": labels | {"app": "web"}},
+            "capacity": {"placement": {"resources": {"cpu_milli": 4001 + number}}},
+            "patience": {"labels": labels, "placement": {"prefer": ZONE_B}},
+        }[self.why]
+
+    def take(self, node: Node | None = None) -> UUID | None:
+        """What a claim of one lease gets, which completes at once."""
+        claims = self.api.claim(node or self.node, *self.queues)
+        for claim in claims:
+            self.api.value("complete_lease", **token(claim))
+        return claims[0]["lease_id"] if claims else None
+
+
+@pytest.fixture(params=[1, 2], ids=["one queue", "two"])
+def queues(request: pytest.FixtureRequest) -> int:
+    assert isinstance(request.param, int)
+    return request.param
+
+
+@pytest.mark.parametrize("why", ["away", "kept out", "capacity"])
+def test_what_was_in_the_way_ends(api: Api, why: str, queues: int) -> None:
+    scene = Scene(api, why, queues)
+    assert scene.take() == scene.free[0]
+    api.value("complete_lease", **token(scene.held))
+    assert [scene.take(), scene.take()] == scene.blocked[:2]
+
+
+def test_the_better_node_goes(api: Api, queues: int) -> None:
+    scene = Scene(api, "patience", queues)
+    assert scene.take() == scene.free[0]
+    api.rows("deregister_node", node=scene.better.node_id)
+    assert [scene.take(), scene.take()] == scene.blocked[:2]
+
+
+def test_patience_ends(api: Api, clock: Clock, queues: int) -> None:
+    scene = Scene(api, "patience", queues)
+    clock.advance(timedelta(seconds=59))
+    for node in (scene.node, scene.better):
+        api.rows("heartbeat_node", **node.who, claims=[])
+    assert [scene.take(), scene.take()] == scene.free[:2]
+    clock.advance(timedelta(seconds=1))
+    assert scene.take() == scene.blocked[0]
+
+
+def test_the_queue_has_less_patience(api: Api, queues: int) -> None:
+    scene = Scene(api, "patience", queues)
+    api.rows("set_queue_policy", queue=scene.queue, policy={"patience": 0})
+    assert scene.take() == scene.blocked[0]
+
+
+@pytest.mark.parametrize("why", ["away", "kept out"])
+def test_the_node_moves_to_another_rack(api: Api, why: str, queues: int) -> None:
+    """What runs on it goes along, so it ends first, after the look."""
+    scene = Scene(api, why, queues)
+    elsewhere, queue = api.node(rack=scene.spec["rack"]), api.queue()
+    api.running(queue, elsewhere, **scene.holds())
+    api.value("complete_lease", **token(scene.held))
+    assert scene.take() == scene.free[0]
+    epoch = api.value(
+        "register_node",
+        node=scene.node.node_id,
+        spec={"name": scene.node.name, "instance_id": "second", "rack": next(_racks)},
+    )
+    assert scene.take(Node(scene.node.node_id, epoch, scene.node.name)) == scene.blocked[0]
+
+
+@pytest.mark.parametrize("why", ["away", "kept out", "capacity", "patience"])
+def test_a_new_class_comes_first(api: Api, why: str, queues: int) -> None:
+    scene = Scene(api, why, queues)
+    assert scene.take() == scene.free[0]
+    sooner = api.spawn(scene.queue, labels={"app": "new"}, priority=1)
+    assert [scene.take(), scene.take()] == [sooner, scene.free[1]]
+
+
+def test_what_is_left_is_asked_about_from_now_on(api: Api, queues: int) -> None:
+    """A new group keeps the others out, where it runs."""
+    scene = Scene(api, "away", queues)
+    assert scene.take() == scene.free[0]
+    away = {"leases": {"labels": {"app": "free"}}, "domain": "rack", "away": True}
+    queue, beside = api.queue(), api.node(rack=scene.spec["rack"])
+    keeper = api.spawn(queue, labels={"app": "keeper"}, placement={"require": [away]})
+    settle_terms(api)
+    [claim] = api.claim(beside, queue)
+    assert claim["lease_id"] == keeper
+    assert scene.take() is None
+    api.value("complete_lease", **token(claim))
+    assert scene.take() == scene.free[1]
+    assert api.rows("verify_invariants") == []
+
+
+@pytest.mark.parametrize("why", ["away", "patience"])
+def test_two_classes_that_are_left_keep_their_order(
+    api: Api, why: str, queues: int, other_session: Api
+) -> None:
+    """Also where another session holds the first of them."""
+    scene = Scene(api, why, queues)
+    apps = ["other", "free", "other"]
+    first, second, third = [api.spawn(scene.queue, labels={"app": app}) for app in apps]
+    assert [scene.take() for _ in scene.free] == scene.free
+    other_session.conn.execute("begin")
+    other_session.conn.execute("select from hwqueue.ready where lease_id = %s for update", [first])
+    assert scene.take() == second
+    other_session.conn.execute("rollback")
+    assert [scene.take(), scene.take()] == [first, third]
+
+
+def test_what_is_left_is_counted_where_others_ask_about_it(api: Api, queues: int) -> None:
+    scene = Scene(api, "away", queues)
+    asked = api.spawn(scene.queue, labels={"app": "db"})
+    assert [scene.take() for _ in scene.free] == scene.free
+    [claim] = api.claim(scene.node, *scene.queues)
+    assert claim["lease_id"] == asked
+    assert api.rows("verify_invariants") == []
+    api.value("complete_lease", **token(scene.held))
+    assert scene.take() is None
+    api.value("complete_lease", **token(claim))
+    assert scene.take() == scene.blocked[0]
+
+
+@pytest.mark.parametrize("why", ["away", "patience"])
+def test_in_the_call_that_settles_and_in_batches(api: Api, why: str) -> None:
+    scene = Scene(api, why, 1)
+    [claim] = api.claim(scene.node, scene.queue)
+    call = {**scene.node.who, "settle": [], "queues": [scene.queue]}
+    rows = api.rows("settle_and_claim", **call, **completed(claim))
+    found = [row["lease_id"] for row in rows if row["kind"] == "claimed"]
+    assert [claim["lease_id"], *found] == scene.free[:2]
+    assert api.claimed(scene.node, scene.queue, qty=2) == scene.free[2:4]
+
+
+@pytest.fixture
+def other_session(api: Api, dsn: str) -> Iterator[Api]:
+    """Another connection to the same database."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        yield Api(conn)
