@@ -222,7 +222,7 @@ COMMENT ON COLUMN hwqueue.placement_class.is_woken IS 'created_xid is of the tra
 
 COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it costs at most, in plain expressions (placement_cost)';
 
-CREATE FUNCTION hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.acting() RETURNS text
@@ -466,9 +466,6 @@ CREATE FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard inte
 CREATE FUNCTION hwqueue.are_own(p_tenants jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.are_positions_behind(p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql;
 
@@ -515,7 +512,44 @@ CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURN
 CREATE FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
+CREATE TABLE hwqueue.node_candidates (
+    shard_id integer NOT NULL,
+    node_id uuid NOT NULL,
+    version bigint NOT NULL,
+    queue_ids integer[] NOT NULL,
+    classes bigint[] NOT NULL,
+    asks boolean NOT NULL,
+    profile_id bigint NOT NULL,
+    profile_version text NOT NULL,
+    queue_versions text[] NOT NULL,
+    node_moved xid8 NOT NULL,
+    cpu_milli bigint,
+    memory_mib bigint,
+    term_ids bigint[] NOT NULL,
+    places text[] NOT NULL,
+    by_holders boolean[] NOT NULL,
+    fleet_next xid8,
+    fleet_unseen xid8[],
+    until timestamp with time zone NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a claim of a node has to look at in these queues: all that it may run but those that are blocked, which the other columns prove. The newest version counts';
+
+COMMENT ON COLUMN hwqueue.node_candidates.asks IS 'whether some of the classes were blocked, which nothing here proves';
+
+COMMENT ON COLUMN hwqueue.node_candidates.profile_version IS 'its xmin: what may run there; queue_versions: how long it waits';
+
+COMMENT ON COLUMN hwqueue.node_candidates.node_moved IS 'node_state.moved_xid: with another one it may be another node';
+
+COMMENT ON COLUMN hwqueue.node_candidates.cpu_milli IS 'with memory_mib: what the node had left when some classes did not fit; with no more they still do not';
+
+COMMENT ON COLUMN hwqueue.node_candidates.term_ids IS 'with places and by_holders: the counts that block, as long as leases (or holders) are above 0 there';
+
+COMMENT ON COLUMN hwqueue.node_candidates.fleet_next IS 'with fleet_unseen: which moves of nodes were seen, as in class_range; null: no class waits for one';
+
+COMMENT ON COLUMN hwqueue.node_candidates.until IS 'when the first lease may have waited enough, or in 10 seconds: then it is asked again what is blocked';
+
+CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
@@ -536,7 +570,7 @@ CREATE FUNCTION hwqueue.broken_loads(p_shard integer) RETURNS TABLE(rule text, n
 CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb) RETURNS jsonb
+CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
@@ -548,6 +582,10 @@ CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::t
     SET enable_hashjoin TO 'off'
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying)
     LANGUAGE sql STABLE;
@@ -621,6 +659,9 @@ CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes i
 CREATE FUNCTION hwqueue.check_queue_names(p_queues text[]) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min bigint, p_max bigint, p_hint text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -660,6 +701,9 @@ CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wante
 
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
@@ -853,9 +897,6 @@ CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.contended_part(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -902,9 +943,6 @@ CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RET
 
 CREATE FUNCTION hwqueue.count_wrong_marks(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -978,7 +1016,7 @@ CREATE FUNCTION hwqueue.due_look(p_queues text[], p_now timestamp with time zone
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
+CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
@@ -995,9 +1033,6 @@ CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uui
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.estimate_batch(p_batch bigint[], p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.event_codes(p_codes jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -1126,9 +1161,6 @@ CREATE FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_permanent bo
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval DEFAULT NULL::interval, p_target uuid DEFAULT NULL::uuid) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -1165,7 +1197,7 @@ CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu
 CREATE FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_only bigint[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) RETURNS double precision
@@ -1184,44 +1216,6 @@ CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
 CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, score double precision)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
-
-CREATE TABLE hwqueue.profile (
-    shard_id integer NOT NULL,
-    profile_id bigint NOT NULL,
-    digest bytea NOT NULL,
-    labels jsonb NOT NULL,
-    rack bigint,
-    anchors text[] NOT NULL,
-    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
-    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
-    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
-    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
-    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL,
-    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
-    judged_xid xid8,
-    judged_class bigint,
-    judged_as bigint,
-    left_out text[] DEFAULT '{}'::text[] NOT NULL,
-    CONSTRAINT profile_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL)))
-)
-WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
-
-COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes of transactions below this one have been judged, but for those of classes_unseen; next_xid of what the last judge has seen';
-
-COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
-
-COMMENT ON COLUMN hwqueue.profile.classes_unseen IS 'transactions that ran when classes were last judged';
-
-COMMENT ON COLUMN hwqueue.profile.judged_xid IS 'of the classes of this transaction, those up to judged_class have been judged, too';
-
-COMMENT ON COLUMN hwqueue.profile.judged_as IS 'the profile that is judged for this one: the same without some labels; null: itself';
-
-COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes of the profiles which are judged as this one have besides; no class that mentions one suits it';
-
-CREATE FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1254,10 +1248,10 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
-CREATE FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
+CREATE FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) RETURNS hwqueue.profile_queue
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) RETURNS boolean
@@ -1272,9 +1266,6 @@ CREATE FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer) RETURN
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.gate_of(p_place text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT is_plain boolean) RETURNS record
@@ -1305,9 +1296,6 @@ CREATE FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_ro
 CREATE FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.grown_labels(p_labels jsonb, p_shard integer) RETURNS text[]
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1329,9 +1317,6 @@ CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard in
 
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.has_waiting(p_class_id bigint, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -1379,6 +1364,41 @@ CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
 CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(room hwqueue.headroom, mask bit varying)
     LANGUAGE sql STABLE;
 
+CREATE TABLE hwqueue.profile (
+    shard_id integer NOT NULL,
+    profile_id bigint NOT NULL,
+    digest bytea NOT NULL,
+    labels jsonb NOT NULL,
+    rack bigint,
+    anchors text[] NOT NULL,
+    classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    taints jsonb DEFAULT '[]'::jsonb NOT NULL,
+    cpu_isolation text[] DEFAULT '{best_effort}'::text[] NOT NULL,
+    gpu_exclusivity text[] DEFAULT '{shared}'::text[] NOT NULL,
+    default_cpu_isolation text DEFAULT 'best_effort'::text NOT NULL,
+    gpu_share_mode text DEFAULT 'fractional'::text NOT NULL,
+    classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
+    judged_xid xid8,
+    judged_class bigint,
+    judged_as bigint,
+    left_out text[] DEFAULT '{}'::text[] NOT NULL,
+    CONSTRAINT profile_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL)))
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
+
+COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes of transactions below this one have been judged, but for those of classes_unseen; next_xid of what the last judge has seen';
+
+COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
+
+COMMENT ON COLUMN hwqueue.profile.classes_unseen IS 'transactions that ran when classes were last judged';
+
+COMMENT ON COLUMN hwqueue.profile.judged_xid IS 'of the classes of this transaction, those up to judged_class have been judged, too';
+
+COMMENT ON COLUMN hwqueue.profile.judged_as IS 'the profile that is judged for this one: the same without some labels; null: itself';
+
+COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes of the profiles which are judged as this one have besides; no class that mentions one suits it';
+
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE;
 
@@ -1398,9 +1418,6 @@ CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS boolean
@@ -1466,6 +1483,9 @@ CREATE FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, 
 CREATE FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval DEFAULT '00:00:00'::interval, p_code text DEFAULT 'QHA01'::text) RETURNS interval
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1514,7 +1534,7 @@ CREATE FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp 
 CREATE FUNCTION hwqueue.kept_options() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) RETURNS jsonb
@@ -1527,6 +1547,9 @@ CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard i
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node_candidates
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.spread_fleet (
@@ -1567,18 +1590,27 @@ CREATE TABLE hwqueue.class_range (
     worst double precision,
     live_until timestamp with time zone NOT NULL,
     unseen xid8[] NOT NULL,
-    next_xid xid8 NOT NULL
+    next_xid xid8 NOT NULL,
+    best_node uuid,
+    worst_node uuid
 );
 
 COMMENT ON TABLE hwqueue.class_range IS 'how well the best and the worst of the live nodes that could run a class suit it, when somebody last looked; the newest row counts';
 
-COMMENT ON COLUMN hwqueue.class_range.live_until IS 'until then those two live; unseen and next_xid: as in spread_fleet';
+COMMENT ON COLUMN hwqueue.class_range.live_until IS 'infinity, unless a node may prove to be alive that has been silent for too long';
 
 CREATE FUNCTION hwqueue.known_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.known_to_keep_out(p_known jsonb, p_node hwqueue.node) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], code text, predicate jsonb)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -1701,9 +1733,6 @@ CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(nam
 CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS bigint
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
@@ -1785,6 +1814,9 @@ CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_c
 CREATE FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_look
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.look_for_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -1852,9 +1884,6 @@ CREATE FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1862,9 +1891,6 @@ CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name te
     SET work_mem TO '64MB'
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan';
-
-CREATE FUNCTION hwqueue.moment_words(p_at timestamp with time zone) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.most_label_values() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1933,9 +1959,6 @@ CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affin
 
 CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
     LANGUAGE sql STABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) RETURNS uuid[]
-    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -2008,9 +2031,6 @@ CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500, p_
 CREATE FUNCTION hwqueue.node_count_words(p_count integer, p_kind text DEFAULT ''::text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -2025,9 +2045,6 @@ CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard int
 
 CREATE FUNCTION hwqueue.node_numbers(p_shard integer) RETURNS TABLE(number integer, node_id uuid)
     LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) RETURNS record
-    LANGUAGE plpgsql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2268,9 +2285,6 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) RETURNS record
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
     LANGUAGE plpgsql;
 
@@ -2315,9 +2329,6 @@ CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS t
 CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
@@ -2345,9 +2356,6 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard int
     SET lock_timeout TO '100ms';
 
 CREATE FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.prune_floors(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
@@ -2381,12 +2389,6 @@ CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp 
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) RETURNS record
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) RETURNS boolean
@@ -2621,14 +2623,11 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_mark, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_contended integer) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
+CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
@@ -2769,9 +2768,6 @@ CREATE FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p_class 
 CREATE FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) RETURNS bigint[]
-    LANGUAGE sql STABLE;
-
 CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
 
@@ -2893,12 +2889,6 @@ CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueu
 CREATE FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) RETURNS text
-    LANGUAGE sql STABLE;
-
-CREATE FUNCTION hwqueue.tell_matched(p_class_id bigint, p_waits boolean, p_shard integer) RETURNS void
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2910,6 +2900,10 @@ CREATE FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) RETURNS text
 
 CREATE FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
+    LANGUAGE plpgsql STABLE
+    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -2951,10 +2945,6 @@ CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boo
 CREATE FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(tolerate jsonb, mask bit varying)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
-    LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan';
-
 CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
@@ -2970,14 +2960,6 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RE
 
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
-CREATE FUNCTION hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], code text, predicate jsonb)
-    LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan';
-
-CREATE FUNCTION hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(turn integer, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text, predicate jsonb)
-    LANGUAGE plpgsql STABLE
-    SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -3039,7 +3021,7 @@ CREATE FUNCTION hwqueue.version_segments(p_version text) RETURNS numeric[]
 CREATE FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint)
+CREATE FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) RETURNS record
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
@@ -3103,9 +3085,6 @@ CREATE FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) RETURNS integer
 
 CREATE FUNCTION hwqueue.wire_placement(p_intent jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.with_strength(p_placement jsonb, p_strength integer) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
@@ -3595,6 +3574,15 @@ COMMENT ON COLUMN hwqueue.minute_stat.wait_counts IS 'how many of them waited ho
 
 COMMENT ON COLUMN hwqueue.minute_stat.run_seconds IS 'of completed leases: from claimed to completed; likewise run_counts';
 
+ALTER TABLE hwqueue.node_candidates ALTER COLUMN version ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.node_candidates_version_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE hwqueue.node_eligibility (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
@@ -3991,6 +3979,9 @@ ALTER TABLE ONLY hwqueue.low_water
 
 ALTER TABLE ONLY hwqueue.minute_stat
     ADD CONSTRAINT minute_stat_pkey PRIMARY KEY (shard_id, queue_id, minute);
+
+ALTER TABLE ONLY hwqueue.node_candidates
+    ADD CONSTRAINT node_candidates_pkey PRIMARY KEY (shard_id, node_id, version);
 
 ALTER TABLE ONLY hwqueue.node_eligibility
     ADD CONSTRAINT node_eligibility_pkey PRIMARY KEY (shard_id, node_id, queue_id, class_id);
@@ -4616,7 +4607,7 @@ GRANT USAGE ON SCHEMA hwqueue TO hwqueue_worker;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_operator;
 GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.able_until(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.acting() FROM PUBLIC;
 
@@ -4664,8 +4655,6 @@ REVOKE ALL ON FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.are_own(p_tenants jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.are_positions_behind(p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
@@ -4698,7 +4687,7 @@ REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class)
 
 REVOKE ALL ON FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -4712,12 +4701,14 @@ REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms(p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -4767,6 +4758,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_
 
 REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min bigint, p_max bigint, p_hint text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) FROM PUBLIC;
@@ -4794,6 +4787,8 @@ REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) FROM PUBLIC;
 
@@ -4862,8 +4857,6 @@ REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_s
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.contended_part(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
@@ -4881,8 +4874,6 @@ REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolea
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks(p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.counted_before(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.counted_terms(p_touched hwqueue.touched_term[]) FROM PUBLIC;
 
@@ -4935,7 +4926,7 @@ REVOKE ALL ON FUNCTION hwqueue.due_look(p_queues text[], p_now timestamp with ti
 
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -4946,8 +4937,6 @@ REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_erro
 REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.estimate_batch(p_batch bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.event_codes(p_codes jsonb) FROM PUBLIC;
 
@@ -5009,8 +4998,6 @@ REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_perma
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.few_waiting(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
@@ -5035,7 +5022,7 @@ REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint
 
 REVOKE ALL ON FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_only bigint[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
 
@@ -5047,13 +5034,11 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.forget_ended(p_profile hwqueue.profile, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_without bigint[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_without bigint[], p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
 
@@ -5062,8 +5047,6 @@ REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double pr
 REVOKE ALL ON FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.gate_of(p_place text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT is_plain boolean) FROM PUBLIC;
 
@@ -5086,8 +5069,6 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli intege
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.grown_labels(p_labels jsonb, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_admin;
@@ -5103,8 +5084,6 @@ REVOKE ALL ON FUNCTION hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_sha
 REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.has_waiting(p_class_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
 
@@ -5148,8 +5127,6 @@ REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_in_domain(p_node uuid, p_domain text, p_value text, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
@@ -5192,6 +5169,8 @@ REVOKE ALL ON FUNCTION hwqueue.json_integer(p_value jsonb, p_field text, p_min b
 
 REVOKE ALL ON FUNCTION hwqueue.json_interval(p_value jsonb, p_field text, p_min interval, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.json_list(p_value jsonb, p_field text, p_most integer, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.json_names(p_value jsonb, p_field text, p_max_length integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric, p_code text) FROM PUBLIC;
@@ -5222,7 +5201,7 @@ REVOKE ALL ON FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now tim
 
 REVOKE ALL ON FUNCTION hwqueue.kept_options() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_recount jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -5232,13 +5211,19 @@ REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.known_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.known_to_keep_out(p_known jsonb, p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.label_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) FROM PUBLIC;
 
@@ -5312,8 +5297,6 @@ GRANT ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.live_places(p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -5347,6 +5330,8 @@ REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, 
 REVOKE ALL ON FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.look_for_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5385,13 +5370,9 @@ REVOKE ALL ON FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.merge_resources(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.metrics(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.moment_words(p_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.most_label_values() FROM PUBLIC;
 
@@ -5410,8 +5391,6 @@ REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.my_tenants() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.named_nodes(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5445,8 +5424,6 @@ GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard 
 
 REVOKE ALL ON FUNCTION hwqueue.node_count_words(p_count integer, p_kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks integer, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
@@ -5456,8 +5433,6 @@ REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue
 REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_numbers(p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.node_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, OUT lacks_now integer, OUT lacks_ever integer, OUT contended integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
 
@@ -5611,8 +5586,6 @@ REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_clas
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pending_target(p_class hwqueue.placement_class, p_shard integer, OUT lease_id uuid, OUT state text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -5639,8 +5612,6 @@ REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FR
 
 REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.profile_failures(p_exprs jsonb, p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_taints jsonb, p_cpu_isolation text[], p_gpu_exclusivity text[], p_share_mode text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
@@ -5658,8 +5629,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_floors(p_limit integer, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -5675,10 +5644,6 @@ REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_mark, p_limit i
 REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.purge_classes(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.purge_finished(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
@@ -5832,11 +5797,9 @@ GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_mark, OUT more boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_contended integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.room_holders(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 
@@ -5938,8 +5901,6 @@ REVOKE ALL ON FUNCTION hwqueue.spread_failure(p_spread jsonb, p_index integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_profiles(p_spread jsonb, p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -6012,10 +5973,6 @@ REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.target_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.tell_matched(p_class_id bigint, p_waits boolean, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
@@ -6023,6 +5980,8 @@ REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.term_domain(p_spec jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6052,8 +6011,6 @@ REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.too_small_or_full(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
@@ -6065,10 +6022,6 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwq
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unlike_labels(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.unlike_others(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -6115,7 +6068,7 @@ REVOKE ALL ON FUNCTION hwqueue.version_segments(p_version text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wait_between(p_patience interval, p_here double precision, p_best double precision, p_worst double precision) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT until timestamp with time zone, OUT next_xid xid8, OUT unseen xid8[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueue.node, p_eligible_at timestamp with time zone, p_looks boolean, p_now timestamp with time zone, p_shard integer, OUT wait interval, OUT is_known boolean) FROM PUBLIC;
 
@@ -6158,8 +6111,6 @@ REVOKE ALL ON FUNCTION hwqueue.wire_expr(p_entry jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.with_strength(p_placement jsonb, p_strength integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
