@@ -38,7 +38,7 @@ begin
            select s.most_cpu_milli > v_room.cpu_milli or s.most_memory_mib > v_room.memory_mib
            from hwqueue.profile_queue s
            where s.shard_id = p_shard and s.profile_id = v_node.profile_id and s.queue_id = q.queue_id
-             and p_state.is_plain and cardinality(s.classes) > 200)), false) as is_short
+             and p_state.is_plain and p_state.is_counted and cardinality(s.classes) > 200)), false) as is_short
   into v_policy
   from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (p_queue_ids);
   for v_batch in 1 .. 8 loop

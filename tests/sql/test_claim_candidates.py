@@ -67,21 +67,23 @@ class Scene:
     def holds(self) -> Row:
         """The lease that is in the way."""
         needs = {"resources": {"cpu_milli": 4000}}
-        return {
+        by_reason: dict[str, Row] = {
             "away": {"labels": {"app": "db"}},
             "kept out": {"placement": {"require": [NO_WEB]}},
             "capacity": {"placement": needs},
             "patience": {},
-        }[self.why]
+        }
+        return by_reason[self.why]
 
     def _blocked(self, number: int) -> Row:
         labels = {"n": str(number)}
-        return {
+        by_reason: dict[str, Row] = {
             "away": {"labels": labels, "placement": {"require": [AWAY]}},
             "kept out": {"labels": labels | {"app": "web"}},
             "capacity": {"placement": {"resources": {"cpu_milli": 4001 + number}}},
             "patience": {"labels": labels, "placement": {"prefer": ZONE_B}},
-        }[self.why]
+        }
+        return by_reason[self.why]
 
     def take(self, node: Node | None = None) -> UUID | None:
         """What a claim of one lease gets, which completes at once."""
