@@ -537,7 +537,7 @@ COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a claim of a node has 
 
 COMMENT ON COLUMN hwqueue.node_candidates.asks IS 'whether some of the classes were blocked, which nothing here proves';
 
-COMMENT ON COLUMN hwqueue.node_candidates.profile_version IS 'its xmin: what may run there; queue_versions: how long it waits';
+COMMENT ON COLUMN hwqueue.node_candidates.profile_version IS 'its xmin and ctid: what may run there; queue_versions: how long it waits';
 
 COMMENT ON COLUMN hwqueue.node_candidates.node_moved IS 'node_state.moved_xid: with another one it may be another node';
 
@@ -2891,6 +2891,9 @@ CREATE FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text)
 
 CREATE FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.tells_of(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
@@ -5974,6 +5977,8 @@ REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tells_of(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 

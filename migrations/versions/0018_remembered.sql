@@ -78,7 +78,7 @@ comment on table hwqueue.node_candidates is
 comment on column hwqueue.node_candidates.asks is
   'whether some of the classes were blocked, which nothing here proves';
 comment on column hwqueue.node_candidates.profile_version is
-  'its xmin: what may run there; queue_versions: how long it waits';
+  'its xmin and ctid: what may run there; queue_versions: how long it waits';
 comment on column hwqueue.node_candidates.node_moved is
   'node_state.moved_xid: with another one it may be another node';
 comment on column hwqueue.node_candidates.cpu_milli is

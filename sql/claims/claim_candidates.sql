@@ -5,8 +5,8 @@
 --   counts of terms in the node's places are above 0 (away, both ways);
 --   the node has no more cpu and memory left than when some classes did not fit;
 --   the first of the leases that wait for a better node has not waited enough, and no node has moved;
---   the node is the same, what its profile may run, and how long these queues have leases wait (xmin of rows,
---   read before what they guard).
+--   the node is the same, what its profile may run, and how long these queues have leases wait (xmin and ctid
+--   of rows, read before what they guard; a claim may judge two batches of classes in one transaction).
 -- A class that is left out for too long is late, until `until` at most. One that is not left out is decided
 -- as ever: nothing is claimed on the word of this.
 
@@ -29,9 +29,9 @@ begin
     and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli)
     and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
     and k.profile_version = (
-      select p.xmin::text from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
+      select p.xmin || ' ' || p.ctid from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
     and k.queue_versions = array(
-      select q.xmin::text from unnest(k.queue_ids) i(queue_id)
+      select q.xmin || ' ' || q.ctid from unnest(k.queue_ids) i(queue_id)
       join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id)
     and not exists (
       select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
@@ -78,10 +78,10 @@ begin
     return;
   end if;
   v_profile_version := (
-    select p.xmin::text from hwqueue.profile p
+    select p.xmin || ' ' || p.ctid from hwqueue.profile p
     where p.shard_id = p_shard and p.profile_id = p_state.profile_id);
   v_queue_versions := array(
-    select q.xmin::text from unnest(p_queue_ids) i(queue_id)
+    select q.xmin || ' ' || q.ctid from unnest(p_queue_ids) i(queue_id)
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id);
   select coalesce(array_agg(e.class_id) filter (where s.is_short), '{}'),
          coalesce(array_agg(e.class_id) filter (where not s.is_short), '{}'),

@@ -1,6 +1,6 @@
 -- Keeps what is remembered of classes and all nodes (class_fleet): finds it out of classes of which nothing is
--- known yet, and with p_again of those that no node suits any more since one fell silent or was cordoned, and
--- of those whose row is out of date: at most half of these are classes that no node may run, which are told
+-- known yet, and with p_again of those that no node suits any more, or that something else keeps out, since
+-- one fell silent or was cordoned, and of those whose row is out of date: at most half of these are classes that no node may run, which are told
 -- of, the others those that were found out longest ago. At most p_limit classes a call; those that cost more
 -- than judge_budget are left to who asks for them. Looks for new ones among p_limit classes after p_after, in
 -- turn over the calls. Returns how many it has found out, where to go on, and with p_again the nodes as they
@@ -32,7 +32,7 @@ begin
       select o.class_id from (
         (select m.class_id, 0 as turn, f.looked_at
          from hwqueue.class_nodes m join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = m.class_id
-         where m.shard_id = p_shard and m.digest = look.digest and not m.unmatched and bit_count(m.nodes & look.open) = 0
+         where m.shard_id = p_shard and m.digest = look.digest and not hwqueue.tells_of(m, look.open)
          order by f.looked_at limit p_limit)
         union all
         (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f

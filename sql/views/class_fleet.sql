@@ -13,7 +13,7 @@ declare
   v_known bigint[] := array(
     select m.class_id from hwqueue.class_nodes m
     where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_look.digest and m.is_known
-      and (m.unmatched or bit_count(m.nodes & p_look.open) > 0));
+      and hwqueue.tells_of(m, p_look.open));
   v_others bigint[] := array(select u.class_id from unnest(p_class_ids) u(class_id) except select k.class_id from unnest(v_known) k(class_id));
 begin
   return query
@@ -25,6 +25,15 @@ begin
       cross join lateral hwqueue.class_match(f, p_look) c;
   end if;
 end
+$$;
+
+-- Whether what was found out of a class with this digest tells of it with these nodes live and not cordoned:
+-- one suits it, or none did then, and the part that was in the way still is of one of them.
+create or replace function hwqueue.tells_of(p_fit hwqueue.class_nodes, p_open bit varying) returns boolean
+language sql immutable parallel safe
+as $$
+  select bit_count((p_fit).nodes & p_open) > 0
+    or (p_fit).unmatched and (bit_count(p_open) = 0 or bit_count(~(p_fit).meeting & p_open) > 0)
 $$;
 
 -- What class_fits says of these classes now, and the nodes that it says it of. Stable: looks at them once, in

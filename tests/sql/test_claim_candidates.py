@@ -215,3 +215,26 @@ def other_session(api: Api, dsn: str) -> Iterator[Api]:
     """Another connection to the same database."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         yield Api(conn)
+
+
+def test_classes_that_one_claim_judges_in_two_batches(api: Api) -> None:
+    """What is written down after the first batch does not speak for the second."""
+    scene = Scene(api, "capacity", 1)
+    assert [scene.take() for _ in scene.free] == scene.free
+    leases: list[Row] = [
+        {"task": "work", "options": {"placement": {"resources": {"cpu_milli": 5000 + number}}}}
+        for number in range(500)  # as many as a batch has; they do not fit
+    ]
+    api.rows("spawn_leases", queue=scene.queue, leases=leases)
+    last = api.spawn(scene.queue, labels={"app": "new"})
+    outlive(api.conn)
+    assert scene.take() == last
+
+
+def test_classes_that_claims_of_one_transaction_judge(api: Api) -> None:
+    scene = Scene(api, "away", 1)
+    assert [scene.take() for _ in scene.free] == scene.free
+    with api.conn.transaction():
+        for app in ("new", "newer"):
+            last = api.spawn(scene.queue, labels={"app": app})
+            assert scene.take() == last

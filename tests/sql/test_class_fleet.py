@@ -174,6 +174,36 @@ def test_what_nothing_suits_any_more_is_found_out_again(
     assert after > before
 
 
+def test_what_keeps_out_none_of_the_nodes_that_are_left_is_not_told(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    """Two nodes lacked one label when upkeep looked; of the third alone something else is told."""
+    world = World(api, clock)
+    for node in (world.first, world.second, world.third):
+        world.again(node, labels={"b" if node is not world.third else "a": "1"})
+    api.rows("drop_queue", queue=world.queue, force=True)
+    world.queue = api.queue()
+    both = [{"label": label, "op": "exists"} for label in "ab"]
+    api.spawn(world.queue, placement={"require": both})
+    world.remember()
+    [before, _] = world.seen()
+    assert before["nodes_near"] == 2
+    assert '"a"' in before["message"]
+    for node in (world.first, world.second):
+        api.rows("cordon_node", node=node.node_id)
+    after = world.seen()
+    assert (after[0]["nodes_near"], after[0]["code"]) == (1, "label_missing")
+    assert '"b"' in after[0]["message"]
+    part = "select expr ->> 'label' from hwqueue.class_nodes where unmatched order by class_id desc"
+    assert conn.execute(part).fetchone() == ("a",)
+    clock.advance(timedelta(seconds=11))
+    api.row("reap")  # upkeep looks again, too
+    assert conn.execute(part).fetchone() == ("b",)
+    for statement in FORGET:
+        conn.execute(statement.encode())
+    assert world.seen() == after
+
+
 def test_attestations_that_expire(api: Api, clock: Clock) -> None:
     """Nothing is written then."""
     world = World(api, clock)
