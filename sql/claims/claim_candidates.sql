@@ -5,8 +5,9 @@
 --   counts of terms in the node's places are above 0 (away, both ways);
 --   the node has no more cpu and memory left than when some classes did not fit;
 --   the first of the leases that wait for a better node has not waited enough, and no node has moved;
---   the node is the same, what its profile may run, and how long these queues have leases wait (xmin and ctid
---   of rows, read before what they guard; a claim may judge two batches of classes in one transaction).
+--   the node is the same, what its profile may run and what a service keeps away from (rebind_classes), and how
+--   long these queues have leases wait (xmin and ctid of rows, read before what they guard; a claim may judge
+--   two batches of classes in one transaction).
 -- A class that is left out for too long is late, until `until` at most. One that is not left out is decided
 -- as ever: nothing is claimed on the word of this.
 

@@ -35,6 +35,11 @@ begin
   elsif p_waits then
     perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
     perform 1 from hwqueue.profile p where p.shard_id = p_shard order by p.profile_id for no key update;
+    -- what nodes remember as blocked may not be any more (known_candidates)
+    update hwqueue.profile p set classes_seen = p.classes_seen
+    where p.shard_id = p_shard and p.profile_id = any (array(
+      select distinct e.profile_id from hwqueue.profile_eligibility e
+      where e.shard_id = p_shard and e.class_id = any (p_class_ids)));
   else
     perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
     if not found then

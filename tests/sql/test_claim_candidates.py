@@ -5,7 +5,7 @@ Time stands still here unless a test moves it: nothing is forgotten because it i
 
 from collections.abc import Iterator
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -32,12 +32,16 @@ class Scene:
         held: What the node runs.
         blocked: In the order of the queue.
         free: What the node may run, behind those.
+        web: The service of what may not come, where it keeps away from another one (db).
     """
 
     def __init__(self, api: Api, why: str, queues: int) -> None:
         for row in api.rows("list_nodes"):
             api.rows("deregister_node", node=row["node_id"])
         self.api, self.why = api, why
+        self.web, self.db = str(uuid4()), str(uuid4())
+        away = {"anti_affinity_services": [self.db]}
+        api.rows("set_service_policy", service=self.web, policy=away)
         self.spec: Row = {"rack": next(_racks), "labels": {"zone": "a"}}
         if why == "capacity":
             self.spec["capacity"] = {"cpu_milli": 8000}
@@ -72,6 +76,7 @@ class Scene:
             "kept out": {"placement": {"require": [NO_WEB]}},
             "capacity": {"placement": needs},
             "patience": {},
+            "service": {"service_id": self.db},
         }
         return by_reason[self.why]
 
@@ -82,6 +87,7 @@ class Scene:
             "kept out": {"labels": labels | {"app": "web"}},
             "capacity": {"placement": {"resources": {"cpu_milli": 4001 + number}}},
             "patience": {"labels": labels, "placement": {"prefer": ZONE_B}},
+            "service": {"labels": labels, "service_id": self.web},
         }
         return by_reason[self.why]
 
@@ -128,6 +134,14 @@ def test_the_queue_has_less_patience(api: Api, queues: int) -> None:
     scene = Scene(api, "patience", queues)
     api.rows("set_queue_policy", queue=scene.queue, policy={"patience": 0})
     assert scene.take() == scene.blocked[0]
+
+
+def test_the_service_keeps_away_no_more(api: Api, queues: int) -> None:
+    """Before upkeep comes by, which may write the profile for another reason."""
+    scene = Scene(api, "service", queues)
+    assert scene.take() == scene.free[0]
+    api.rows("set_service_policy", service=scene.web, policy={"anti_affinity_services": []})
+    assert [scene.take(), scene.take()] == scene.blocked[:2]
 
 
 @pytest.mark.parametrize("why", ["away", "kept out"])
