@@ -81,4 +81,4 @@ __all__ = [
 ]
 
 _OF_WORKERS = ("AsyncLeaseContext", "LeaseContext", "Worker", "WorkerSettings")
-__getattr__ = loader(__name__, "worker", dict.fromkeys(_OF_WORKERS, "hwqueue.worker"))
+__getattr__ = loader(__name__, "worker", "hwqueue.worker", _OF_WORKERS)

@@ -6,7 +6,7 @@ when they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -29,19 +29,20 @@ def needs(extra: str) -> Iterator[None]:
         ) from error
 
 
-def loader(package: str, extra: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's `__getattr__` that imports names when they are first asked for.
+def loader(package: str, extra: str, module: str, names: Collection[str]) -> Callable[[str], Any]:
+    """A package's `__getattr__` that imports a module when one of its names is first asked for.
 
     Args:
-        package: The module that the names are read from.
-        extra: What their modules need.
-        modules: The module of each name.
+        package: What the names are read from.
+        extra: What the module needs.
+        module: Where the names are defined.
+        names: Those that it answers for.
     """
 
     def load(name: str) -> Any:
-        if name not in modules:
+        if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with needs(extra):
-            return getattr(import_module(modules[name]), name)
+            return getattr(import_module(module), name)
 
     return load

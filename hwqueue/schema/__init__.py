@@ -24,4 +24,4 @@ __all__ = [
 ]
 
 _OF_UPGRADES = ("UpgradeResult", "install_script", "upgrade")
-__getattr__ = loader(__name__, "schema", dict.fromkeys(_OF_UPGRADES, "hwqueue.schema.install"))
+__getattr__ = loader(__name__, "schema", "hwqueue.schema.install", _OF_UPGRADES)

@@ -1,10 +1,10 @@
 -- Keeps what is remembered of classes and all nodes (class_fleet): finds it out of classes of which nothing is
 -- known yet, and with p_again of those that no node suits any more, or that something else keeps out, since
--- one fell silent or was cordoned, and of those whose row is out of date: at most half of these are classes that no node may run, which are told
--- of, the others those that were found out longest ago. At most p_limit classes a call; those that cost more
--- than judge_budget are left to who asks for them. Looks for new ones among p_limit classes after p_after, in
--- turn over the calls. Returns how many it has found out, where to go on, and with p_again the nodes as they
--- are.
+-- one fell silent or was cordoned, and of those whose row is out of date: at most half of these are classes
+-- that no node may run, which are told of, the others those that were found out longest ago. At most p_limit
+-- classes a call; those that cost more than judge_budget are left to who asks for them. Looks for new ones
+-- among p_limit classes after p_after, in turn over the calls. Returns how many it has found out, where to go
+-- on, and with p_again the nodes as they are.
 -- Locks: as remember_fleets.
 create or replace function hwqueue.reap_fleets(p_after bigint, p_limit int, p_again boolean, p_now timestamptz, p_shard int,
                                                out fleets int, out next_after bigint, out look hwqueue.fleet_look)

@@ -31,8 +31,7 @@ $$;
 -- leases run; others may be blocked as well, which a closer look tells (enter_terms). One may be named twice.
 -- Never one that may run: being with leases all of which are about to leave is left to that look.
 -- lasting: those whose reason is known, with what proves that it still holds (known, see claim_candidates).
--- Statements of their own rather than a union, which costs as
--- much again.
+-- Statements of their own rather than a union, which costs as much again.
 create or replace function hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz, p_shard int,
   out blocked bigint[], out lasting bigint[], out known hwqueue.node_candidates)
 language plpgsql stable

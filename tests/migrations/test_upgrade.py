@@ -8,6 +8,7 @@ from pathlib import Path
 import alembic.command
 import psycopg
 import pytest
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from psycopg.conninfo import make_conninfo
 
@@ -23,6 +24,14 @@ from tests.migrations.programs import dump, run_psql
 # Dumps with a queue named `kept`, made when a release is.
 RELEASES = sorted(Path(__file__).parent.glob("releases/*.sql.gz"))
 THIS_VERSION = Path("this version")
+
+
+def test_revisions_are_numbered_in_their_order() -> None:
+    """The newest file is the head that Alembic upgrades to."""
+    scripts = ScriptDirectory.from_config(alembic_config())
+    walked = [script.revision for script in scripts.walk_revisions()]
+    assert walked == sorted(walked, reverse=True)
+    assert walked[0] == head_revision()
 
 
 def test_this_version_upgraded_equals_the_next_fresh(
