@@ -2403,6 +2403,9 @@ CREATE FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_sha
 CREATE FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS text
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(shard_id integer, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint, oldest_at timestamp with time zone, next_at timestamp with time zone, paused_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5655,6 +5658,8 @@ REVOKE ALL ON FUNCTION hwqueue.purge_queues(p_limit integer, p_shard integer) FR
 REVOKE ALL ON FUNCTION hwqueue.purge_waiting(p_queue_id integer, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.put_back(p_lease uuid, p_attempt_count integer, p_claim_count integer, p_at timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_since timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.queue_counts(p_queue_id integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_operator;

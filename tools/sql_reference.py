@@ -1,4 +1,4 @@
-"""Write docs/reference/sql.md from the function files: their headers are the documentation.
+"""Write docs/reference/sql.md from sql/api: its comments are the documentation.
 
 `python tools/sql_reference.py` writes the page, `--check` fails when it is out of date.
 """
@@ -11,17 +11,15 @@ from pathlib import Path
 from hwqueue.schema.files import SQL_DIR
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "sql.md"
-SUBJECTS = {
-    "queues": "Queues",
-    "leases": "Leases: spawn, look at, change",
+MODULES = {
+    "queues": "Queues and services",
+    "leases": "Leases: spawn, read, change",
     "nodes": "Nodes",
-    "tokens": "Tokens of the HTTP API",
     "claims": "Claims: take, keep, settle",
-    "explain": "Explanations",
-    "events": "Events",
-    "maintenance": "Maintenance",
-    "views": "Views",
-    "stats": "Figures: for monitoring and charts",
+    "explain": "Explanations and dry runs",
+    "reports": "Views and figures",
+    "upkeep": "Upkeep and events",
+    "tokens": "Tokens of the HTTP API",
 }
 INTRODUCTION = """# SQL functions
 
@@ -33,8 +31,8 @@ you read: later versions may add arguments with defaults and columns at the end.
 SQLSTATE of class `QH` ([errors](errors.md)), JSON as detail, and a hint.
 """
 ABOUT = {
-    "views": """
-Each function here is also a view of the same name and columns, over all queues, nodes or leases of
+    "reports": """
+Most functions here are also views of the same name and columns, over all queues, nodes or leases of
 all shards; `pending_no_match` and `pending_contended` are `pending_reasons` by kind.
 What they count is told in [why is it pending](../explanation/views.md).
 """,
@@ -58,8 +56,8 @@ class Function:
     comment: str
 
 
-def functions(subject: str) -> list[Function]:
-    """The public functions of a folder of sql/, by name."""
+def functions(module: str) -> list[Function]:
+    """The public functions of a module of sql/api, by name."""
     found = [
         Function(
             match["name"],
@@ -67,8 +65,9 @@ def functions(subject: str) -> list[Function]:
             " ".join(match["result"].split()),
             "\n".join(line.removeprefix("--").strip() for line in match["comment"].splitlines()),
         )
-        for path in sorted((SQL_DIR / subject).glob("*.sql"))
-        for match in PUBLIC.finditer(path.read_text(encoding="utf-8"))
+        for match in PUBLIC.finditer(
+            (SQL_DIR / "api" / f"{module}.sql").read_text(encoding="utf-8")
+        )
     ]
     return sorted(found, key=lambda function: function.name)
 
@@ -76,9 +75,9 @@ def functions(subject: str) -> list[Function]:
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
-    for subject, title in SUBJECTS.items():
-        parts.append(f"\n## {title}\n{ABOUT.get(subject, '')}")
-        parts += [_entry(function) for function in functions(subject)]
+    for module, title in MODULES.items():
+        parts.append(f"\n## {title}\n{ABOUT.get(module, '')}")
+        parts += [_entry(function) for function in functions(module)]
     return "".join(parts)
 
 

@@ -1,7 +1,6 @@
-"""The function files, in the order in which every upgrade applies them again."""
+"""The modules of functions and views that every upgrade applies again."""
 
 import hashlib
-import tomllib
 from dataclasses import dataclass
 
 from hwqueue.schema.files import SHIPPED, Sources
@@ -14,7 +13,7 @@ OWNER = "hwqueue_owner"
 
 @dataclass(frozen=True)
 class Bundle:
-    """The text of every function file, by its path below `sql/`, and of what is around them."""
+    """The text of every SQL module, by its path below `sql/`, and of what is around them."""
 
     roles: str
     owner: str
@@ -33,13 +32,23 @@ class Bundle:
         return digest.hexdigest()
 
 
+# Not part of an installation: applied by what needs it.
+_APART = {"testing", "pinned"}
+
+
 def load_bundle(sources: Sources = SHIPPED) -> Bundle:
-    """Read `bundle.toml` and the files that it lists."""
-    listed = tomllib.loads((sources.sql / "bundle.toml").read_text(encoding="utf-8"))["files"]
+    """Read the modules, `sql/<folder>/<module>.sql`, and the files around them.
+
+    Their order does not matter: bodies are not checked while they are applied (`apply_bundle`).
+    """
+    modules = (path for path in sources.sql.glob("*/*.sql") if path.parent.name not in _APART)
     return Bundle(
         roles=(sources.sql / "roles.sql").read_text(encoding="utf-8"),
         owner=(sources.sql / "owner.sql").read_text(encoding="utf-8"),
-        files={name: (sources.sql / name).read_text(encoding="utf-8") for name in listed},
+        files={
+            path.relative_to(sources.sql).as_posix(): path.read_text(encoding="utf-8")
+            for path in sorted(modules)
+        },
         revoke=(sources.sql / "revoke.sql").read_text(encoding="utf-8"),
         grants=(sources.sql / "grants.sql").read_text(encoding="utf-8"),
     )

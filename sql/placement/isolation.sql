@@ -1,3 +1,20 @@
+-- Resources and isolation classes: what a placement asks, and what a node's class rules out.
+
+-- Classes that a node honours, sorted; the first of the known ones always is.
+create or replace function hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) returns text[]
+language plpgsql immutable
+as $$
+begin
+  if coalesce(p_list, 'null') not in ('null', '{}') and (jsonb_typeof(p_list) <> 'array' or not to_jsonb(p_known) @> p_list
+                                                          or p_list @> '[null]') then
+    perform hwqueue.refuse('QHA01', format('%s must be an array of classes', p_field), jsonb_build_object('field', p_field),
+      'classes are ' || array_to_string(p_known, ', '));
+  end if;
+  return array(
+    select distinct c from jsonb_array_elements_text(case when jsonb_typeof(p_list) = 'array' then p_list else '[]' end || to_jsonb(p_known[1])) c order by c);
+end
+$$;
+
 -- CPU isolation and GPU exclusivity: what a class comes to on a node, and whether the node honours it. A filter, never a score.
 
 -- The CPU isolation of a class on a node: what it asks for, else the node's default; null is best_effort. What asks nothing
@@ -50,3 +67,116 @@ create or replace function hwqueue.has_isolation_conflict(p_class hwqueue.placem
                                                           p_gpu_ids uuid[], p_gpu_parents uuid[]) returns boolean
 language sql immutable parallel safe
 as $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents)) $$;
+
+-- The classes that either side asks for; null when neither does. Raises: QHC04, naming the class.
+create or replace function hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_kind text;
+begin
+  if p_left is null or p_right is null then
+    return coalesce(p_left, p_right);
+  end if;
+  foreach v_kind in array array['cpu', 'gpu'] loop
+    if p_left -> v_kind <> p_right -> v_kind then
+      perform hwqueue.refuse('QHC04', format('%s asks for %s isolation %s and %s', p_field, v_kind, p_left ->> v_kind, p_right ->> v_kind),
+        jsonb_build_object('field', p_field, 'class', p_right ->> v_kind), 'ask for one class, in one place');
+    end if;
+  end loop;
+  return p_left || p_right;
+end
+$$;
+
+-- The resources that a normal placement gives itself: not the one GPU that its GPU class alone stands for.
+create or replace function hwqueue.own_resources(p_placement jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case when p_placement -> 'resources' = '{"gpu": 1}' and p_placement -> 'isolation' ? 'gpu' then '{}'
+    else coalesce(p_placement -> 'resources', '{}') end
+$$;
+
+-- Isolation in normal form: {"cpu", "gpu"}, each only if given; a class that is not given is the node's default, whatever that is.
+-- Raises: QHC03, naming the class.
+create or replace function hwqueue.normalise_isolation(p_isolation jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_isolation jsonb;
+  v_kind text;
+  v_classes text[];
+begin
+  if p_isolation is null or jsonb_typeof(p_isolation) = 'null' then
+    return '{}'::jsonb;
+  end if;
+  v_isolation := jsonb_strip_nulls(hwqueue.check_object(p_isolation, array['cpu', 'gpu'], p_field, 'QHC03'));
+  foreach v_kind in array array['cpu', 'gpu'] loop
+    v_classes := case v_kind when 'cpu' then array['best_effort', 'whole_core', 'strict_isolated']
+      else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end;
+    if v_isolation ? v_kind
+       and (jsonb_typeof(v_isolation -> v_kind) <> 'string' or v_isolation ->> v_kind <> all (v_classes)) then
+      perform hwqueue.refuse('QHC03', format('%s.%s must be one of %s, got %s', p_field, v_kind, array_to_string(v_classes, ', '),
+          left((v_isolation -> v_kind)::text, 60)),
+        jsonb_build_object('field', p_field || '.' || v_kind, 'class', left(v_isolation ->> v_kind, 60)),
+        'leave it out to take what the node offers by default');
+    end if;
+  end loop;
+  return v_isolation;
+end
+$$;
+
+-- The resources that go with a GPU class: it is for a device, so without a count it asks for one; and a share of a device is never
+-- exclusive. Raises: QHC04, naming the class.
+create or replace function hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+begin
+  if not coalesce(p_isolation ? 'gpu', false) or p_resources ? 'gpu' then
+    return p_resources;
+  elsif not p_resources ? 'gpu_milli' then
+    return p_resources || '{"gpu": 1}';
+  elsif p_isolation ->> 'gpu' <> 'shared' then
+    perform hwqueue.refuse('QHC04', format('%s asks for a share of a GPU and for isolation %s', p_field, p_isolation ->> 'gpu'),
+      jsonb_build_object('field', p_field || '.isolation.gpu', 'class', p_isolation ->> 'gpu'),
+      'gpu_milli goes with "shared" or with no class; ask for whole devices (gpu) to have them alone');
+  end if;
+  return p_resources;
+end
+$$;
+
+-- Resources in normal form: integers, zeros left out. Raises: QHC03, QHC04.
+create or replace function hwqueue.normalise_resources(p_resources jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_count int;
+  v_bad_name text;
+  v_resources jsonb;
+begin
+  if p_resources is null or jsonb_typeof(p_resources) = 'null' or p_resources = '{}' then
+    return '{}'::jsonb;
+  end if;
+  if jsonb_typeof(p_resources) = 'object' then
+    select count(*), min(r.key) filter (where length(r.key) > 63 or r.key !~ '^[a-z][a-z0-9_./-]*$'),
+           jsonb_object_agg(r.key, r.amount) filter (where r.amount > 0)
+    into v_count, v_bad_name, v_resources
+    from (
+      select e.key, hwqueue.json_integer(e.value, p_field || '.' || left(e.key, 100), case when e.key = 'gpu_milli' then 1 else 0 end,
+               case e.key when 'gpu' then 1024 when 'gpu_milli' then 999 else 1000000000000 end, 'QHC03') as amount
+      from jsonb_each(p_resources) e
+    ) r;
+  end if;
+  if v_count is null or v_count > 32 then
+    perform hwqueue.refuse('QHC03', format('%s must be an object of at most 32 resources', p_field),
+      jsonb_build_object('field', p_field), 'for example {"cpu_milli": 4000, "memory_mib": 8192, "gpu": 1}');
+  elsif v_bad_name is not null then
+    perform hwqueue.refuse('QHC03', format('%s has a resource named %s', p_field, to_json(left(v_bad_name, 100))),
+      jsonb_build_object('field', p_field || '.' || left(v_bad_name, 100)),
+      'resource names are 1 to 63 characters of a-z, 0-9, _ . / - and start with a letter');
+  elsif v_resources ?& array['gpu', 'gpu_milli'] then
+    perform hwqueue.refuse('QHC04', format('%s asks for gpu and gpu_milli', p_field), jsonb_build_object('field', p_field || '.gpu_milli'),
+      'ask for whole devices (gpu) or for a share of one (gpu_milli), not both');
+  end if;
+  return coalesce(v_resources, '{}');
+end
+$$;

@@ -50,9 +50,7 @@ def next_release(tmp_path: Path) -> Sources:
     revision = sources.migrations / "versions" / "9999_next.py"
     revision.write_text(NEXT_REVISION.format(head=head_revision(SHIPPED)))
     revision.with_suffix(".sql").write_text(NEXT_TABLES)
-    (sources.sql / "next.sql").write_text(NEXT_FUNCTIONS)
-    bundle = sources.sql / "bundle.toml"
-    bundle.write_text(bundle.read_text().replace("files = [", 'files = ["next.sql",', 1))
+    (sources.sql / "api" / "next.sql").write_text(NEXT_FUNCTIONS)
     return sources
 
 

@@ -99,7 +99,7 @@ def test_a_dropped_constraint_is_named(dsn: str) -> None:
 def test_a_function_that_is_in_no_file_any_more_is_found(dsn: str, next_release: Sources) -> None:
     """A signature left behind because its revision forgot to drop it."""
     upgrade(dsn, sources=next_release)
-    file = next_release.sql / "next.sql"
+    file = next_release.sql / "api" / "next.sql"
     file.write_text(file.read_text().replace("p_factor int", "p_factor bigint"))
     upgrade(dsn, sources=next_release)
     names = {drift.name for drift in check(dsn).drifts if drift.problem == "unexpected"}

@@ -7,6 +7,7 @@ import pytest
 
 from hwqueue.embedded.binaries import MAJOR
 from hwqueue.schema import check, install_script
+from hwqueue.schema.bundle import load_bundle
 from hwqueue.schema.drift import compare
 from hwqueue.schema.files import SQL_DIR
 from tests.migrations.conftest import catalog_of
@@ -58,3 +59,15 @@ def test_the_snapshot_is_current(dsn: str) -> None:
         # Not an error in strict mode: each major version dumps in its own words.
         pytest.skip(f"the snapshot is dumped from Postgres {MAJOR}, this server is {major}")
     assert snapshot_of(dsn) == Path(SQL_DIR / SNAPSHOT).read_text(encoding="utf-8")
+
+
+def test_every_body_passes_the_check_that_an_upgrade_leaves_out(dsn: str) -> None:
+    """Modules are applied with check_function_bodies off, so that their order does not matter."""
+    with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):
+        connection.execute("set local check_function_bodies = on")
+        for text in load_bundle().files.values():
+            connection.execute(text.encode())
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            connection.execute(
+                "create function hwqueue.f() returns int language sql as 'select hwqueue.g()'"
+            )

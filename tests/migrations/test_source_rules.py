@@ -1,7 +1,6 @@
 """Rules for the files themselves: what a revision may hold, and what a function file must."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pglast
@@ -69,16 +68,6 @@ def test_revisions_say_why_and_how_long(path: Path) -> None:
 )
 def test_the_rule_for_revisions_can_fail(script: str) -> None:
     assert script_errors(script)
-
-
-def test_the_bundle_lists_each_file_once() -> None:
-    listed = tomllib.loads((SQL_DIR / "bundle.toml").read_text())["files"]
-    present = [
-        path.relative_to(SQL_DIR).as_posix()
-        for path in FUNCTION_FILES
-        if path.parent.name != "testing"
-    ]
-    assert sorted(listed) == sorted(present)
 
 
 @pytest.mark.parametrize(

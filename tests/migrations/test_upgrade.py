@@ -80,7 +80,7 @@ def test_second_upgrade_is_a_no_op(dsn: str) -> None:
 
 def test_a_changed_function_file_is_applied(dsn: str, next_release: Sources) -> None:
     upgrade(dsn, sources=next_release)
-    file = next_release.sql / "next.sql"
+    file = next_release.sql / "api" / "next.sql"
     file.write_text(file.read_text().replace("6 * p_factor", "60 * p_factor"))
     assert upgrade(dsn, sources=next_release).changed
     with psycopg.connect(dsn) as connection:
@@ -95,7 +95,7 @@ def test_twenty_upgrades_at_once(empty_dsn: str) -> None:
 
 
 def test_a_failing_upgrade_changes_nothing(dsn: str, next_release: Sources) -> None:
-    (next_release.sql / "next.sql").write_text("create or replace function hwqueue.broken(")
+    (next_release.sql / "api" / "next.sql").write_text("create or replace function hwqueue.broken(")
     before = catalog_of(dsn)
     with pytest.raises(psycopg.errors.SyntaxError):
         upgrade(dsn, sources=next_release)
@@ -107,7 +107,7 @@ def test_a_view_on_top_of_ours_stops_the_upgrade(dsn: str, next_release: Sources
     upgrade(dsn, sources=next_release)
     with psycopg.connect(dsn) as connection:
         connection.execute("create view public.mine as select * from hwqueue.next_view")
-    file = next_release.sql / "next.sql"
+    file = next_release.sql / "api" / "next.sql"
     file.write_text(file.read_text() + "-- changed")
     with pytest.raises(psycopg.errors.DependentObjectsStillExist, match="next_view"):
         upgrade(dsn, sources=next_release)

@@ -1,4 +1,4 @@
-"""Marks of classes, behind a front that stands still; sql/claims/class_fronts.sql.
+"""Marks of classes, behind a front that stands still; sql/queues/low_water.sql.
 
 That no uncommitted spawn falls under one: test_low_water.
 """

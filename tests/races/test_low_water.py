@@ -1,4 +1,4 @@
-"""Low-water marks never pass an entry that lives or may still come; sql/claims/low_water.sql.
+"""Low-water marks never pass an entry that lives or may still come; sql/queues/low_water.sql.
 
 An entry below its mark is not at the front: claims would take younger ones first. So every test
 leaves younger ones behind the entry that it looks for. The marks are those of a queue, and, behind

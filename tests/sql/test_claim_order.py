@@ -157,7 +157,7 @@ DEREGISTER = """
 
 
 class TestFit:
-    """The recipe of sql/placement/fit_score.sql, on a node with GPUs."""
+    """The recipe of sql/placement/judge.sql, on a node with GPUs."""
 
     def order(self, api: Api, spec: Row, needs: dict[str, Row], **policy: Any) -> list[str]:
         """The names in the order in which the node gets them."""

@@ -1,4 +1,4 @@
-"""When claims look for scheduled leases whose time has come; sql/claims/due_looks.sql."""
+"""When claims look for scheduled leases whose time has come; sql/claim/expire.sql."""
 
 from datetime import timedelta
 from typing import Any

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
-SQL = Path(__file__).parents[2] / "sql" / "claims"
+CLAIMS = Path(__file__).parents[2] / "sql" / "api" / "claims.sql"
 
 
 def head(function: str) -> list[str]:
     """What stands between its two comments, line by line."""
-    _, found, rest = (SQL / f"{function}.sql").read_text().partition("  -- head: as in ")
+    _, found, rest = CLAIMS.read_text().partition(f"function hwqueue.{function}(")
+    assert found
+    _, found, rest = rest.partition("  -- head: as in ")
     assert found
     _, _, rest = rest.partition("\n")
     body, found, _ = rest.partition("-- head: end")

@@ -13,10 +13,8 @@ pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
 
 
 def test_every_reason_is_named() -> None:
-    files = [*(SQL_DIR / "placement").glob("parse_wire*.sql")]
-    calls = re.findall(
-        r"perform hwqueue\.refuse_wire\((.*)", "\n".join(f.read_text() for f in files)
-    )
+    text = (SQL_DIR / "placement" / "wire.sql").read_text()
+    calls = re.findall(r"perform hwqueue\.refuse_wire\((.*)", text)
     in_sql = {word for call in calls for word in re.findall(r"'([a-z]\w+)'", call)}
     section = PAGE.read_text().split("### Reasons")[1].split("\n\n")[1]
     named = {

@@ -1,0 +1,120 @@
+-- The node's own row: its lock, its epoch, its load.
+
+-- Locks a node's state, first thing in everything that grants on it, settles for it or edits it.
+-- Locks: node_state. Raises: QHN01 unknown or deregistered, QHN03 when p_epoch is not its epoch, QHN04 another login's. Idempotent: yes.
+-- Null is for callers that act on a node from outside, for whichever login: functions that a node calls pass its epoch, 0 for none.
+create or replace function hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard int) returns hwqueue.node_state
+language plpgsql volatile
+as $$
+declare
+  v_state hwqueue.node_state;
+begin
+  select s.* into v_state from hwqueue.node_state s
+  where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  if p_epoch is not null then
+    perform hwqueue.check_login(p_node, v_state.login, p_shard);
+  end if;
+  if v_state.node_epoch is null or v_state.node_epoch <> p_epoch then
+    perform hwqueue.refuse_epoch(p_node, v_state.node_epoch, p_epoch, p_shard);
+  end if;
+  return v_state;
+end
+$$;
+
+-- Refuses a call for a node that is not registered (p_node_epoch is null) or at another epoch than the caller says.
+-- Locks: none. Raises: QHN01, QHN03. Idempotent: yes.
+create or replace function hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_node_epoch is null then
+    perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
+      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
+  end if;
+  perform hwqueue.refuse('QHN03', format('node %s is at epoch %s, this call has %s', p_node, p_node_epoch, p_epoch),
+    jsonb_build_object('node_id', p_node, 'node_epoch', p_node_epoch, 'given_epoch', p_epoch),
+    'another instance registered this node: stop this one, or register again to take over');
+end
+$$;
+
+-- What a locked node is. Read after the lock, in a statement of its own, so that no edit is missed.
+create or replace function hwqueue.read_node(p_node uuid, p_shard int) returns hwqueue.node
+language plpgsql volatile
+as $$
+declare
+  v_node hwqueue.node;
+begin
+  select n.* into v_node from hwqueue.node n
+  where n.shard_id = p_shard and n.node_id = p_node and n.deregistered_at is null;
+  if not found then
+    perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
+      jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
+  end if;
+  return v_node;
+end
+$$;
+
+-- Whether anything of a node is counted: then its claims set something aside and must be granted one by one.
+create or replace function hwqueue.is_counted(p_node hwqueue.node) returns boolean
+language sql immutable parallel safe
+as $$
+  select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null or p_node.gpu_ids <> '{}'
+         or p_node.custom <> '{}' or p_node.core_ids <> '{}'
+$$;
+
+-- Brings a node's state up to date with what the node is; called by whatever edits a node, or gives it work past its claims.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.note_edit(p_node uuid, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.node_state s
+  set profile_id = (select coalesce(p.judged_as, p.profile_id) from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = n.profile_id),
+      heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
+      is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
+        and n.core_ids = '{}',
+      is_counted = hwqueue.is_counted(n)
+  from hwqueue.node n
+  where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
+end
+$$;
+
+-- What is in use on a node now: its newest version, which is the last of its index, so that none of those before is looked at.
+-- A node without one uses nothing.
+-- Locks: none; whoever goes on to write holds node_state. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.read_load(p_node uuid, p_shard int) returns hwqueue.node_load
+language plpgsql stable
+as $$
+declare
+  v_load hwqueue.node_load;
+begin
+  select u.* into v_load from hwqueue.node_load u
+  where u.shard_id = p_shard and u.node_id = p_node order by u.version desc limit 1;
+  if not found then
+    v_load := row(p_shard, p_node, 0, 0, 0, 0, 0, '{}', '{}', '{}');
+  end if;
+  return v_load;
+end
+$$;
+
+-- Writes what is in use on a node now: in place, and every 32 times in a fresh row.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.write_load(p_load hwqueue.node_load) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_load.version > 0 and p_load.updates < 32 then
+    update hwqueue.node_load u
+    set updates = p_load.updates + 1, claim_count = p_load.claim_count, cpu_used = p_load.cpu_used, memory_used = p_load.memory_used,
+        gpu_used = p_load.gpu_used, custom_used = p_load.custom_used, core_used = p_load.core_used
+    where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
+  else
+    delete from hwqueue.node_load u
+    where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
+    insert into hwqueue.node_load (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used,
+                                   core_used)
+    values (p_load.shard_id, p_load.node_id, p_load.version + 1, p_load.claim_count, p_load.cpu_used, p_load.memory_used, p_load.gpu_used,
+            p_load.custom_used, p_load.core_used);
+  end if;
+end
+$$;

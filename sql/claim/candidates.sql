@@ -1,0 +1,325 @@
+-- The classes that a claim has to look at, with their scores.
+
+-- The classes that a claim of a node has to look at: all that the node may run but those that are known to
+-- be blocked. What blocks them is asked of all of them at once, and remembered with its proof
+-- (node_candidates). Later claims ask whether the proof holds: a look at each count that blocks, for a
+-- thousand classes as for one. It holds as long as
+--   counts of terms in the node's places are above 0 (away, both ways);
+--   the node has no more cpu and memory left than when some classes did not fit;
+--   the first of the leases that wait for a better node has not waited enough, and no node has moved;
+--   the node is the same, what its profile may run and what a service keeps away from (rebind_classes), and how
+--   long these queues have leases wait (xmin and ctid of rows, read before what they guard; a claim may judge
+--   two batches of classes in one transaction).
+-- A class that is left out for too long is late, until `until` at most. One that is not left out is decided
+-- as ever: nothing is claimed on the word of this.
+
+-- What a node remembers of these queues, if its proof holds. Null: it does not, or leases of this node
+-- alone may wait.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids int[],
+  p_room hwqueue.headroom, p_now timestamptz, p_shard int) returns hwqueue.node_candidates
+language plpgsql volatile
+as $$
+declare
+  v_known hwqueue.node_candidates;
+begin
+  select k.* into v_known
+  from (
+    select * from hwqueue.node_candidates n
+    where n.shard_id = p_shard and n.node_id = p_state.node_id order by n.version desc limit 1) k
+  where k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
+    and k.until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
+    and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli)
+    and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
+    and k.profile_version = (
+      select p.xmin || ' ' || p.ctid from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
+    and k.queue_versions = array(
+      select q.xmin || ' ' || q.ctid from unnest(k.queue_ids) i(queue_id)
+      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id)
+    and not exists (
+      select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
+      where coalesce((
+        select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_count c
+        where c.shard_id = p_shard and c.term_id = b.term_id and c.domain = b.place), 0) <= 0);
+  if v_known.fleet_next is not null
+     and hwqueue.has_moved(v_known.fleet_unseen, v_known.fleet_next, p_shard) then
+    return null;
+  end if;
+  return v_known;
+end
+$$;
+
+-- The classes to look at, as they are remembered or found now; null: all of them, and nothing is
+-- remembered.
+-- blocked: those of them that are blocked now; met: all that were found so, null if what is remembered did.
+-- Locks: node_state is held by the caller. Raises: QHN01. Idempotent: yes.
+create or replace function hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids int[],
+  p_room hwqueue.headroom, p_now timestamptz, p_shard int,
+  out classes bigint[], out blocked bigint[], out met bigint[])
+language plpgsql volatile
+as $$
+declare
+  v_known hwqueue.node_candidates := hwqueue.known_candidates(p_state, p_queue_ids, p_room, p_now, p_shard);
+  v_node hwqueue.node;
+  v_profile_version text;
+  v_queue_versions text[];
+  v_short bigint[];
+  v_all bigint[];
+  v_checked bigint[];
+  v_found record;
+  v_version bigint;
+begin
+  classes := v_known.classes;
+  blocked := '{}';
+  if v_known.asks is not false then
+    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
+  end if;
+  if v_known.asks then
+    blocked := (hwqueue.blocked_classes(classes, v_node, p_now, p_shard)).blocked;
+  end if;
+  if classes is not null then
+    return;
+  end if;
+  v_profile_version := (
+    select p.xmin || ' ' || p.ctid from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id = p_state.profile_id);
+  v_queue_versions := array(
+    select q.xmin || ' ' || q.ctid from unnest(p_queue_ids) i(queue_id)
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id);
+  select coalesce(array_agg(e.class_id) filter (where s.is_short), '{}'),
+         coalesce(array_agg(e.class_id) filter (where not s.is_short), '{}'),
+         coalesce(array_agg(e.class_id) filter (where e.is_checked and not s.is_short), '{}')
+  into v_short, v_all, v_checked
+  from unnest(p_queue_ids) q(queue_id)
+  cross join lateral hwqueue.eligible_classes(
+    p_state.profile_id, p_state.node_id, q.queue_id, null, p_shard) e
+  cross join lateral (
+    select coalesce(e.cpu_milli > p_room.cpu_milli, false)
+           or coalesce(e.memory_mib > p_room.memory_mib, false) as is_short) s;
+  v_found := hwqueue.blocked_classes(v_checked, v_node, p_now, p_shard);
+  met := v_short || v_found.blocked;
+  if p_queue_ids && p_state.pinned_queues then
+    blocked := met;
+    return;
+  end if;
+  classes := array(select c from unnest(v_all) c where c not in (select unnest(v_found.lasting)));
+  blocked := array(select b from unnest(v_found.blocked) b where b not in (select unnest(v_found.lasting)));
+  v_known := v_found.known;
+  if cardinality(v_short || v_found.lasting) > 0 and cardinality(classes) <= 200
+     and cardinality(v_known.term_ids) <= 1000 then
+    insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, asks, profile_id,
+      profile_version, queue_versions, node_moved, cpu_milli, memory_mib,
+      term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+    values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id,
+      v_profile_version, v_queue_versions, p_state.moved_xid,
+      case when v_short <> '{}' then p_room.cpu_milli end,
+      case when v_short <> '{}' then p_room.memory_mib end,
+      v_known.term_ids, v_known.places, v_known.by_holders,
+      v_known.fleet_next, v_known.fleet_unseen, v_known.until)
+    returning k.version into v_version;
+    delete from hwqueue.node_candidates k
+    where k.shard_id = p_shard and k.node_id = p_state.node_id and k.version = (
+      select x.version from hwqueue.node_candidates x
+      where x.shard_id = p_shard and x.node_id = p_state.node_id and x.version < v_version
+      order by x.version desc limit 1);
+  end if;
+end
+$$;
+
+-- What a claim must know of the head of a queue, like look_at_queue, of what is left where blocked classes
+-- stand before it: the first entry of a few classes, as far as the next one of them (last). is_first: it
+-- need not be checked against others; is_front is null then: who finds that entry taken looks again.
+-- p_front itself: it is not remembered what is left, or what stands first must be checked, or nothing
+-- blocked stands before it any more.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.queue_look,
+  p_now timestamptz, p_shard int) returns hwqueue.queue_look
+language plpgsql volatile
+as $$
+declare
+  v_front hwqueue.queue_look := p_front;
+  v_classes bigint[] := (hwqueue.known_candidates(p_state, p_front.queue_ids, null, p_now, p_shard)).classes;
+  v_head record;
+begin
+  if cardinality(v_classes) <= 16 is not true then
+    return p_front;
+  end if;
+  select e.class_id, h.tier, h.rank, h.position, e.is_checked, case
+           when lead(h.tier) over o = h.tier and lead(h.rank) over o = h.rank then lead(h.position) over o - 1
+           else 9223372036854775807 end as last
+  into v_head
+  from unnest(v_classes) k(class_id)
+  cross join lateral (  -- fenced: each by its key
+    select x.class_id, x.is_checked from hwqueue.profile_eligibility x
+    where x.shard_id = p_shard and x.profile_id = p_state.profile_id and x.queue_id = p_front.queue_id
+      and x.class_id = k.class_id and x.gpu_count = 0 and x.custom is null offset 0) e
+  left join lateral (
+    select m.tiers, m.ranks, m.positions from hwqueue.low_water m
+    where m.shard_id = p_shard and m.queue_id = p_front.queue_id and m.class_id = k.class_id
+    order by m.version desc limit 1) w on true
+  cross join lateral (
+    select r.tier, r.rank, r.position from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
+      and (r.tier, r.rank, r.position) >= (p_front.tier, p_front.rank, case
+        when w.tiers = array[p_front.tier] and w.ranks = array[p_front.rank]
+          then greatest(p_front.position, w.positions[1])
+        else p_front.position end)
+    order by r.tier, r.rank, r.position limit 1) h
+  window o as (order by h.tier, h.rank, h.position)
+  order by h.tier, h.rank, h.position limit 1;
+  if v_head.tier = 0 and not v_head.is_checked and (v_head.rank > p_front.rank or (
+      select true from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_front.queue_id and r.tier = 0 and r.rank = v_head.rank
+        and r.position >= p_front.position and r.position < v_head.position
+      order by r.position limit 1)) then
+    v_front.is_front := null;
+    v_front.is_first := true;
+    v_front.classes := array[v_head.class_id];
+    v_front.rank := v_head.rank;
+    v_front.position := v_head.position;
+    v_front.last := v_head.last;
+  end if;
+  return v_front;
+end
+$$;
+
+-- The score of a class that prefers something about other leases, or how they spread.
+create or replace function hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamptz, p_shard int)
+returns double precision
+language plpgsql stable
+as $$
+declare
+  v_class hwqueue.placement_class;
+  v_facts jsonb;
+begin
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
+  return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
+    hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
+                           hwqueue.node_taints(p_node)),
+    hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
+      select r.share from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
+    hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
+end
+$$;
+
+-- The classes of these queues that a node may run and has room for now, best score first:
+-- sum of weight x term (design 5.2), affinity -100..100 (with the class's strength) and fit 0..100.
+-- p_only: of these (claim_candidates), null: of all; p_extra: classes judged but not remembered, [{"class_id", "affinity"}];
+-- p_without: classes that this call has found blocked.
+-- checked: those that must be checked at the claim, in no order. Attestations expire, so classes that mention trust domains
+-- are asked again.
+create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids int[], p_tasks text[], p_only bigint[],
+                                                   p_extra jsonb, p_without bigint[], p_now timestamptz, p_shard int,
+                                                   out classes bigint[], out scores double precision[], out checked bigint[])
+language plpgsql stable
+as $$
+declare
+  v_attested text[] := hwqueue.attested_at(p_node, p_now);
+begin
+  select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
+         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
+  into classes, scores, checked
+  from (
+    select e.class_id, e.is_checked,
+           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now, p_shard)
+                else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
+                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0) end as score
+    from hwqueue.queue q
+    cross join lateral (
+      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only, p_shard)
+      union all
+      select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
+             c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode), '{}'::text[],
+             hwqueue.must_be_checked(c, x.affinity, p_shard)
+      from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
+      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
+      cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
+      where c.queue_id = q.queue_id and not exists (  -- remembered by another session meanwhile
+        select from hwqueue.profile_eligibility o
+        where o.shard_id = p_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id and o.class_id = c.class_id)
+    ) e
+    left join lateral (  -- fenced: by its key, not all of them for each class
+      select s.share from hwqueue.class_fleet s
+      where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0 offset 0) r on true
+    where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
+      and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
+      -- to score these takes long
+      and (e.affinity is not null or (
+        select true from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id order by r.tier, r.rank, r.position limit 1))
+      and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room,
+                           e.cpu_isolation, e.gpu_exclusivity) = 0
+      and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
+  ) f;
+end
+$$;
+
+-- What a profile and a node may run of a queue, with what it needs and how well it is liked there. A class is in one of the two
+-- tables: in the node's when it names nodes, resources or trust domains. p_only: of these classes (null: all).
+create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int, p_only bigint[], p_shard int)
+returns table (class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count int,
+               gpu_milli int, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
+language sql stable
+as $$
+  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom,
+         p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
+  from (
+    select * from hwqueue.profile_eligibility a
+    where p_only is null and a.shard_id = p_shard and a.profile_id = p_profile_id and a.queue_id = p_queue_id
+    union all
+    select o.* from unnest(p_only) k(class_id)
+    cross join lateral (  -- fenced: each by its key
+      select * from hwqueue.profile_eligibility x
+      where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = p_queue_id and x.class_id = k.class_id offset 0) o) p
+  union all
+  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom,
+         n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
+  from hwqueue.node_eligibility n
+  where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id and (p_only is null or n.class_id = any (p_only))
+$$;
+
+-- The node of a claim, as it is judged; who asks is alive.
+-- Locks: node_state is held by the caller. Raises: QHN01. Idempotent: yes.
+create or replace function hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamptz, p_shard int) returns hwqueue.node
+language plpgsql volatile
+as $$
+declare
+  v_node hwqueue.node;
+begin
+  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+    perform hwqueue.note_alive(p_state, p_now, p_shard);
+  end if;
+  v_node := hwqueue.read_node(p_state.node_id, p_shard);
+  v_node.profile_id := p_state.profile_id;
+  return v_node;
+end
+$$;
+
+-- Who asks is alive: where leases may spread to is a matter of live nodes.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_state.seen_at + p_state.heartbeat_timeout <= p_now then
+    update hwqueue.node_state s set seen_at = p_now, moved_xid = pg_current_xact_id()
+    where s.shard_id = p_shard and s.node_id = p_state.node_id and s.seen_at + s.heartbeat_timeout <= p_now;
+  end if;
+end
+$$;
+
+-- Remembers of a node whether its last claim came upon blocked classes, and that terms wait to be in force (p_awaits, or, upon blocked
+-- classes, if they do): its next claim takes a step for them.
+-- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.note_met(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_awaits boolean := p_state.awaits_terms or p_awaits or p_blocked and hwqueue.terms_pending(p_shard);
+begin
+  if (p_state.meets_blocked, p_state.awaits_terms) <> (p_blocked, v_awaits) then
+    update hwqueue.node_state s set meets_blocked = p_blocked, awaits_terms = v_awaits
+    where s.shard_id = p_shard and s.node_id = p_state.node_id;
+  end if;
+end
+$$;

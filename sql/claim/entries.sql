@@ -1,0 +1,359 @@
+-- Locking ready entries and turning them into claims.
+
+-- Deletes an entry, if it is the only one, in the try that locked it: what one transaction locks and another deletes, if only its parent, is told by
+-- a multixact, whose index entries Postgres does not mark as dead before the next vacuum.
+-- Locks: it is held by the caller. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.delete_only(p_places tid[]) returns hwqueue.ready
+language plpgsql volatile
+as $$
+declare
+  v_entry hwqueue.ready;
+begin
+  if cardinality(p_places) = 1 then
+    delete from hwqueue.ready r where r.ctid = p_places[1] returning r.* into v_entry;
+  end if;
+  return v_entry;
+end
+$$;
+
+-- Of places of locked entries those before the first that is another's by now: its entry was moved (give_target).
+-- Locks: they are held by the caller. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.not_moved(inout places tid[], out some_moved boolean)
+language plpgsql volatile
+as $$
+declare
+  v_first_moved bigint;
+begin
+  select p.n into v_first_moved from unnest(places) with ordinality p(place, n)
+  where not exists (select from hwqueue.ready r where r.ctid = p.place) order by p.n limit 1;
+  some_moved := found;
+  if found then
+    places := places[1 : v_first_moved - 1];
+  end if;
+end
+$$;
+
+-- Turns ready entries that score alike and that the caller has locked into claims, all in one statement, in the order of claim_task:
+-- where nothing is set aside.
+-- Locks: none. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint,
+  p_now timestamptz, p_shard int)
+returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
+               expires_at timestamptz)
+language plpgsql volatile
+as $$
+begin
+  return query
+    with taken as (
+      delete from hwqueue.ready r where r.ctid = any (p_places) returning r.*
+    ), detail as materialized (
+      select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position, (p_generation << 40) + t.claim_count + 1 as claim_token,
+             (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
+             coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout,
+             case when q.retain_completed = '0' and l.idempotency_key is null then greatest(l.available_at, l.created_at) end as eligible_at
+      from taken t
+      -- fences (offset 0): by key, lease for lease. How many are taken is in no statistics, and the planner might read all leases there are
+      cross join lateral (
+        select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = t.lease_id offset 0) l
+      cross join lateral (
+        select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
+    ), granted as (
+      insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+                                 claimed_at, expires_at, check_at, login, eligible_at)
+      select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt, d.claim_timeout,
+             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login,
+             d.eligible_at
+      from detail d
+    )
+    select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers, p_now + d.claim_timeout
+    from detail d order by d.tier, d.rank, d.position;
+end
+$$;
+
+-- Locks the oldest entries of a tier and rank whose classes are among p_classes, in a stretch of p_window
+-- positions (more for a larger batch, less where other queues share them) from p_from on; gives their places.
+-- When that list is too long to be complete (201), each entry's class is looked up. Of a few classes (64) it
+-- takes from p_from on, however far, and of the tiers and ranks behind as well: after a short walk (a mark
+-- lags by up to 32 claims) it asks for their heads, whatever else stands there; of a single class the walk is
+-- longer, since it comes upon nothing else.
+-- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.lock_stretch(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom,
+  p_tier smallint, p_rank bigint, p_from bigint, p_window int, p_limit int,
+  p_now timestamptz, p_shard int) returns tid[]
+language plpgsql volatile
+as $$
+declare
+  v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
+  v_places tid[];
+begin
+  if cardinality(p_classes) = 1 then
+    v_places := array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_classes[1] and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit
+      for update skip locked);
+  elsif cardinality(p_classes) <= 200 then
+    v_places := array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from
+          and case when cardinality(p_classes) <= 64 then least(v_to, p_from + 31 + 8 * p_limit) else v_to end
+        and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit
+      for update skip locked);
+  else
+    v_places := array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and v_to
+        and exists (select 1 from hwqueue.profile_eligibility e
+                    where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
+                      and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+                      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
+        and (r.deadline is null or r.deadline > p_now)
+      order by r.position limit p_limit
+      for update skip locked);
+  end if;
+  if v_places = '{}' and cardinality(p_classes) <= 64 then
+    v_places := hwqueue.lock_heads(p_classes, p_queue_id, p_tier, p_rank, p_from, p_limit, p_now, p_shard);
+  end if;
+  return v_places;
+end
+$$;
+
+-- Locks the oldest entries of these classes of a queue by tier, rank and position, as far as others have not locked them, and gives their places;
+-- looks further back while all that it saw is held by others. Nothing in the queue lives before p_from_*.
+-- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.lock_heads(p_classes bigint[], p_queue_id int, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
+                                              p_limit int, p_now timestamptz, p_shard int) returns tid[]
+language plpgsql volatile
+as $$
+declare
+  v_from hwqueue.scan_from;
+  v_depth int := p_limit;
+  v_seen tid[];
+  v_places tid[];
+begin
+  if hwqueue.front_stands(p_queue_id, p_shard) then
+    v_from := hwqueue.class_fronts(p_classes, (array[p_queue_id], array[p_from_tier], array[p_from_rank], array[p_from_position],
+                                               array[true], true, null, null, null), p_shard);
+  end if;
+  if cardinality(p_classes) = 1 then
+    return array(
+      select r.ctid from hwqueue.ready r
+      where r.shard_id = p_shard and r.class_id = p_classes[1] and (r.deadline is null or r.deadline > p_now)
+        and (r.tier, r.rank, r.position)
+            >= (coalesce(v_from.class_tiers[1], p_from_tier), coalesce(v_from.class_ranks[1], p_from_rank), coalesce(v_from.class_positions[1], p_from_position))
+      order by r.tier, r.rank, r.position limit p_limit
+      for update skip locked);
+  end if;
+  loop
+    v_seen := array(
+      select h.place
+      from unnest(p_classes, v_from.class_tiers, v_from.class_ranks, v_from.class_positions) k(class_id, tier, rank, position)
+      cross join lateral (
+        select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
+          and (x.tier, x.rank, x.position)
+              >= (coalesce(k.tier, p_from_tier), coalesce(k.rank, p_from_rank), coalesce(k.position, p_from_position))
+        order by x.tier, x.rank, x.position limit v_depth
+      ) h
+      order by h.tier, h.rank, h.position limit v_depth);
+    v_places := array(
+      select r.ctid from hwqueue.ready r
+      -- by class again: what stood there may be gone, and another entry have its place
+      where r.ctid = any (v_seen) and r.shard_id = p_shard and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+      order by r.tier, r.rank, r.position limit p_limit
+      for update skip locked);
+    exit when v_places <> '{}' or cardinality(v_seen) < v_depth or v_depth >= 16384;
+    v_depth := least(8 * v_depth, 16384);
+  end loop;
+  return v_places;
+end
+$$;
+
+-- Takes the oldest of these entries that can be had: of a class that must be checked (p_checked) one, which is deleted already (entry); of other
+-- classes up to p_limit that follow each other, locked. The entries are given by position and class, oldest first, of one tier, rank and score.
+-- p_head: what is known of the first of them, if anything. An entry that another session holds is passed
+-- over: one that has waited its patience says nothing of younger ones.
+-- blocked: the class that may not run here now, for that reason; nothing was taken then. 'later': only an entry of it
+-- that has waited for a better node may, which stands at later_tier and later_rank, so other classes come first.
+-- Locks: node_state is held by the caller; gates, the entries and term_count, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint,
+  p_head hwqueue.entry_head, p_limit int, p_node hwqueue.node, p_now timestamptz, p_shard int,
+  out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint, out reason text, out later_tier smallint, out later_rank bigint)
+language plpgsql volatile
+as $$
+declare
+  v_is_checked boolean[] := case when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
+                            when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
+                            else hwqueue.are_among(p_classes, p_checked) end;
+  v_count int := cardinality(p_positions);
+  v_first int := 1;
+  v_last int;
+  v_head hwqueue.entry_head;
+  v_verdict record;
+  v_taken record;
+begin
+  places := '{}';
+  while v_first <= v_count loop
+    -- entries that follow each other: of one class that must be checked, or of any that need not be
+    v_last := case when p_checked = '{}' then v_count else v_first end;
+    while v_last < v_count and v_is_checked[v_last + 1] = v_is_checked[v_first]
+          and (p_classes[v_last + 1] = p_classes[v_first] or not v_is_checked[v_first]) loop
+      v_last := v_last + 1;
+    end loop;
+    if not v_is_checked[v_first] then
+      places := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank, p_limit, p_shard);
+      exit when places <> '{}';
+    else
+      v_head := p_head;
+      if v_first > 1 or v_head.lease_id is null then
+        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
+          and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
+        order by r.position limit 1;
+      end if;
+      for v_pass in 1 .. 2 loop
+        exit when v_head.lease_id is null;
+        v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier, p_rank, p_node, p_now, p_shard);
+        if v_verdict.reason is not null then
+          exit when v_pass = 2;  -- no reason against those that others hold
+          blocked := p_classes[v_first];
+          reason := v_verdict.reason;
+          later_tier := v_verdict.tier;
+          later_rank := v_verdict.rank;
+          return;
+        end if;
+        v_taken := hwqueue.take_decided(p_classes[v_first], p_tier, p_rank, p_positions[v_first], p_positions[v_last],
+                                        v_verdict.since, v_verdict.only_lease, p_now, p_shard);
+        if v_taken.place is not null then
+          counted := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
+          if v_verdict.is_named then
+            perform hwqueue.wake_classes((v_taken.entry).lease_id, p_shard);
+          end if;
+          places := array[v_taken.place];
+          entry := v_taken.entry;
+          return;
+        end if;
+        exit when v_verdict.since is null;
+        -- others hold those that have waited their patience; younger ones need not wait where no better
+        -- node lives
+        select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
+          and r.position between p_positions[v_first] and p_positions[v_last]
+          and (r.deadline is null or r.deadline > p_now) and r.eligible_at > v_verdict.since
+        order by r.position limit 1;
+      end loop;
+    end if;
+    v_first := v_last + 1;
+  end loop;
+end
+$$;
+
+-- Deletes the oldest entry of a class in a tier and rank, between two positions, that has been claimable since p_since
+-- (null: any) and is of that lease (null: of any). No place: others hold all of them, or they have another class by now (give_target).
+-- Locks: the entry, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamptz,
+  p_lease uuid, p_now timestamptz, p_shard int, out place tid, out entry hwqueue.ready)
+language plpgsql volatile
+as $$
+declare
+  v_gone record;
+begin
+  delete from hwqueue.ready r where r.ctid = (
+    select x.ctid from hwqueue.ready x
+    where x.shard_id = p_shard and x.class_id = p_class_id and x.tier = p_tier and x.rank = p_rank
+      and x.position between p_from and p_to and (x.deadline is null or x.deadline > p_now)
+      and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
+    order by x.position limit 1 for update skip locked)
+  returning r.ctid as place, r as entry into v_gone;
+  if found then
+    place := v_gone.place;
+    entry := v_gone.entry;
+  end if;
+end
+$$;
+
+-- Which of these classes are among others.
+create or replace function hwqueue.are_among(p_classes bigint[], p_others bigint[]) returns boolean[]
+language sql immutable
+as $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;
+
+-- Locks entries that were seen at these positions, of these classes, up to p_limit of them. An entry may have
+-- got another class since it was seen (give_target): by class again, under the lock.
+-- Locks: the entries, skip locked.
+create or replace function hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint,
+  p_rank bigint, p_limit int, p_shard int) returns tid[]
+language plpgsql volatile
+as $$
+begin
+  return array(
+    select r.ctid
+    from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
+    cross join lateral (  -- with a limit, one by one; a span and an order, which only the index by class has
+      select x.ctid as place from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank
+        and x.position between f.position and f.position
+      order by x.position limit 1) h
+    join hwqueue.ready r on r.ctid = h.place
+    where (r.class_id = f.class_id) is true  -- not for an index: by its place
+    order by f.ordinal limit p_limit
+    for update of r skip locked);
+end
+$$;
+
+-- Locks the oldest entries of a lane among the first p_depth, up to p_limit of them, and gives their places.
+-- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.lock_lane(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint,
+  p_rank bigint, p_depth int, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+language plpgsql volatile
+as $$
+declare
+  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
+begin
+  return array(
+    select r.ctid
+    from (
+      select h.place
+      from unnest(p_classes) with ordinality k(class_id, ordinality)
+      cross join lateral (
+        select x.ctid as place, x.position from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
+          and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
+          and (x.deadline is null or x.deadline > p_now)
+        order by x.position limit p_depth
+      ) h
+      order by h.position limit p_depth
+    ) c
+    join hwqueue.ready r on r.ctid = c.place
+    where (r.class_id = any (p_classes)) is true  -- as above
+    limit p_limit
+    for update of r skip locked);
+end
+$$;
+
+-- The oldest entries of a lane, up to p_limit, as positions and classes, oldest first.
+create or replace function hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint,
+  p_rank bigint, p_limit int, p_now timestamptz, p_shard int, out positions bigint[], out classes bigint[])
+language plpgsql stable
+as $$
+declare
+  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
+begin
+  select coalesce(array_agg(c.position), '{}'), coalesce(array_agg(c.class_id), '{}') into positions, classes
+  from (
+    select h.position, k.class_id
+    from unnest(p_classes) with ordinality k(class_id, ordinality)
+    cross join lateral (
+      select x.position from hwqueue.ready x
+      where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
+        and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
+        and (x.deadline is null or x.deadline > p_now)
+      order by x.position limit p_limit
+    ) h
+    order by h.position limit p_limit
+  ) c;
+end
+$$;

@@ -1,0 +1,217 @@
+-- The generation that leads every claim token, and what a new one repairs.
+
+-- The generation in a database that is not the one written down; in the first one it stays as it is. A row without a
+-- path is from a release that did not write it.
+create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint, p_path text) returns bigint
+language sql immutable parallel safe
+as $$
+  select case when p_shard.timeline is null
+                or (p_shard.timeline, p_shard.system_identifier, coalesce(p_shard.storage_path, p_path)) = (p_timeline, p_system, p_path)
+              then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
+$$;
+
+-- Where this database keeps the table of shards. A copy of a database has another folder, a restored or
+-- truncated table another file. (So has one that was rewritten, by vacuum full: then tokens rise without
+-- need.) Costs less than a microsecond, and reads no page.
+create or replace function hwqueue.storage_path() returns text
+language sql stable
+as $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
+
+-- The generation that leads every claim token. It rises when this is another server than the last time, by system identifier
+-- or timeline, or another database of it, by storage_path: after a failover that lost commits, a restore or a copy, tokens would
+-- repeat otherwise (docs/explanation/failover.md). Asking who the server is reads a file; that it has not been started since says
+-- the same, for neither changes while a primary runs.
+-- Locks: the shard's row, skip locked, only when something changed. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.current_generation(p_shard int) returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_generation bigint;
+begin
+  select s.generation into v_generation from hwqueue.shard s
+  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time() and s.storage_path = hwqueue.storage_path();
+  if v_generation is null then
+    v_generation := hwqueue.note_server(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
+  end if;
+  return v_generation;
+end
+$$;
+
+-- Writes down which server this is. On another server transaction ids mean something else, so whatever was judged by
+-- them is judged again, and sequences may lag behind the tables (logical replication brings none). The new generation
+-- follows from the row and the server alone: a session that cannot lock the row uses it unwritten.
+-- Locks: the shard's row, skip locked; on another server the rows of queue (dropped ones), profile, profile_queue,
+-- node_state, placement_class, term_count and
+-- what is remembered of the fleet. Raises: nothing.
+-- Idempotent: yes.
+create or replace function hwqueue.note_server(p_timeline int, p_shard int) returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_system bigint := (select c.system_identifier from pg_control_system() c);
+  v_path text := hwqueue.storage_path();
+  v_shard hwqueue.shard;
+  v_next bigint;
+begin
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if not found then
+    select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+    return hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
+  end if;
+  select s.* into v_shard from hwqueue.shard s where s.shard_id = p_shard;
+  v_next := hwqueue.next_generation(v_shard, p_timeline, v_system, v_path);
+  update hwqueue.shard s
+  set timeline = p_timeline, system_identifier = v_system, server_started_at = pg_postmaster_start_time(),
+      storage_path = v_path, generation = v_next
+  where s.shard_id = p_shard;
+  if v_next > v_shard.generation then
+    perform hwqueue.note_generation(v_shard.generation, v_next, p_shard);
+  end if;
+  if v_shard.system_identifier <> v_system then
+    update hwqueue.placement_class c set created_xid = '0', retired_before = null where c.shard_id = p_shard;
+    update hwqueue.queue q set dropped_before = null where q.shard_id = p_shard and q.dropped_before is not null;
+    update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null where p.shard_id = p_shard;
+    update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
+    update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
+    update hwqueue.node_state n
+    set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0' where n.shard_id = p_shard;
+    update hwqueue.term_count k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
+    update hwqueue.left_out_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
+    delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
+    delete from hwqueue.spread_floor f where f.shard_id = p_shard;
+    delete from hwqueue.class_range r where r.shard_id = p_shard;
+    delete from hwqueue.node_candidates k where k.shard_id = p_shard;
+    perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
+  end if;
+  return v_next;
+end
+$$;
+
+-- The same, kept in the state of a node, so that its claims need not look at the shard until the server is started again.
+-- Locks: node_state is held by the caller; the shard's row, skip locked, only when something changed. Raises: nothing. Idempotent: yes.
+create or replace function hwqueue.node_generation(p_node uuid, p_shard int) returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_generation bigint := hwqueue.current_generation(p_shard);
+begin
+  -- what the shard's row says: if another session is about to write it, the next claim asks again
+  update hwqueue.node_state n
+  set generation = s.generation, server_started_at = s.server_started_at, storage_path = s.storage_path
+  from hwqueue.shard s
+  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time()
+    and s.storage_path = hwqueue.storage_path();
+  return v_generation;
+end
+$$;
+
+-- Repairs what is behind the tables after a server did not bring its sequences: logical replication copies
+-- rows alone, so after a switch-over sequences begin where they were when the subscriber was made. Positions
+-- below the low-water marks would then never be claimed.
+
+-- Sets the sequences of keys above what their tables hold, never back. A rollback does not undo that.
+create or replace function hwqueue.raise_sequences() returns void
+language plpgsql volatile
+as $$
+begin
+  perform setval('hwqueue.queue_queue_id_seq', max(q.queue_id)) from hwqueue.queue q
+  having max(q.queue_id) >= (select s.last_value from hwqueue.queue_queue_id_seq s);
+  perform setval('hwqueue.placement_class_class_id_seq', max(c.class_id)) from hwqueue.placement_class c
+  having max(c.class_id) >= (select s.last_value from hwqueue.placement_class_class_id_seq s);
+  perform setval('hwqueue.profile_profile_id_seq', max(p.profile_id)) from hwqueue.profile p
+  having max(p.profile_id) >= (select s.last_value from hwqueue.profile_profile_id_seq s);
+  perform setval('hwqueue.term_term_id_seq', max(t.term_id)) from hwqueue.term t
+  having max(t.term_id) >= (select s.last_value from hwqueue.term_term_id_seq s);
+  perform setval('hwqueue.spread_fleet_fleet_id_seq', max(f.fleet_id)) from hwqueue.spread_fleet f
+  having max(f.fleet_id) >= (select s.last_value from hwqueue.spread_fleet_fleet_id_seq s);
+  perform setval('hwqueue.spread_floor_floor_id_seq', max(f.floor_id)) from hwqueue.spread_floor f
+  having max(f.floor_id) >= (select s.last_value from hwqueue.spread_floor_floor_id_seq s);
+  perform setval('hwqueue.class_range_range_id_seq', max(r.range_id)) from hwqueue.class_range r
+  having max(r.range_id) >= (select s.last_value from hwqueue.class_range_range_id_seq s);
+  perform setval('hwqueue.node_candidates_version_seq', max(k.version)) from hwqueue.node_candidates k
+  having max(k.version) >= (select s.last_value from hwqueue.node_candidates_version_seq s);
+end
+$$;
+
+-- The number of low-water marks above an entry that lives: claims never find such an entry. One index probe
+-- for each mark.
+create or replace function hwqueue.count_wrong_marks(p_shard int) returns bigint
+language plpgsql volatile
+as $$
+begin
+  return (
+    select count(*)
+    from hwqueue.low_water w
+    cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, position)
+    where w.shard_id = p_shard and case
+      when w.class_id = 0 then exists (
+        select from hwqueue.ready r
+        where r.shard_id = p_shard and r.queue_id = w.queue_id
+          and r.tier = m.tier and r.rank = m.rank and r.position < m.position)
+      else exists (
+        select from hwqueue.ready r
+        where r.shard_id = p_shard and r.class_id = w.class_id
+          and r.tier = m.tier and r.rank = m.rank and r.position < m.position) end);
+end
+$$;
+
+-- Resets the low-water marks, which claims then move on again, and sets the sequence of positions above all
+-- that were drawn; writes an event. In this order: transactions that drew low positions may still be open, so
+-- the horizon waits for them before marks pass anything. A mark, or the horizon, that another session holds
+-- is skipped: the next reap tries again. False: the horizon was held by another session.
+-- Locks: the horizon and the marks, skip locked.
+create or replace function hwqueue.repair_positions(p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_last bigint := (select s.last_value from hwqueue.ready_position_seq s);
+  v_most bigint := greatest(
+    v_last, (select max(r.position) from hwqueue.ready r),
+    (select max(m.position) from hwqueue.low_water w cross join lateral unnest(w.positions) m(position)),
+    (select max(greatest(h.safe_position, h.drawn_position)) from hwqueue.position_horizon h));
+  v_version bigint;
+  v_marks hwqueue.low_water;
+  v_reset int := 0;
+begin
+  perform setval('hwqueue.ready_position_seq', v_most);
+  select h.version into v_version from hwqueue.position_horizon h
+  where h.shard_id = p_shard order by h.version desc limit 1 for update skip locked;
+  if not found then
+    return false;
+  end if;
+  delete from hwqueue.position_horizon h where h.shard_id = p_shard and h.version = v_version;
+  insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
+  values (p_shard, v_version + 1, 0, v_most, pg_current_xact_id());
+  for v_marks in
+    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.positions <> case w.class_id when 0 then '{0}' else '{}' end::bigint[]
+    for update skip locked
+  loop
+    delete from hwqueue.low_water w
+    where w.shard_id = p_shard and w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id
+      and w.version = v_marks.version;
+    perform hwqueue.write_first_mark(v_marks.queue_id, v_marks.class_id, v_marks.version + 1, p_shard);
+    v_reset := v_reset + 1;
+  end loop;
+  perform hwqueue.note_event('positions_repaired',
+    format('%s low-water marks start anew, positions go on at %s', v_reset, v_most), p_shard,
+    jsonb_build_object('marks', v_reset, 'from', v_last, 'to', v_most));
+  return true;
+end
+$$;
+
+-- Repairs positions when there is need: every time that the sequence is found behind, and at a sweep also
+-- when a mark is wrong for any other reason.
+-- Locks: as repair_positions.
+create or replace function hwqueue.reap_positions(p_sweeps boolean, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  -- positions are drawn again that were drawn before
+  if (select h.drawn_position > s.last_value from hwqueue.position_horizon h, hwqueue.ready_position_seq s
+      where h.shard_id = p_shard order by h.version desc limit 1) then
+    perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);
+  elsif p_sweeps and hwqueue.count_wrong_marks(p_shard) > 0 then
+    perform hwqueue.repair_positions(p_shard);
+  end if;
+end
+$$;

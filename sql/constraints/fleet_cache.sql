@@ -1,0 +1,253 @@
+-- What is cached of the fleet for max_skew and for patience.
+
+-- Looks at the fleet for what a class asks of max_skew and prefers, and remembers it: the fleet itself if what is remembered of it holds no
+-- longer, the floors of its terms, and how well nodes suit it. A walk over all nodes and places, so it is for when somebody
+-- came upon the need of it.
+-- Locks: what was remembered before, skip locked.
+create or replace function hwqueue.look_around(p_class_id bigint, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_term hwqueue.term;
+  v_fleet hwqueue.spread_fleet;
+  v_floor hwqueue.spread_floor;
+  v_class hwqueue.placement_class;
+  v_range hwqueue.class_range;
+begin
+  lock table hwqueue.spread_floor in row exclusive mode;  -- before the look (prune_counts)
+  for v_term in
+    select t.*
+    from hwqueue.placement_class c
+    cross join lateral jsonb_array_elements(c.spread) s
+    join hwqueue.term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
+    where c.shard_id = p_shard and c.class_id = p_class_id and t.use = 'skew' and not s.value ? 'tally' and t.published_at is not null
+  loop
+    v_fleet := hwqueue.known_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+    if v_fleet.fleet_id is not null then
+      v_fleet.places := (
+        select f.places from hwqueue.spread_fleet f
+        where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id);
+    else
+      v_fleet := hwqueue.look_at_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+      v_fleet.fleet_id := nextval('hwqueue.spread_fleet_fleet_id_seq');
+      delete from hwqueue.spread_fleet f where f.ctid = any (array(
+        select o.ctid from hwqueue.spread_fleet o
+        where o.shard_id = p_shard and o.fleet_key = v_fleet.fleet_key for update skip locked));
+      insert into hwqueue.spread_fleet overriding system value select v_fleet.*;
+    end if;
+    v_floor := hwqueue.look_at_floor(v_term.term_id, v_fleet.places, p_shard);
+    delete from hwqueue.spread_floor f where f.ctid = any (array(
+      select o.ctid from hwqueue.spread_floor o
+      where o.shard_id = p_shard and o.term_id = v_term.term_id for update skip locked));
+    insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
+    values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid);
+  end loop;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  v_range := hwqueue.known_range(p_class_id, p_now, p_shard);
+  if v_class.preferred <> '[]' and v_range.class_id is null then
+    v_range := hwqueue.look_at_range(v_class, p_now, p_shard);
+    delete from hwqueue.class_range r where r.ctid = any (array(
+      select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
+    v_range.range_id := nextval('hwqueue.class_range_range_id_seq');
+    insert into hwqueue.class_range overriding system value select v_range.*;
+  end if;
+end
+$$;
+
+-- How well nodes suit a class at best and at worst, for patience: remembered as the fleet is for max_skew (spread_fleet).
+
+-- How well the best and the worst node suit a class, as it is remembered; null when that holds no longer: a node has moved (see spread_fleet),
+-- or one of the two has been silent for too long. What others do in silence makes no difference.
+create or replace function hwqueue.known_range(p_class_id bigint, p_now timestamptz, p_shard int) returns hwqueue.class_range
+language plpgsql stable
+as $$
+declare
+  v_range hwqueue.class_range;
+begin
+  select r.* into v_range from hwqueue.class_range r
+  where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
+  return case
+    when v_range.live_until > p_now and not hwqueue.has_moved(v_range.unseen, v_range.next_xid, p_shard) and not exists (
+      select 1 from hwqueue.node_state s
+      where s.shard_id = p_shard and s.node_id = any (array[v_range.best_node, v_range.worst_node])
+        and (s.seen_at + s.heartbeat_timeout > p_now) is not true) then v_range end;
+end
+$$;
+
+-- The highest and the lowest affinity for a class among live, uncordoned nodes with room for it when they are idle; null: there are none.
+-- Good for a second while a node may yet prove to be alive, by a sign of life that was given in time and is not committed (look_at_fleet).
+create or replace function hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns hwqueue.class_range
+language plpgsql stable
+as $$
+declare
+  v_named uuid[] := array(  -- in its preferences
+    select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
+    where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
+  v_range hwqueue.class_range;
+begin
+  with able as materialized (
+    select e.affinity, e.profile_id, null::uuid as node_id from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.class_id = p_class.class_id
+    union all
+    select e.affinity, null, e.node_id from hwqueue.node_eligibility e
+    where e.shard_id = p_shard and e.class_id = p_class.class_id
+    union all  -- those that have not seen the class yet; of a class that costs much, claims will tell
+    select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
+    from hwqueue.profile p
+    where p.shard_id = p_shard and p.judged_as is null and p_class.cost <= 500
+      and (p_class.is_pinned or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
+      and hwqueue.suits(p_class, p, null, '{}')
+    union all
+    select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
+    from hwqueue.node n
+    join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+    where n.shard_id = p_shard and n.node_id = any (v_named) and p_class.cost <= 500
+      and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
+  )
+  select b.affinity, w.affinity, b.node_id, w.node_id, coalesce(d.until, 'infinity'), x.unseen, x.next_xid
+  into v_range.best, v_range.worst, v_range.best_node, v_range.worst_node, v_range.live_until, v_range.unseen, v_range.next_xid
+  from hwqueue.seen_now() x
+  left join lateral (
+    select p_now + interval '1 second' as until from hwqueue.node_state s
+    where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
+  -- from either end, to the first that lives
+  left join lateral (
+    select a.affinity, l.node_id from (select * from able order by affinity desc offset 0) a
+    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(node_id)
+    where l.node_id is not null limit 1) b on true
+  left join lateral (
+    select a.affinity, l.node_id from (select * from able order by affinity offset 0) a
+    cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(node_id)
+    where l.node_id is not null limit 1) w on true;
+  v_range.shard_id := p_shard;
+  v_range.class_id := p_class.class_id;
+  return v_range;
+end
+$$;
+
+-- One of these nodes that lives, is not cordoned and has room for a class when it is idle: those of a profile, without some, or one node.
+-- Null: there is none.
+create or replace function hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamptz,
+                                             p_shard int) returns uuid
+language plpgsql stable
+as $$
+begin
+  return (
+    select n.node_id
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.node_id <> all (p_without)
+      and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
+    union all
+    select n.node_id
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    where n.shard_id = p_shard and n.node_id = p_node
+      and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+      and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
+    limit 1);
+end
+$$;
+
+-- What is remembered of the fleet for max_skew, so that a claim need not walk over all nodes. Two things, each with what its reader had seen
+-- (base/session.sql):
+--   spread_fleet: the places of live nodes, for a domain and a kind of nodes. It holds as long as no node has moved or come
+--     back (node_state.moved_xid) and none can have died (live_until). A sign of life may be committed long after it was given: then its node
+--     was alive to itself and dead to the look, and says nothing of coming back. So the look names all that may yet live by such a sign
+--     (doubtful): it was given within their timeout, and is good for another one.
+--   spread_floor: the fewest leases of a term in one of those places. Claims only raise that; where leases have ended since, the count says
+--     so (term_count.dropped_xid). So it takes a look at those places to know that the floor still bears.
+
+-- Whether a node has moved or come back in a transaction that a look knew nothing of.
+create or replace function hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard int) returns boolean
+language plpgsql stable
+as $$
+begin
+  return exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid >= p_next_xid)
+      or exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (p_unseen));
+end
+$$;
+
+-- What spread_fleet is found by.
+create or replace function hwqueue.fleet_key(p_spec jsonb, p_domain text) returns bigint
+language sql immutable parallel safe
+as $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
+
+-- The fleet as it is remembered, without its places; null when that holds no longer.
+create or replace function hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
+language plpgsql stable
+as $$
+declare
+  v_fleet hwqueue.spread_fleet;
+begin
+  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.doubtful, f.live_until, f.unseen, f.next_xid into v_fleet
+  from hwqueue.spread_fleet f
+  where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain) order by f.fleet_id desc limit 1;
+  return case when v_fleet.live_until > p_now and not hwqueue.has_moved(v_fleet.unseen, v_fleet.next_xid, p_shard)
+                   and not exists (
+                     select 1 from hwqueue.node_state s
+                     where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful) and s.seen_at + s.heartbeat_timeout > p_now)
+              then v_fleet end;
+end
+$$;
+
+-- The fleet as it is: a walk over all nodes.
+create or replace function hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
+language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan
+  set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
+as $$
+declare
+  v_fleet hwqueue.spread_fleet;
+begin
+  select coalesce(array_agg(distinct l.place) filter (where l.is_live), '{}'),
+         coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
+         coalesce(array_agg(l.node_id) filter (where not l.is_live and l.doubtful_until > p_now), '{}'),
+         coalesce(min(l.live_until) filter (where l.is_live), 'infinity'), (select x.unseen from hwqueue.seen_now() x),
+         (select x.next_xid from hwqueue.seen_now() x)
+  into v_fleet.places, v_fleet.dead, v_fleet.doubtful, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
+  from (
+    select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
+           s.seen_at + 2 * n.heartbeat_timeout as doubtful_until,
+           hwqueue.is_live(n, s, p_now) as is_live,
+           -- one in doubt may have claims that are not committed
+           not hwqueue.is_live(n, s, p_now) and (s.seen_at + 2 * n.heartbeat_timeout > p_now or exists (
+             select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id)) as has_died
+    from (
+      select k.profile_id, k.rack, k.labels from hwqueue.profile k
+      where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
+    join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id and n.deregistered_at is null
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+  ) l
+  where l.place is not null;
+  v_fleet.shard_id := p_shard;
+  v_fleet.fleet_key := hwqueue.fleet_key(p_spec, p_domain);
+  v_fleet.place_count := cardinality(v_fleet.places);
+  v_fleet.places_digest := hashtextextended(v_fleet.places::text, 0);
+  return v_fleet;
+end
+$$;
+
+-- The fewest leases of a term in one of these places: a walk over all of them.
+create or replace function hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard int) returns hwqueue.spread_floor
+language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan
+as $$
+declare
+  v_floor hwqueue.spread_floor;
+begin
+  select coalesce(f.least, 0), coalesce(f.lowest, '{}'), x.unseen, x.next_xid
+  into v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid
+  from hwqueue.seen_now() x
+  left join (
+    select coalesce(r.leases, 0) as least, (array_agg(p.place))[1 : 64] as lowest
+    from unnest(p_places) p(place)
+    left join (
+      select k.domain, sum(k.leases) as leases from hwqueue.term_count k
+      where k.shard_id = p_shard and k.term_id = p_term_id group by k.domain) r on r.domain = p.place
+    group by 1 order by 1 limit 1
+  ) f on true;
+  v_floor.shard_id := p_shard;
+  v_floor.term_id := p_term_id;
+  return v_floor;
+end
+$$;

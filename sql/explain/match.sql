@@ -1,0 +1,203 @@
+-- Dry runs: which nodes a lease could run on, and what new nodes would run.
+
+-- How many leases of a class a node takes at once when it is idle, by the rules of shortage and choose_cores; null: it counts nothing of what they need, so as
+-- many as it likes. The class suits the node.
+create or replace function hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) returns bigint
+language plpgsql stable
+as $$
+declare
+  v_room hwqueue.headroom := hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node));
+  v_cpu text := hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation);
+  v_gpu text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
+  v_need bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
+  v_gpus bigint;
+  v_cores bigint;
+  v_custom bigint;
+begin
+  if hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) <> 0 then
+    return 0;
+  end if;
+  if p_class.gpu_count > 0 and p_class.gpu_milli > 0 then
+    v_gpus := case when p_class.gpu_wanted <> '{}' then 1 else (select count(*) from unnest(v_room.gpu_free) f where f >= p_class.gpu_milli) end
+      * (1000 / p_class.gpu_milli);
+  elsif p_class.gpu_count > 0 then
+    v_gpus := case when p_class.gpu_wanted <> '{}' then 1
+                   when v_gpu = 'partition_exclusive' then v_room.gpu_parts_free / p_class.gpu_count
+                   else v_room.gpu_whole / p_class.gpu_count end;
+  end if;
+  if v_room.core_milli is not null then
+    v_cores := case
+      when v_cpu is null then v_room.core_milli / greatest(v_need, 1)
+      when v_cpu = 'whole_core' then 1000 * v_room.core_whole / v_need
+      else (select sum(1000 * n.cores / v_need) from (select count(*) as cores from unnest(p_node.core_numa) u(numa) group by u.numa) n) end;
+  end if;
+  v_custom := (select min((v_room.custom ->> c.key)::bigint / nullif(c.value::bigint, 0)) from jsonb_each(p_class.custom) c);
+  return least(v_room.cpu_milli / nullif(v_need, 0), v_room.memory_mib / nullif(p_class.memory_mib, 0), v_room.slots, v_gpus, v_cores, v_custom);
+end
+$$;
+
+-- Nodes that are not there.
+
+-- Nodes as p_nodes describes them (see what_if), with the profile that each would have. Raises: QHA01, QHA03.
+create or replace function hwqueue.imagined_nodes(p_nodes jsonb, p_shard int)
+returns table (node hwqueue.node, profile hwqueue.profile, how_many bigint)
+language plpgsql stable
+as $$
+declare
+  v_nodes jsonb := case when jsonb_typeof(p_nodes) = 'object' then jsonb_build_array(p_nodes) else p_nodes end;
+  v_spec jsonb;
+begin
+  if jsonb_typeof(v_nodes) is distinct from 'array' or jsonb_array_length(v_nodes) not between 1 and 100 then
+    perform hwqueue.refuse('QHA01', 'p_nodes must be a node''s specification or a list of 1 to 100', jsonb_build_object('field', 'p_nodes'),
+      'for example {"labels": {"gpu": true}, "capacity": {"cpu_milli": 64000}, "count": 3}');
+  end if;
+  for v_spec in select n.value from jsonb_array_elements(v_nodes) n loop
+    how_many := case when jsonb_typeof(v_spec) = 'object' then coalesce(hwqueue.json_integer(v_spec -> 'count', 'spec.count', 1, 1000000), 1) end;
+    node := hwqueue.parse_node_spec('00000000-0000-0000-0000-000000000000',
+      case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}' || v_spec - 'count' else v_spec end, p_shard);
+    node.operator_taints := '[]';
+    profile := jsonb_populate_record(null::hwqueue.profile, to_jsonb(node));
+    profile.taints := hwqueue.node_taints(node);
+    return next;
+  end loop;
+end
+$$;
+
+-- Whether a live node that is not cordoned may run a class and is large enough, as far as nodes have asked since the class came. p_kinds: one live
+-- node of every profile and size.
+create or replace function hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamptz, p_shard int) returns boolean
+language sql stable
+as $$
+  select exists (
+      select 1 from hwqueue.node n
+      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id and e.queue_id = p_class.queue_id
+        and e.class_id = p_class.class_id
+      where n.shard_id = p_shard and n.node_id = any (p_kinds) and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
+    or exists (
+      select 1 from hwqueue.node_eligibility e
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = e.node_id
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = e.node_id
+      where e.shard_id = p_shard and e.class_id = p_class.class_id and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
+$$;
+
+-- What match_nodes, match_page and match_groups have in common: a placement judged on every registered node,
+-- by the rules and the score that claims go by. A row for each node, in the order of place, from 1: the best
+-- first. codes, permanents: why not, rule by rule, and whether for good; empty: it could run it now. reasons:
+-- the same in words, only of the p_limit nodes after the first p_skip (p_limit null: all of them).
+-- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
+create or replace function hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit int, p_skip int,
+    p_shard int)
+returns table (place bigint, node_id uuid, node_name text, score double precision, codes text[],
+    permanents boolean[], reasons jsonb)
+language plpgsql volatile set jit = off set plan_cache_mode = force_custom_plan
+  -- all nodes: by hash, whatever the statistics say
+  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
+as $$
+declare
+  v_asked record;
+  v_queue hwqueue.queue;
+  v_class hwqueue.placement_class;
+  v_known jsonb;
+  v_now timestamptz;
+begin
+  select * into v_asked from hwqueue.match_question(p_placement, p_options, p_shard);
+  v_queue := v_asked.for_queue;
+  v_class := v_asked.for_class;
+  v_now := hwqueue.clock();
+  v_known := hwqueue.recount_terms(v_class, null, v_now, p_shard);
+  return query
+    with failing as materialized (
+      select * from hwqueue.fleet_failures(v_class, v_known, v_now, p_shard) f where f.stage <> 'live'
+    ), failed as materialized (
+      select m.node_id, array_agg(f.failure order by f.failure) as failures
+      from failing f cross join lateral unnest(f.node_ids) m(node_id) group by m.node_id
+    ), verdict as materialized (
+      select row_number() over (order by v.is_eligible desc, v.score desc, v.name) as place, v.*
+      from (
+        select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score, f.failures is null and l.is_live
+               and v_queue.paused_at is null as is_eligible
+        from hwqueue.node n
+        join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+        cross join lateral (select hwqueue.is_live(n, s, v_now) as is_live) l
+        left join failed f on f.node_id = n.node_id
+        left join hwqueue.fleet_scores(v_class, v_queue, v_asked.reach, v_known, v_now, p_shard) c
+          on c.node_id = n.node_id
+        where n.shard_id = p_shard and n.deregistered_at is null
+          and (v_asked.node_names is null or n.name = any (v_asked.node_names))) v
+    ), kind as materialized (  -- nodes that fail the same are told the same
+      select row_number() over () as kind, v.failures,
+             bool_or(v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true)) as is_shown
+      from verdict v where v.failures is not null group by v.failures
+    ), part as materialized (
+      select k.kind, k.is_shown, u.failure from kind k cross join lateral unnest(k.failures) u(failure)
+    ), worded as materialized (
+      select f.failure,
+             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, v_class, n,
+                                    hwqueue.read_load(n.node_id, p_shard)) as reason
+      from failing f
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = f.node_ids[1]
+      where f.failure in (select p.failure from part p where p.is_shown)
+    ), told as materialized (
+      select p.kind, array_agg(f.code order by f.failure) as codes,
+             array_agg(f.permanent order by f.failure) as permanents,
+             case when p.is_shown then jsonb_agg(w.reason order by f.failure) end as reasons
+      from part p
+      join failing f on f.failure = p.failure
+      left join worded w on w.failure = p.failure
+      group by p.kind, p.is_shown
+    )
+    select v.place, v.node_id, v.name, v.score,
+           coalesce(t.codes, '{}') || case when v.is_live then '{}' else array['node_not_live'] end
+             || case when v_queue.paused_at is null then '{}' else array['queue_paused'] end,
+           coalesce(t.permanents, '{}') || case when v.is_live then '{}' else array[false] end
+             || case when v_queue.paused_at is null then '{}' else array[false] end,
+           case when v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true) then
+             coalesce(t.reasons, '[]')
+             || case when v.is_live then '[]'
+               else jsonb_build_array(jsonb_build_object('code', 'node_not_live',
+                  'permanent', false, 'message', format('no sign of life since %s', v.seen_at))) end
+             || case when v_queue.paused_at is null then '[]'
+               else jsonb_build_array(jsonb_build_object('code', 'queue_paused',
+                  'permanent', false, 'message', format('queue %s is paused', v_queue.name))) end
+           end
+    from verdict v
+    left join kind k on k.failures = v.failures
+    left join told t on t.kind = k.kind
+    order by v.place;
+end
+$$;
+
+-- What is asked of the nodes: the class that such a lease would have, not written anywhere; the queue whose
+-- weights and pause count, by default one that is like a new one; reach: the class's share of the nodes,
+-- where one with its content is known; node_names: null for all nodes.
+-- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
+create or replace function hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard int,
+    out for_queue hwqueue.queue, out for_class hwqueue.placement_class, out reach double precision,
+    out node_names text[])
+language plpgsql volatile
+as $$
+declare
+  v_service uuid;
+begin
+  perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue', 'nodes'],
+                               'options');
+  node_names := hwqueue.json_names(p_options -> 'nodes', 'options.nodes', 253);
+  for_queue := hwqueue.default_policy();
+  if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
+    for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
+  end if;
+  p_placement := hwqueue.normalise_placement(p_placement, 'placement');
+  v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
+  for_class := hwqueue.draft_class(for_queue.queue_id,
+      hwqueue.json_text(p_options -> 'task', 'options.task', 200),
+    coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
+    hwqueue.check_labels(p_options -> 'labels', 'options.labels'), p_placement, null, null,
+    hwqueue.service_away_from(v_service, p_shard), p_shard);
+  perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
+  select r.share into reach
+  from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id
+    and r.class_id = c.class_id
+  where c.shard_id = p_shard and c.digest = for_class.digest order by c.class_id limit 1;
+end
+$$;

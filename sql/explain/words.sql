@@ -1,0 +1,231 @@
+-- Placements, amounts, times and counts in words for people.
+
+-- Rows of class_failures in words for people.
+
+-- What a failed rule asks: "gpu_model in A100", "2 GPU free", "a toleration of dedicated=film:no_schedule".
+create or replace function hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks int, p_class hwqueue.placement_class) returns text
+language sql stable
+as $$
+  select regexp_replace(left(case p_stage
+    when 'live' then 'a sign of life'
+    when 'cordon' then 'not being cordoned'
+    when 'served' then case when p_predicate ? 'queue' then format('polling queue %s', p_predicate -> 'queue')
+                            else format('a handler for task %s', p_predicate -> 'task') end
+    when 'taints' then 'a toleration of ' || hwqueue.taint_text(p_predicate)
+    when 'isolation' then case
+      when p_code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'
+      when p_predicate ? 'resource' then format('device %s for GPU %s', p_predicate ->> 'resource', coalesce(p_predicate ->> 'gpu', 'shared'))
+      when p_predicate ? 'cpu' then 'CPU isolation ' || (p_predicate ->> 'cpu')
+      else 'GPU exclusivity ' || (p_predicate ->> 'gpu') end
+    when 'capacity' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null))
+    when 'free' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free'
+    when 'spread' then hwqueue.spread_words(p_predicate)
+    else coalesce(hwqueue.expr_words(p_predicate, p_class.shard_id), 'no lease that keeps away from it') end, 300), '[[:cntrl:]]+', ' ', 'g')
+$$;
+
+-- What a node has of it, as far as that can be said in a few words; null: nothing to say.
+create or replace function hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks int, p_fact jsonb, p_domain text, p_class hwqueue.placement_class,
+                                            p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamptz) returns text
+language plpgsql stable
+as $$
+begin
+  return left(case
+    when p_stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node,
+                                     hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
+    when p_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
+    when p_stage = 'taints' then hwqueue.taint_text(p_predicate)
+    when p_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id), 'trusted for ' || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
+    when p_stage = 'isolation' then case when p_predicate ? 'cpu' then array_to_string(p_node.cpu_isolation, ', ')
+                                         else array_to_string(p_node.gpu_exclusivity, ', ') end
+    when p_fact is not null then case
+      when p_fact ->> 'value' is null then 'no ' || regexp_replace(p_domain, '^(own:)?(label:)?', '')
+      else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none' else p_fact ->> 'held' end,
+                  hwqueue.place_words(p_domain, p_fact ->> 'value', p_node.shard_id)) end
+    when p_predicate ? 'label' then (p_node.labels -> (p_predicate ->> 'label'))::text
+    when p_predicate ? 'tags' then (
+      select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(p_predicate -> 'tags') k where p_node.labels ? k)
+    when p_predicate ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
+    when p_predicate ? 'node' then 'node ' || p_node.name end, 200);
+end
+$$;
+
+-- What a placement class asks of a node, in words for people.
+
+-- Amounts of resources: "2 GPU", "0.5 GPU", "4 CPU", "8 GiB", "1 license".
+create or replace function hwqueue.resource_words(p_resources jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select string_agg(case r.key
+      when 'gpu' then r.value || ' GPU'
+      when 'gpu_milli' then trim_scale(r.value::numeric / 1000) || ' GPU'
+      when 'cpu_milli' then trim_scale(r.value::numeric / 1000) || ' CPU'
+      when 'memory_mib' then case when r.value::numeric >= 1024 then trim_scale(round(r.value::numeric / 1024, 1)) || ' GiB' else r.value || ' MiB' end
+      else r.value || ' ' || r.key end, ', ' order by strpos('gpu gpu_milli cpu_milli memory_mib', r.key) = 0,
+      strpos('gpu gpu_milli cpu_milli memory_mib', r.key), r.key)
+  from jsonb_each_text(p_resources) r
+$$;
+
+-- One rule of a spread; a preference says so.
+create or replace function hwqueue.spread_words(p_spread jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select case
+    when p_spread ? 'max_per_domain' then format('at most %s of %s %s', p_spread ->> 'max_per_domain', s.leases, d.place)
+    when p_spread ? 'targets' then format('prefers shares of %s by %s', s.leases, d.domain)
+    else format('%s %s within %s over %s', case when p_spread ? 'when' then 'prefers' else 'spreads' end, s.leases,
+                p_spread ->> 'max_skew', d.domain) end
+  from (select hwqueue.selector_words(p_spread -> 'select', null) as leases) s,
+       (select hwqueue.domain_words(p_spread ->> 'domain') as place,
+               left(regexp_replace(p_spread ->> 'domain', '^label:', ''), 60) as domain) d
+$$;
+
+-- A placement class in one line of at most 500 characters: "gpu_model in A100, 2 GPU, away from service ...
+-- in the same rack"; "any node" when it asks nothing. plan_cache_mode = auto: callers set force_custom_plan,
+-- which would plan the statements inside again for each of hundreds of classes.
+create or replace function hwqueue.class_words(p_class hwqueue.placement_class) returns text
+language sql stable set plan_cache_mode = auto
+as $$
+  select case when length(w.words) > 500 then left(w.words, 497) || '...' else w.words end
+  from (
+    select regexp_replace(coalesce(nullif(concat_ws(', ',
+      hwqueue.exprs_words(p_class.required, ', ', p_class.shard_id),
+      hwqueue.resource_words(p_class.placement -> 'resources'),
+      'CPU ' || p_class.cpu_isolation, 'GPU ' || p_class.gpu_exclusivity,
+      (select string_agg(hwqueue.spread_words(s.value), ', ' order by s.ordinality)
+       from jsonb_array_elements(p_class.spread) with ordinality s where s.ordinality <= 5),
+      (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
+                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id), 'any node'), ', ' order by p.ordinality)
+       from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
+      'with strength ' || (p_class.placement ->> 'strength') || ' of 100',
+      'tolerates ' || (
+        select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
+                          || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
+        from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''), 'any node'),
+      '[[:cntrl:]]+', ' ', 'g') as words offset 0  -- a fence, or they would be written twice
+  ) w
+$$;
+
+-- Expressions of a placement in words for people. What users wrote is cut short, never interpreted.
+
+-- Up to three values of a list, the rest as a number: "a, b or c", "a, b, c or 4 more".
+create or replace function hwqueue.list_words(p_values jsonb, p_or text default 'or') returns text
+language sql immutable parallel safe
+as $$
+  select case when count(*) = 1 then max(v.word)
+    else string_agg(v.word, ', ' order by v.ordinality) filter (where v.ordinality < least(v.total, 4))
+      || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more' else max(v.word) filter (where v.ordinality = v.total) end
+    end
+  from (
+    select case when length(e.value #>> '{}') > 60 then left(e.value #>> '{}', 57) || '...' else coalesce(e.value #>> '{}', 'null') end as word,
+           e.ordinality, count(*) over () as total
+    from jsonb_array_elements(p_values) with ordinality e
+  ) v
+$$;
+
+-- Where two things are together: "on the same node", "in the same rack", "in the same zone". Null: a service's failure domain.
+create or replace function hwqueue.domain_words(p_domain text) returns text
+language sql immutable parallel safe
+as $$
+  select case when p_domain is null or p_domain = 'failure' then 'in the same failure domain'
+              when p_domain in ('node', 'own:node') then 'on the same node'
+              else 'in the same ' || left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60) end
+$$;
+
+-- One place of a domain: "node gpu-7", "rack 42", "zone a".
+create or replace function hwqueue.place_words(p_domain text, p_place text, p_shard int) returns text
+language sql stable
+as $$
+  select case
+    when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
+    when p_domain in ('node', 'own:node') then 'node ' || coalesce(
+      (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
+    else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60), left(trim(p_place, '"'), 60)) end
+$$;
+
+-- One {"label", "op", ...}.
+create or replace function hwqueue.label_words(p_expr jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select case p_expr ->> 'op'
+    when 'exists' then 'has ' || l.label
+    when 'does_not_exist' then 'has no ' || l.label
+    else format('%s %s %s', l.label, case p_expr ->> 'op'
+        when 'not_in' then 'not in' when 'gt' then '>' when 'gte' then '>=' when 'lt' then '<' when 'lte' then '<='
+        when 'regexp' then 'matches' when 'contains_all' then 'contains' when 'contains_any' then 'contains' else p_expr ->> 'op' end,
+      case when p_expr ? 'other_label' then 'label ' || left(p_expr ->> 'other_label', 60)
+           else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and' else 'or' end) end) end
+  from (select left(p_expr ->> 'label', 60) as label) l
+$$;
+
+-- A selector of leases.
+create or replace function hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select case
+      when p_selector ? 'same' then 'leases of the same ' || (p_selector ->> 'same')
+      when p_selector -> 'exprs' = '[]' then 'any lease'
+      else 'leases with ' || (
+        select string_agg(hwqueue.label_words(e.value), ' and ' order by e.ordinality) from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
+    || case when p_tenants is null then ''
+            when p_tenants = '"*"' then ' of any tenant'
+            else ' of tenant ' || hwqueue.list_words(p_tenants) end
+$$;
+
+-- One normal expression, whatever its kind; nodes by their names.
+create or replace function hwqueue.expr_words(p_expr jsonb, p_shard int) returns text
+language plpgsql stable
+as $$
+begin
+  if p_expr ? 'label' then
+    return hwqueue.label_words(p_expr);
+  elsif p_expr ? 'tags' then
+    return case when p_expr -> 'tags' = '{}' then 'any node' else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
+  elsif p_expr ? 'any' then
+    return (
+      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or ' order by b.ordinality)
+      from jsonb_array_elements(p_expr -> 'any') with ordinality b where b.ordinality <= 4);
+  elsif p_expr ? 'trust' then
+    return 'trusted for ' || left(p_expr ->> 'trust', 100);
+  elsif p_expr ?| array['lease', 'service', 'leases'] then
+    return format('%s %s %s', case when p_expr ? 'away' then 'away from' else 'with' end,
+      case when p_expr ? 'lease' then 'lease ' || (p_expr ->> 'lease')
+           when p_expr ? 'service' then 'service ' || (p_expr ->> 'service')
+           else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
+      hwqueue.domain_words(p_expr ->> 'domain'));
+  end if;
+  return case when p_expr ? 'away' then 'not ' else '' end || case
+    when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')
+    when p_expr ? 'resource' then 'with device ' || hwqueue.list_words(p_expr -> 'resource')
+    else 'on node ' || hwqueue.list_words((
+      select jsonb_agg(coalesce(to_jsonb(n.name), t.value) order by t.ordinality)
+      from jsonb_array_elements(p_expr -> 'node') with ordinality t
+      left join hwqueue.node n on n.shard_id = p_shard and n.node_id = (t.value #>> '{}')::uuid)) end;
+end
+$$;
+
+-- A list of them.
+create or replace function hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard int) returns text
+language sql stable
+as $$
+  select string_agg(hwqueue.expr_words(e.value, p_shard), p_between order by e.ordinality)
+  from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
+$$;
+
+-- Spans and counts in words for people.
+
+-- So many of something.
+create or replace function hwqueue.count_words(p_count bigint, p_one text, p_many text) returns text
+language sql immutable parallel safe
+as $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$;
+
+-- A span, in its two largest units: "1.4 s", "3 min", "2 h 05 min", "4 d 3 h".
+create or replace function hwqueue.span_words(p_span interval) returns text
+language sql immutable parallel safe
+as $$
+  select case
+    when s.secs < 60 then trim_scale(round(s.secs, 1)) || ' s'
+    when s.secs < 3600 then floor(s.secs / 60) || ' min'
+    when s.secs < 86400 then floor(s.secs / 3600) || ' h ' || to_char(floor(s.secs % 3600 / 60), 'FM00') || ' min'
+    else floor(s.secs / 86400) || ' d ' || floor(s.secs % 86400 / 3600) || ' h' end
+  from (select greatest(extract(epoch from p_span), 0) as secs) s
+$$;

@@ -1,0 +1,309 @@
+-- Why a node does not suit a class: every rule that fails, with its reason.
+
+-- A reason in words.
+create or replace function hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) returns text
+language sql immutable
+as $$
+  select case p_code
+    when 'label_missing' then format('the node has no label %s',
+      coalesce(to_json(p_predicate ->> 'label')::text, (p_predicate -> 'tags')::text))
+    when 'label_mismatch' then case
+      when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
+      else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'), p_labels -> (p_predicate ->> 'label'),
+                  p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
+    when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
+    when 'untolerated_taint' then format('the lease does not tolerate the taint %s', hwqueue.taint_text(p_predicate))
+    when 'trust_not_attested' then format('the node is not attested for %s now', p_predicate -> 'trust')
+    when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
+    else format('the node is not what is required: %s', p_predicate)
+  end
+$$;
+
+-- An expression as it was written, without the indexes of its terms.
+create or replace function hwqueue.without_terms(p_expr jsonb) returns jsonb
+language sql immutable
+as $$
+  select case when p_expr ? 'any' then jsonb_build_object('any', (
+      select jsonb_agg((select jsonb_agg(hwqueue.without_terms(e.value) order by e.ordinality) from jsonb_array_elements(b.value) with ordinality e)
+                       order by b.ordinality)
+      from jsonb_array_elements(p_expr -> 'any') with ordinality b))
+    else p_expr - array['term', 'tally'] end
+$$;
+
+-- A row of all_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is left out where the code says all.
+create or replace function hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks int,
+                                                  p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_predicate jsonb;
+  v_message text := p_message;
+begin
+  if p_lacks is not null then
+    v_predicate := jsonb_build_object('resources', hwqueue.needs_of(p_class, p_lacks, p_node));
+    v_message := hwqueue.lacking(p_lacks, p_class, hwqueue.node_headroom(p_node, p_load));
+    v_message := case
+      when p_code = 'nodes_support_but_contended' then format('the node honours the class, but running leases have its %s', v_message)
+      else format('not enough %s: %s', v_message,
+                  case when p_permanent then 'the node never has as much' else 'in use by running leases' end) end;
+  elsif p_predicate is not null then
+    v_predicate := hwqueue.without_terms(p_predicate);
+  end if;
+  if p_code = 'trust_not_attested' then
+    v_message := hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id);
+  end if;
+  if v_message is null then
+    v_message := hwqueue.reason_message(p_code, v_predicate, p_node.labels);
+  end if;
+  return jsonb_build_object('stage', p_stage, 'code', p_code, 'permanent', p_permanent, 'message', v_message)
+    || case when v_predicate is null then '{}' else jsonb_build_object('predicate', v_predicate) end;
+end
+$$;
+
+-- Why a node may not run a lease of a class now: [{"stage", "code", "permanent", "message", "predicate"}], empty when it may.
+-- p_recount: what recount_terms gave for the class; null: by what claims have counted.
+create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
+                                                 p_now timestamptz, p_shard int) returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, p_node, p_load)), '[]')
+  from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
+               case when p_recount is null then hwqueue.kept_out_of(p_class, null, p_node, p_shard)
+                    else hwqueue.known_to_keep_out(p_recount, p_node) end as kept_out offset 0) k
+  cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread', k.kept_out, p_now, p_shard) f
+$$;
+
+-- Why a node is not attested for a domain that it was attested for; null: it was not.
+create or replace function hwqueue.suspended_words(p_node uuid, p_domain text, p_shard int) returns text
+language sql stable
+as $$
+  select format('trust %s is not attested since %s: hwqueue node confirm', to_json(a.domain), a.suspended_why)
+  from hwqueue.attestation a
+  where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
+$$;
+
+-- What keeps leases of a class off a node: every rule, node by node; fleet_failures puts the same rules together
+-- for all nodes at once. They are made of the functions that claims decide with (expr_reason, barring_taints,
+-- spread_reason, isolation_conflicts, shortage); reasons and explanations read these rows, so none of them can
+-- disagree.
+--   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in all), free
+--     (what is left of it), away (other leases), spread, cordon
+--   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as bits (see
+--     shortage)
+-- SQL functions of one select each: the planner puts them in place of their calls.
+
+-- The order in which nodes drop out: what a funnel shows.
+create or replace function hwqueue.funnel_stages() returns text[]
+language sql immutable parallel safe
+as $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
+
+-- Of a class's requirements those that a profile decides (p_of_profile), or those that it does not: they name nodes, resources or trust
+-- domains, or ask about other leases.
+create or replace function hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) returns jsonb
+language sql immutable parallel safe
+as $$
+  select coalesce(jsonb_agg(e.value order by e.ordinality), '[]')
+  from jsonb_array_elements(p_required) with ordinality e
+  where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust)
+                                    || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) <> p_of_profile
+$$;
+
+-- What a node fails for being too small or full, by what is short (bits of shortage) now and when it is idle.
+-- p_cpu, p_gpu: what the class comes to there (cpu_isolation_on, gpu_exclusivity_on).
+create or replace function hwqueue.room_failures(p_lacks_now int, p_lacks_ever int, p_cpu text, p_gpu text)
+returns table (stage text, code text, permanent boolean, lacks int)
+language sql immutable parallel safe
+as $$
+  select v.stage, v.code, v.permanent, v.lacks
+  from (
+    -- of what it would have to itself the node may have enough, and others have it now
+    select p_lacks_now & ~p_lacks_ever & (case when p_cpu is not null then 1 + 32 else 0 end
+                                          + case when p_gpu is not null then 8 else 0 end) as lacks) c
+  cross join lateral (values
+    ('free', 'nodes_support_but_contended', false, c.lacks),
+    (case when p_lacks_ever <> 0 then 'capacity' else 'free' end, 'insufficient_capacity', p_lacks_ever <> 0,
+     p_lacks_now - c.lacks)
+  ) v(stage, code, permanent, lacks)
+  where v.lacks <> 0
+$$;
+
+-- How a node fails an expression that its profile does not decide; no row: it does not.
+create or replace function hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb,
+    p_now timestamptz)
+returns table (stage text, code text, permanent boolean)
+language sql stable
+as $$
+  select case when not x.is_fixed then 'away' when u.code = 'trust_not_attested' then 'trust'
+         else 'labels' end,
+         u.code, x.is_fixed
+  from (select p_node.resources || p_node.gpu_ids as resources,
+               hwqueue.attested_at(p_node, p_now) as attested offset 0) k
+  cross join lateral (
+    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, p_facts,
+        k.attested) as code
+    offset 0) u
+  cross join lateral (
+    select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, null,
+        k.attested) is not null
+             as is_fixed
+    where u.code is not null offset 0) x
+$$;
+
+-- How a node of which these facts are true breaks a limit of a class's spread, the p_index-th (from 0); null:
+-- it does not. p_counts: as in all_failures.
+create or replace function hwqueue.spread_failure(p_spread jsonb, p_index int,
+    p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
+                                                  p_now timestamptz, p_shard int) returns text
+language sql stable
+as $$
+  select hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
+    case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end),
+    p_now, p_shard)
+$$;
+
+-- What is said where something in a domain keeps a class out.
+create or replace function hwqueue.kept_out_words(p_domain text) returns text
+language sql immutable parallel safe
+as $$
+  select format('a running lease in the same %s keeps away from such leases', replace(p_domain, 'own:', ''))
+$$;
+
+-- What a node fails now; p_facts: see term_facts; p_counts: spread_counts in the order of the class's spread, null:
+-- to be counted; p_kept_out: the domain out of which something keeps the class. A class that names a device is
+-- asked about isolation after what it is named for.
+create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node,
+    p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
+returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
+language sql stable
+as $$
+  select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int
+  from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
+  union all
+  select 'labels', u.code, true, null, e.value, null
+  from jsonb_array_elements(hwqueue.exprs_of(p_class.required, true)) e
+  cross join lateral (
+    select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, null, '{}', null) as code offset 0) u
+  where u.code is not null
+  union all
+  select 'taints', 'untolerated_taint', true, null, t.value, null
+  from (select hwqueue.node_taints(p_node) as taints offset 0) n
+  cross join lateral jsonb_array_elements(
+    case when n.taints = '[]' then '[]' else hwqueue.barring_taints(n.taints, p_class.tolerate) end) t
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode,
+    p_node.gpu_ids, p_node.gpu_parents) c
+  where p_class.gpu_wanted = '{}'
+  union all
+  select u.stage, u.code, u.permanent, null, e.value, null
+  from jsonb_array_elements(hwqueue.exprs_of(p_class.required, false)) e
+  cross join lateral hwqueue.expr_failures(e.value, p_node, p_facts, p_now) u
+  union all
+  select 'spread', u.code, false, null, s.value, null
+  from jsonb_array_elements(p_class.spread) with ordinality s
+  cross join lateral (
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now, p_shard) as code
+    offset 0) u
+  where u.code is not null
+  union all
+  select 'away', 'anti_affinity_conflict', false, hwqueue.kept_out_words(p_kept_out), null, null
+  where p_kept_out is not null
+  union all
+  select 'isolation', c.code, true, c.message, c.predicate, null
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode,
+    p_node.gpu_ids, p_node.gpu_parents) c
+  where p_class.gpu_wanted <> '{}'
+  union all
+  select f.stage, f.code, f.permanent, null, null, f.lacks
+  from (select hwqueue.class_shortage(p_class, p_node, p_load) as lacks offset 0) s
+  cross join lateral (
+    select case when s.lacks <> 0 then hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) else 0 end as lacks
+    offset 0) e
+  cross join lateral hwqueue.room_failures(
+    s.lacks, e.lacks, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
+    hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode)) f
+  union all
+  select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
+  where p_node.cordoned_at is not null
+$$;
+
+-- The nodes whose workers cannot run leases of a class, with what they lack.
+create or replace function hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard int)
+returns table (node_id uuid, predicate jsonb)
+language sql stable
+as $$
+  select s.node_id, u.predicate
+  from hwqueue.served s
+  left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
+  cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name, p_class.task_name) as predicate) u
+  where s.shard_id = p_shard and u.predicate is not null
+$$;
+
+-- What is said of queues and tasks that nodes do not serve.
+
+-- What a node lacks of it, of one node: "its worker has no handler for task "mail"".
+create or replace function hwqueue.unserving_words(p_predicate jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select case when p_predicate ? 'queue' then format('its worker does not poll queue %s', p_predicate -> 'queue')
+              else format('its worker has no handler for task %s', p_predicate -> 'task') end
+$$;
+
+-- What live nodes serve together; any_queue: one of them polls whatever there is.
+create or replace function hwqueue.served_names(p_now timestamptz, p_shard int,
+  out queues text[], out tasks text[], out any_queue boolean)
+language sql stable
+as $$
+  with live as materialized (
+    select distinct v.queues, v.tasks
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    left join hwqueue.served v on v.shard_id = p_shard and v.node_id = n.node_id
+    where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
+  )
+  select array(select distinct q from live l, unnest(l.queues) q order by q),
+         array(select distinct t from live l, unnest(l.tasks) t order by t),
+         exists (select from live l where l.queues is null)
+$$;
+
+-- The pairs of letters of a name, its ends included.
+create or replace function hwqueue.letter_pairs(p_name text) returns text[]
+language sql immutable parallel safe
+as $$ select array(select distinct substr(' ' || lower(p_name) || ' ', i, 2) from generate_series(1, length(p_name) + 1) i) $$;
+
+-- The name of the first 200 that is most like another one (by the pairs of letters that they share); null:
+-- none is.
+create or replace function hwqueue.nearest_name(p_name text, p_names text[]) returns text
+language sql immutable parallel safe
+as $$
+  with wanted as materialized (
+    select hwqueue.letter_pairs(p_name) as pairs
+  )
+  select k.name
+  from (
+    select n.name, 2.0 * (select count(*) from unnest(o.pairs) p where p = any (w.pairs))
+                   / (cardinality(o.pairs) + cardinality(w.pairs)) as alike
+    from wanted w
+    cross join unnest(p_names[1:200]) n(name)
+    cross join lateral (select hwqueue.letter_pairs(n.name) as pairs offset 0) o) k
+  where k.alike >= 0.5
+  order by k.alike desc, k.name limit 1
+$$;
+
+-- What is to be said when no live node serves a queue and task; the lists are those of served_names.
+-- p_tells_nearest: it takes milliseconds.
+create or replace function hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[],
+  p_any_queue boolean, p_tells_nearest boolean) returns text
+language sql immutable parallel safe
+as $$
+  select case
+    when w.is_unpolled then format('no live node polls queue %s', to_json(p_queue))
+    when p_task = any (p_tasks) then
+      format('no live node that polls queue %s has a handler for task %s', to_json(p_queue), to_json(p_task))
+    else format('no live node has a handler for task %s', to_json(p_task)) end
+    || case when p_tells_nearest and (w.is_unpolled or p_task <> all (p_tasks)) then
+         coalesce('; nearest: ' || to_json(case when w.is_unpolled then hwqueue.nearest_name(p_queue, p_queues)
+                                                else hwqueue.nearest_name(p_task, p_tasks) end), '')
+       else '' end
+  from (select not p_any_queue and p_queue <> all (p_queues) as is_unpolled) w
+$$;

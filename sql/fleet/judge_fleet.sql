@@ -1,0 +1,407 @@
+-- One class judged on every node at once.
+
+-- Every registered node judged for a class by the rules of class_failures, all in one statement: of what a
+-- rule asks, nodes that are alike are one group, which is judged once and said once. Dry runs (match_nodes)
+-- and explanations read this.
+
+-- Which nodes fail what: a row for each rule and group of nodes that are alike in what the rule and its words
+-- are about, so that failure_reason says the same of all of node_ids. Rows are numbered by failure, in the
+-- order in which all_failures has them for one node; a silent node fails the stage live last.
+-- p_known: what recount_terms or known_of_others gave.
+create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
+    p_now timestamptz, p_shard int)
+returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
+    predicate jsonb, lacks int)
+language plpgsql stable set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return query
+    -- most nodes are live and not cordoned, most classes and nodes know no isolation: one look finds others
+    with odd as materialized (
+      select n.node_id, n.cordoned_at is not null as is_cordoned,
+             not hwqueue.is_live(n, s, p_now) as is_silent, d.has_manner,
+             n.cpu_isolation, n.gpu_exclusivity, n.gpu_share_mode,
+             case when n.gpu_ids && p_class.gpu_wanted then n.gpu_ids else '{}' end as gpu_ids,
+             case when n.gpu_ids && p_class.gpu_wanted then n.gpu_parents else '{}' end as gpu_parents
+      from hwqueue.node n
+      join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+      cross join lateral (
+        select p_class.cpu_isolation is not null or p_class.gpu_exclusivity is not null
+               or p_class.gpu_wanted <> '{}'
+               or n.gpu_share_mode <> 'fractional' as has_manner) d
+      where n.shard_id = p_shard and n.deregistered_at is null
+        and (n.cordoned_at is not null or d.has_manner or not hwqueue.is_live(n, s, p_now))
+    )
+    select (row_number() over (order by x.turn, x.part))::int, x.node_ids, x.stage, x.code, x.permanent,
+           x.message, x.predicate, x.lacks
+    from (
+      select 1 as turn, 1::bigint as part, array_agg(n.node_id) as node_ids, 'served' as stage,
+             'no_handler' as code, true as permanent,
+             hwqueue.unserving_words(u.predicate) as message, u.predicate, null::int as lacks
+      from hwqueue.unserving_nodes(p_class, p_shard) u
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = u.node_id
+      where n.deregistered_at is null
+      group by u.predicate
+      union all
+      select 2, f.part, f.node_ids, 'labels', f.code, true, null, f.predicate, null
+      from hwqueue.label_failures(p_class, p_shard) f
+      union all
+      select 3, t.ordinality, g.node_ids, 'taints', 'untolerated_taint', true, null, t.value, null
+      from (
+        select p.taints, array_agg(n.node_id) as node_ids
+        from hwqueue.profile p
+        join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id
+        where p.shard_id = p_shard and p.taints <> '[]' and n.deregistered_at is null
+        group by p.taints) g
+      cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate))
+        with ordinality t
+      union all
+      -- a class that names a device is judged by its nodes, after what they are named for
+      select case when p_class.gpu_wanted = '{}' then 4 else 8 end, c.ordinality, g.node_ids, 'isolation',
+             c.code, true, c.message, c.predicate, null
+      from (
+        select o.cpu_isolation, o.gpu_exclusivity, o.gpu_share_mode, o.gpu_ids, o.gpu_parents,
+               array_agg(o.node_id) as node_ids
+        from odd o
+        where o.has_manner
+        group by 1, 2, 3, 4, 5) g
+      cross join lateral hwqueue.isolation_conflicts(
+        p_class, g.cpu_isolation, g.gpu_exclusivity, g.gpu_share_mode, g.gpu_ids, g.gpu_parents)
+        with ordinality c
+      union all
+      select f.turn, f.part, f.node_ids, f.stage, f.code, f.permanent, f.message, f.predicate, null
+      from hwqueue.term_failures(p_class, p_known, p_now, p_shard) f
+      union all
+      select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
+      from hwqueue.capacity_failures(p_class, p_shard) f
+      union all
+      select 10, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
+      from odd o where o.is_cordoned having count(*) > 0
+      union all
+      select 11, 1, array_agg(o.node_id), 'live', 'node_not_live', false, null, null, null
+      from odd o where o.is_silent having count(*) > 0
+    ) x;
+end
+$$;
+
+-- The part of fleet_failures about what profiles decide.
+create or replace function hwqueue.label_failures(p_class hwqueue.placement_class, p_shard int)
+returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
+language plpgsql stable set plan_cache_mode = force_custom_plan
+as $$
+declare
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true);
+begin
+  if v_exprs = '[]' then
+    return;
+  end if;
+  return query
+    with asked as materialized (
+      select e.ordinality, e.value as expr, s.keys, s.sees_rack
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+    )
+    select g.ordinality, g.node_ids, u.code, a.expr
+    from (
+      select x.ordinality, hwqueue.labels_seen(n.labels, x.keys) as labels,
+             case when x.sees_rack then n.rack end as rack,
+             array_agg(n.node_id) as node_ids
+      from asked x cross join hwqueue.node n
+      where n.shard_id = p_shard and n.deregistered_at is null
+      group by 1, 2, 3) g
+    join asked a on a.ordinality = g.ordinality
+    cross join lateral (
+      select hwqueue.expr_reason(a.expr, g.labels, g.rack, null, '{}', null) as code offset 0) u
+    where u.code is not null;
+end
+$$;
+
+-- The part of fleet_failures about what nodes are to other leases, and about nodes, resources and trust
+-- domains that a class names.
+create or replace function hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb,
+    p_now timestamptz, p_shard int)
+returns table (turn int, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text,
+    predicate jsonb)
+language plpgsql stable set plan_cache_mode = force_custom_plan
+as $$
+declare
+  v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
+  -- looked up for every node: an object is searched, a join could become a loop over all places
+  v_kept_at jsonb := p_known -> 'kept_at';
+  v_domains text[] := array(select jsonb_array_elements_text(p_known -> 'kept_out'));
+begin
+  if v_exprs = '[]' and p_class.spread = '[]' and v_domains = '{}' then
+    return;
+  end if;
+  return query
+    with facts as materialized (
+      select n.node_id, coalesce(t.facts, '[]') as facts
+      from hwqueue.node n
+      left join hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t on t.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null
+    ), asked as materialized (
+      select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+    ), alike as materialized (
+      -- of one other lease or selection it is all one in which place a node is, as long as it is in one;
+      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of
+      -- each
+      select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
+                                when a.expr ? 'any' then t.facts end as fact,
+             t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
+             hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
+             case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids
+                  then n.node_id end as own,
+             array_agg(t.node_id) as node_ids
+      from facts t
+      join hwqueue.node n on n.shard_id = p_shard and n.node_id = t.node_id
+      cross join asked a
+      group by 1, 2, 3, 4, 5, 6
+    )
+    select 5, g.ordinality, g.node_ids, u.stage, u.code, u.permanent, null::text, a.expr
+    from alike g
+    join asked a on a.ordinality = g.ordinality
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select x.* from hwqueue.node n cross join lateral hwqueue.expr_failures(a.expr, n, t.facts, p_now) x
+      where n.shard_id = p_shard and n.node_id = g.node_ids[1] offset 0) u
+    union all
+    select 6, g.ordinality, g.node_ids, 'spread', u.code, false, null, g.spread
+    from (
+      select s.ordinality, s.value as spread, array_agg(f.node_id) as node_ids
+      from jsonb_array_elements(p_class.spread) with ordinality s cross join facts f
+      group by s.ordinality, s.value, f.facts -> (s.value ->> 'term')::int) g
+    join facts t on t.node_id = g.node_ids[1]
+    cross join lateral (
+      select hwqueue.spread_failure(g.spread, (g.ordinality - 1)::int, p_class, t.facts, p_known -> 'spread',
+          p_now, p_shard) as code offset 0) u
+    where u.code is not null
+    union all
+    select 7, 1, array_agg(n.node_id), 'away', 'anti_affinity_conflict', false,
+           hwqueue.kept_out_words(k.domain), null
+    from hwqueue.node n
+    cross join lateral (
+      select d as domain from unnest(v_domains) d
+      where v_kept_at ? (d || '@' || hwqueue.domain_value(d, n.node_id, n.rack, n.labels))
+      order by d limit 1) k
+    where n.shard_id = p_shard and n.deregistered_at is null
+    group by k.domain;
+end
+$$;
+
+-- The part of fleet_failures about room: what is short now node by node; what would be if nothing ran, once
+-- for all of the same capacity. Of custom countables the words are about the node's own, so nodes that lack
+-- others are not alike.
+create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard int)
+returns table (part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks int)
+language plpgsql stable set plan_cache_mode = force_custom_plan
+as $$
+begin
+  return query
+    select f.ordinality, g.node_ids, f.stage, f.code, f.permanent, f.lacks
+    from (
+      select s.lacks_now, s.cpu, s.gpu, array_agg(s.node_id) as node_ids
+      from (
+        select r.*, hwqueue.shortage(
+                 r.cpu_needed, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
+                 p_class.custom, r.room, r.cpu, r.gpu) as lacks_now
+        from (
+          select m.*, hwqueue.cpu_needed(p_class.cpu_milli, m.cpu) as cpu_needed
+          from (
+            select n.node_id, n.cpu_milli, n.memory_mib, n.slots, n.custom, cardinality(n.gpu_ids) as gpus,
+                   n.core_numa,
+                   case when n.gpu_parents <> '{}' or n.gpu_ids && p_class.gpu_wanted then n.node_id
+                        end as own,
+                   hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation) as cpu,
+                   hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, n.gpu_share_mode) as gpu,
+                   hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) as room
+            from hwqueue.node n
+            left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
+            where n.shard_id = p_shard and n.deregistered_at is null
+            offset 0) m
+          offset 0) r
+        offset 0) s
+      where s.lacks_now <> 0
+      group by s.lacks_now, s.cpu, s.gpu, s.cpu_milli, s.memory_mib, s.slots, s.custom, s.gpus, s.core_numa,
+               s.own,
+               case when s.lacks_now & 16 > 0 then hwqueue.lacking_custom(p_class.custom, (s.room).custom) end
+      offset 0) g
+    cross join lateral (
+      select hwqueue.class_shortage(p_class, k, hwqueue.idle_load(k)) as lacks_ever
+      from hwqueue.node k where k.shard_id = p_shard and k.node_id = g.node_ids[1] offset 0) e
+    cross join lateral hwqueue.room_failures(g.lacks_now, e.lacks_ever, g.cpu, g.gpu) with ordinality f;
+end
+$$;
+
+-- How well every registered node suits a class, by the score that claims order leases by. Nodes that are
+-- alike in what the class prefers, or in what runs around them, are asked once.
+-- p_reach: the share of nodes that could take the class (class_fleet); p_known: what recount_terms gave.
+create or replace function hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue,
+    p_reach double precision, p_known jsonb, p_now timestamptz, p_shard int)
+returns table (node_id uuid, score double precision)
+language plpgsql stable set plan_cache_mode = force_custom_plan
+as $$
+declare
+  v_sight record := hwqueue.expr_sight(p_class.preferred);
+  v_prefers_others boolean := p_class.terms @> '[{"spec": {"use": "soft"}}]';
+  v_prefers_spread boolean := p_class.spread @? 'strict $[*] ? (exists(@.when) || exists(@.targets))';
+begin
+  return query
+    with facts as materialized (
+      select t.node_id, t.facts from hwqueue.fleet_facts(p_class, p_known, p_now, p_shard) t
+      where v_prefers_others or v_prefers_spread
+    ), liked as materialized (
+      select m.node_id, g.affinity
+      from (
+        select array_agg(n.node_id) as node_ids, x.facts, hwqueue.class_affinity(
+                 p_class, hwqueue.labels_seen(n.labels, v_sight.keys), x.rack, x.own, x.resources, x.facts,
+                   x.taints) as affinity
+        from hwqueue.node n
+        left join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
+          and p.taints @> '[{"effect": "prefer_no_schedule"}]'
+        left join facts t on v_prefers_others and t.node_id = n.node_id
+        cross join lateral (
+          select coalesce(t.facts, '[]') as facts, coalesce(p.taints, '[]') as taints,
+                 case when v_sight.sees_rack then n.rack end as rack,
+                 v_sight.trusts <> '{}' or n.node_id = any (v_sight.ids) or (n.resources || n.gpu_ids)
+                   && v_sight.ids as is_named) i
+        cross join lateral (
+          select i.*, case when i.is_named then n.node_id end as own,
+                 case when i.is_named then n.resources || n.gpu_ids else '{}' end as resources) x
+        where n.shard_id = p_shard and n.deregistered_at is null
+          and (p_class.preferred <> '[]' or p.profile_id is not null)
+        group by x.facts, x.taints, x.rack, x.own, x.resources, hwqueue.labels_seen(n.labels, v_sight.keys)) g
+      cross join lateral unnest(g.node_ids) m(node_id)
+    ), around as materialized (
+      select m.node_id, s.spread
+      from (select f.facts, array_agg(f.node_id) as node_ids from facts f
+            where v_prefers_spread group by f.facts) g
+      cross join lateral (
+        select hwqueue.spread_score(p_class, g.facts, p_known -> 'terms', p_known -> 'spread', p_now,
+            p_shard) as spread offset 0) s
+      cross join lateral unnest(g.node_ids) m(node_id)
+    )
+    select r.node_id, hwqueue.lease_score(
+             p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread, coalesce(l.affinity, 0),
+             case when r.room is null then 0
+                  else hwqueue.fit_score(r.cpu_milli, p_class.memory_mib, p_class.gpu_count,
+                      p_class.gpu_milli, p_reach, r.room) end,
+             coalesce(a.spread, 0))
+    from (
+      select n.node_id,
+             hwqueue.cpu_needed(p_class.cpu_milli,
+                 hwqueue.cpu_isolation_on(p_class.cpu_isolation, n.default_cpu_isolation)) as cpu_milli,
+             -- without GPUs on either side the fit is 0
+             case when p_class.gpu_count > 0 and n.gpu_ids <> '{}'
+                  then hwqueue.node_headroom(n, coalesce(u, hwqueue.idle_load(n))) end as room
+      from hwqueue.node n
+      left join hwqueue.newest_loads(p_shard) u on p_class.gpu_count > 0 and u.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null
+      offset 0) r
+    left join liked l on l.node_id = r.node_id
+    left join around a on a.node_id = r.node_id;
+end
+$$;
+
+-- What explanations must know of other leases, read once for all nodes; the shapes are those of recount_terms and term_facts.
+
+-- Whether all that a class asks about others is in force, so that claims may decide by it (terms_reason asks the same).
+create or replace function hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard int) returns boolean
+language sql stable
+as $$
+  select not hwqueue.is_stale(p_class, p_shard)
+    and not exists (
+      select 1 from jsonb_array_elements(p_class.terms) s
+      left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+      where t.published_at is null)
+    and not exists (
+      select 1 from hwqueue.class_term m
+      join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+      where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
+$$;
+
+-- What recount_terms gives, but "spread" is counted as claims do, and there are no "terms": unless some are
+-- not in force, then all are counted anew.
+create or replace function hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
+language plpgsql stable
+as $$
+begin
+  if not hwqueue.terms_in_force(p_class, p_shard) then
+    return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
+  end if;
+  return hwqueue.kept_out_places(p_class, p_lease, p_shard) || jsonb_build_object('spread', (
+    select coalesce(jsonb_agg(case when s.value ? 'max_skew' and not s.value ? 'when'
+                                   then hwqueue.spread_counts(s.value, p_class, null, p_now, p_shard) end order by s.ordinality), '[]')
+    from jsonb_array_elements(p_class.spread) with ordinality s));
+end
+$$;
+
+-- Where something runs that a class's terms select, term by term (index from 0): what count_fact and lease_fact tell of one place.
+create or replace function hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb, p_now timestamptz, p_shard int)
+returns table (index int, place text, held bigint, here bigint)
+language plpgsql stable
+as $$
+declare
+  v_term record;
+begin
+  for v_term in
+    select (s.ordinality - 1)::int as index, t.term_id, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           (s.value #>> '{spec,all,0,lease}')::uuid as lease_id, s.value #>> '{spec,use}' <> 'cap' as expired
+    from jsonb_array_elements(p_class.terms) with ordinality s
+    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+  loop
+    if v_term.lease_id is not null then
+      return query
+        select v_term.index, v.place, (f.fact ->> 'held')::bigint, (f.fact ->> 'here')::bigint
+        from hwqueue.node n
+        cross join lateral (select hwqueue.domain_value(v_term.domain, n.node_id, n.rack, n.labels) as place) v
+        cross join lateral (select hwqueue.lease_fact(v_term.lease_id, v_term.domain, n, p_now, p_shard) as fact offset 0) f
+        where n.shard_id = p_shard and v.place is not null and n.node_id = coalesce(
+          (select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = v_term.lease_id),
+          (select o.node_id from hwqueue.outcome o
+           where o.shard_id = p_shard and o.lease_id = v_term.lease_id and o.state = 'completed'));
+    elsif p_known ? 'terms' then
+      return query
+        select v_term.index, r.key, (r.value ->> 'held')::bigint, (r.value ->> case when v_term.expired then 'here' else 'bound' end)::bigint
+        from jsonb_each(p_known #> array['terms', v_term.index::text]) r;
+    else
+      return query
+        select v_term.index, k.domain, k.leases, k.leases - coalesce(l.leases, 0)
+        from (select c.domain, sum(c.leases) as leases from hwqueue.term_count c
+              where c.shard_id = p_shard and c.term_id = v_term.term_id group by c.domain having sum(c.leases) > 0) k
+        left join (
+          select x.value ->> 'd' as domain, count(*) as leases
+          from (select c.counted from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now
+                union all
+                select c.counted from hwqueue.claim c
+                where v_term.expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now
+                  and c.stop_requested_at <= p_now is not true) c
+          cross join jsonb_array_elements(c.counted) x
+          where (x.value ->> 't')::bigint = v_term.term_id and x.value ->> 'n' = '1' group by 1) l on l.domain = k.domain;
+    end if;
+  end loop;
+end
+$$;
+
+-- The facts of term_facts for every registered node at once; no rows for a class that asks nothing about others.
+create or replace function hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamptz, p_shard int)
+returns table (node_id uuid, facts jsonb)
+language sql stable
+as $$
+  with held as materialized (
+    select * from hwqueue.term_places(p_class, p_known, p_now, p_shard)
+  ), asked as materialized (
+    select (s.ordinality - 1)::int as index, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
+           (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' and s.value #> '{spec,all,0,lease}' is null as is_self,
+           s.value #>> '{spec,use}' = 'toward' and coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1), 0) > 0 as anywhere
+    from jsonb_array_elements(p_class.terms) with ordinality s
+    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+  )
+  select n.node_id, jsonb_agg(jsonb_build_object('value', v.place, 'held', coalesce(h.held, 0), 'here', coalesce(h.here, 0),
+           'elsewhere', a.is_self and coalesce(h.here, 0) <= 0 and a.anywhere, 'self', a.is_self) order by a.index)
+  from hwqueue.node n
+  cross join asked a
+  cross join lateral (select hwqueue.domain_value(a.domain, n.node_id, n.rack, n.labels) as place) v
+  left join held h on h.index = a.index and h.place = v.place
+  where n.shard_id = p_shard and n.deregistered_at is null
+  group by n.node_id
+$$;

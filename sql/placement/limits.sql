@@ -1,0 +1,348 @@
+-- Limits of a placement: contradictions, cost of judging, regular expressions that could run away.
+
+-- The requirements themselves, unless no node can meet them, whatever it is: caught on spawn, not found out by waiting.
+-- Looks at the ANDed list only; a branch of any that contradicts itself just never holds. Raises: QHC04.
+create or replace function hwqueue.check_contradictions(p_required jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_kind text;
+  v_why text;
+begin
+  if coalesce(jsonb_array_length(p_required), 0) < 2 then
+    return p_required;
+  end if;
+  foreach v_kind in array array['node', 'rack', 'resource'] loop
+    continue when not jsonb_path_exists(p_required, ('$[*].' || v_kind)::jsonpath);
+    -- several lists toward: their intersection, less what is to be kept away from, must not be empty; a node
+    -- has many resources, so there only the very same one toward and away collides
+    with term as (
+      select e.ordinality, t.value as target, coalesce((e.value -> 'away')::boolean, false) as away
+      from jsonb_array_elements(p_required) with ordinality e, jsonb_array_elements(e.value -> v_kind) t
+      where e.value ? v_kind
+    ), toward as (
+      select t.target, count(*) as lists from term t where not t.away group by t.target
+    )
+    select case when v_kind = 'resource' then
+        (select format('toward and away from resource %s', t.target) from toward t
+         where t.target in (select a.target from term a where a.away) limit 1)
+      when exists (select 1 from toward) and not exists (
+        select 1 from toward t
+        where t.lists = (select count(distinct w.ordinality) from term w where not w.away)
+          and t.target not in (select a.target from term a where a.away))
+      then format('no %s is left that all terms allow', v_kind) end
+    into v_why;
+    exit when v_why is not null;
+  end loop;
+  if v_why is null then
+    v_why := hwqueue.label_contradiction(p_required);
+  end if;
+  if v_why is null and jsonb_path_exists(p_required, '$[*] ? (exists(@.lease) || exists(@.service) || exists(@.leases))') then
+    v_why := hwqueue.lease_contradiction(p_required);
+  end if;
+  if v_why is not null then
+    perform hwqueue.refuse('QHC04', format('%s contradicts itself: %s', p_field, v_why),
+      jsonb_build_object('field', p_field), 'no node could ever meet all of it: drop one of the terms');
+  end if;
+  return p_required;
+end
+$$;
+
+-- A label demanded to be two things at once; null when there is none.
+create or replace function hwqueue.label_contradiction(p_required jsonb) returns text
+language plpgsql immutable
+as $$
+begin
+  return (
+  with term as (
+    select e.value ->> 'label' as label, e.value ->> 'op' as op, e.value -> 'values' as alternatives
+    from jsonb_array_elements(p_required) e
+    where e.value ? 'label' and not e.value ? 'other_label'
+  )
+  select coalesce(
+    (select format('label %s must exist and must not', to_json(a.label)) from term a join term b using (label)
+     where a.op = 'does_not_exist' and b.op not in ('does_not_exist', 'not_in') limit 1),
+    (select format('label %s has no value left', to_json(a.label)) from term a
+     where a.op = 'in' and not exists (
+       select 1 from jsonb_array_elements(a.alternatives) v
+       where not exists (
+         select 1 from term b where b.label = a.label
+           and (b.op = 'in' and not b.alternatives @> jsonb_build_array(v.value)
+                or b.op = 'not_in' and b.alternatives @> jsonb_build_array(v.value)))) limit 1),
+    (select format('label %s must be above %s and below %s', to_json(a.label), a.alternatives -> 0, b.alternatives -> 0)
+     from term a join term b using (label)
+     where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
+       and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
+            or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
+end
+$$;
+
+-- Other leases to be with and to keep away from; null when there are none. Who shares their node shares every domain with them.
+create or replace function hwqueue.lease_contradiction(p_required jsonb) returns text
+language sql immutable
+as $$
+  with term as (
+    select e.value - array['domain', 'away', 'unknown'] as target, e.value ->> 'domain' as domain, e.value ? 'away' as away
+    from jsonb_array_elements(p_required) e
+    where e.value ?| array['lease', 'service', 'leases']
+  )
+  select format('toward and away from %s', t.target) from term t join term a using (target)
+  where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1
+$$;
+
+-- The limits of a placement (placement_limits), held wherever one enters: spawns, updates, dry runs.
+
+-- Refuses patterns by their number and their size, before any is compiled. The placement need not be normal.
+-- Raises: QHC03.
+create or replace function hwqueue.check_patterns(p_placement jsonb, p_field text) returns void
+language plpgsql immutable
+as $$
+declare
+  v_limits record := hwqueue.placement_limits();
+  v_patterns jsonb := hwqueue.patterns_within(p_placement);
+  v_size int;
+begin
+  if v_patterns = '[]' then
+    return;
+  end if;
+  if jsonb_array_length(v_patterns) > v_limits.patterns then
+    perform hwqueue.refuse('QHC03',
+      format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
+      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns), 'limit', v_limits.patterns),
+      format('the limit is %s: they cost every node; ask for equal labels where that is enough', v_limits.patterns));
+  end if;
+  v_size := (select sum(hwqueue.pattern_size(e.value)) from jsonb_array_elements(v_patterns) e);
+  if v_size > v_limits.pattern_chars then
+    perform hwqueue.refuse('QHC03',
+      format('%s has regexp, version and semver expressions of %s characters with their bounds written out', p_field, v_size),
+      jsonb_build_object('field', p_field, 'pattern_chars', v_size, 'limit', v_limits.pattern_chars),
+      format('the limit is %s in all: shorten them, or ask for equal labels where that is enough', v_limits.pattern_chars));
+  end if;
+end
+$$;
+
+-- Whether expressions ask about other leases.
+create or replace function hwqueue.asks_others(p_exprs jsonb) returns boolean
+language sql immutable parallel safe
+as $$ select jsonb_path_exists(p_exprs, 'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $$;
+
+-- The characters that the patterns of some expressions have in all, bounds written out.
+create or replace function hwqueue.pattern_chars(p_exprs jsonb) returns int
+language sql immutable
+as $$ select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e $$;
+
+-- The part of a normal placement in which every claim would judge large patterns again; null: none. Those are:
+-- prefer, where it asks about other leases or a spread is preferred; an any in require that asks about other
+-- leases; require, where max_skew counts the nodes that it allows.
+create or replace function hwqueue.repeated_pattern(p_placement jsonb) returns text
+language sql immutable
+as $$
+  select case
+    when hwqueue.pattern_chars(p_placement) <= l.repeated_chars then null
+    when hwqueue.pattern_chars(p_placement -> 'prefer') > l.repeated_chars
+         and (hwqueue.asks_others(p_placement -> 'prefer')
+              or jsonb_path_exists(p_placement, 'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
+    when (select sum(hwqueue.pattern_chars(e.value)) from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
+          where e.value ? 'any' and hwqueue.asks_others(e.value)) > l.repeated_chars then 'require'
+    when hwqueue.pattern_chars(p_placement -> 'require') > l.repeated_chars
+         and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
+      then 'require' end
+  from hwqueue.placement_limits() l
+$$;
+
+-- Refuses a normal placement that would cost too much: patterns, expressions in all, and large patterns where
+-- claims would judge them again and again, because other leases decide about the same part. Raises: QHC03.
+create or replace function hwqueue.check_cost(p_placement jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_limits record := hwqueue.placement_limits();
+  v_count int;
+  v_bad text;
+begin
+  if p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then
+    return p_placement;
+  end if;
+  perform hwqueue.check_patterns(p_placement, p_field);
+  v_count := jsonb_array_length(hwqueue.exprs_within(p_placement));
+  if v_count > v_limits.exprs then
+    perform hwqueue.refuse('QHC03', format('%s has %s expressions', p_field, v_count),
+      jsonb_build_object('field', p_field, 'expressions', v_count, 'limit', v_limits.exprs),
+      format('the limit is %s in all; give a label many values instead of many expressions', v_limits.exprs));
+  end if;
+  v_bad := hwqueue.repeated_pattern(p_placement);
+  if v_bad is not null then
+    perform hwqueue.refuse('QHC03',
+      format('%s.%s has regexp, version or semver expressions of more than %s characters beside what it asks about other leases',
+        p_field, v_bad, v_limits.repeated_chars),
+      jsonb_build_object('field', p_field || '.' || v_bad, 'limit', v_limits.repeated_chars),
+      'shorten them, or put them into require, outside of any: there they are judged once for all nodes that are alike');
+  end if;
+  return p_placement;
+end
+$$;
+
+-- What it costs to judge a placement, and how much of it is allowed. Judging happens inside claims and upkeep
+-- of everybody, so what one producer may ask is bounded; the limits are in docs/reference/placement.md.
+
+-- The limits of a placement. patterns: its regexp, version and semver expressions. pattern_chars: what these
+-- have in all, the bounds of regexps written out. repeated_chars: the same, where every claim judges them
+-- again (repeated_pattern). exprs: its expressions in all, those of selectors and inside any included.
+create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int, out repeated_chars int, out exprs int)
+language sql immutable parallel safe
+as $$ select 8, 500, 60, 200 $$;
+
+-- The expressions of a placement, wherever they are, as one list.
+create or replace function hwqueue.exprs_within(p_placement jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select jsonb_path_query_array(p_placement, 'strict $.** ? (exists(@.label) || exists(@.tags) || exists(@.node) || exists(@.rack)
+    || exists(@.resource) || exists(@.trust) || exists(@.lease) || exists(@.service) || exists(@.leases))', '{}', true)
+$$;
+
+-- The regexp, version and semver expressions among them. Comparisons of two labels are none: they hold no
+-- pattern.
+create or replace function hwqueue.patterns_within(p_placement jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select jsonb_path_query_array(p_placement,
+    'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || @.op == "semver"))', '{}', true)
+$$;
+
+-- What it costs at most to judge a node for a placement, in plain expressions: a character of a pattern costs
+-- as much as three of them (most of it for compiling: Postgres keeps 32 compiled patterns). At least 1.
+create or replace function hwqueue.placement_cost(p_placement jsonb) returns int
+language sql immutable
+as $$
+  select case when p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then 1 else (
+    select greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement))
+                       + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
+    from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
+$$;
+
+-- How much of that one batch of judging may cost; upkeep leaves classes that cost more alone. A batch has at
+-- least one class, however much that costs: only classes that are older than the limits cost more than a
+-- batch.
+create or replace function hwqueue.judge_budget() returns int
+language sql immutable parallel safe
+as $$ select 5000 $$;
+
+-- Refuses patterns that Postgres could run, or compile, for ever (it cannot time one out), and those that are no patterns.
+
+-- Reads a pattern without compiling it, character by character. danger: why it is refused, null when it is
+-- not. size: how long it is with every bound written out, since a bound repeats the atom or group before it;
+-- of no meaning for a dangerous one.
+create or replace function hwqueue.read_regexp(p_pattern text, out danger text, out size int)
+language plpgsql immutable
+as $$
+declare
+  v_at int := 1;
+  v_char text;
+  v_bound text[];
+  v_times int;
+  v_last int := 0;            -- of its last atom
+  v_has_bound boolean := false;
+  v_last_has_bound boolean := false;
+  v_outer_sizes int[] := '{}'::int[];
+  v_outer_bounds boolean[] := '{}'::boolean[];
+begin
+  size := 0;  -- of the group that is being read, written out
+  if length(p_pattern) > 200 then
+    danger := 'longer than 200 characters';
+  elsif p_pattern ~ '^[*][*][*]' then
+    danger := 'a director (***)';
+  end if;
+  while danger is null and v_at <= length(p_pattern) loop
+    v_char := substr(p_pattern, v_at, 1);
+    v_last_has_bound := v_last_has_bound and v_char = '{';
+    if v_char = E'\\' then
+      if substr(p_pattern, v_at + 1, 1) ~ '[0-9]' then
+        danger := 'a back-reference or octal escape';
+      end if;
+      v_last := 1;
+      v_at := v_at + 2;
+    elsif v_char = '[' then
+      -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
+      v_bound := regexp_match(substr(p_pattern, v_at), E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
+      if v_bound is null then
+        danger := 'a bracket that does not close';
+      end if;
+      v_last := 1;
+      v_at := v_at + length(v_bound[1]);
+    elsif v_char = '(' then
+      if substr(p_pattern, v_at + 1, 1) = '?' then
+        danger := 'lookaround or another (? construct';
+      end if;
+      v_outer_sizes := v_outer_sizes || size;
+      v_outer_bounds := v_outer_bounds || v_has_bound;
+      size := 0;
+      v_last := 0;
+      v_has_bound := false;
+      v_at := v_at + 1;
+      continue;
+    elsif v_char = ')' and v_outer_sizes <> '{}' then
+      v_last := size;
+      v_last_has_bound := v_has_bound;
+      size := v_outer_sizes[cardinality(v_outer_sizes)];
+      v_has_bound := v_has_bound or v_outer_bounds[cardinality(v_outer_bounds)];
+      v_outer_sizes := trim_array(v_outer_sizes, 1);
+      v_outer_bounds := trim_array(v_outer_bounds, 1);
+      v_at := v_at + 1;
+    elsif v_char = '{' then
+      v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
+      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int)
+                 + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
+      if v_bound is null then
+        danger := 'a { that is no bound';
+      elsif v_times > 32 then
+        danger := 'a bound above 32';
+      elsif v_last_has_bound then
+        danger := 'a bound inside a bounded group';
+      end if;
+      v_last := v_last * greatest(v_times - 1, 0);
+      v_has_bound := true;
+      v_at := v_at + length(v_bound[1]);
+    else
+      v_last := 1;
+      v_at := v_at + 1;
+    end if;
+    size := size + v_last;
+    if size > 500 then
+      danger := 'more than 500 characters with its bounds written out';
+    end if;
+  end loop;
+end
+$$;
+
+-- What a regexp or version expression counts for: its characters, of a regexp with bounds these written out;
+-- 0 for one that check_regexp refuses.
+create or replace function hwqueue.pattern_size(p_expr jsonb) returns int
+language sql immutable
+as $$
+  select case
+    when p_expr ->> 'op' = 'regexp' then (
+      select case when r.danger is null then greatest(r.size, length(p_expr #>> '{values,0}')) else 0 end
+      from hwqueue.read_regexp(p_expr #>> '{values,0}') r)
+    else length(p_expr #>> '{values,0}') end
+$$;
+
+-- Raises: QHC03.
+create or replace function hwqueue.check_regexp(p_pattern text, p_field text) returns void
+language plpgsql immutable
+as $$
+declare
+  v_why text := (hwqueue.read_regexp(p_pattern)).danger;
+begin
+  if v_why is null then
+    begin
+      perform '' ~ p_pattern;
+      return;
+    exception when invalid_regular_expression then
+      v_why := sqlerrm;
+    end;
+  end if;
+  perform hwqueue.refuse('QHC03', format('%s is not an accepted pattern: %s', p_field, v_why),
+    jsonb_build_object('field', p_field),
+    'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested bounds or bounds over 32');
+end
+$$;

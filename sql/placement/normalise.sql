@@ -1,0 +1,374 @@
+-- The placement grammar: checks a placement and brings it into its normal form.
+
+-- Two normal placements ANDed: lists are joined; isolation, resources and strength may be given by both only if they agree.
+-- Raises: QHC04.
+create or replace function hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_isolation jsonb := coalesce(p_left -> 'isolation', p_right -> 'isolation');
+  v_resources jsonb := coalesce(p_left -> 'resources', p_right -> 'resources');
+  v_other jsonb;
+begin
+  if p_left -> 'strength' <> p_right -> 'strength' then
+    perform hwqueue.refuse('QHC04', format('%s asks for strength %s and %s', p_field, p_left -> 'strength', p_right -> 'strength'),
+      jsonb_build_object('field', p_field), 'give the strength once');
+  end if;
+  if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
+    v_isolation := hwqueue.merge_isolation(p_left -> 'isolation', p_right -> 'isolation', p_field);
+    v_resources := hwqueue.own_resources(p_left);
+    v_other := hwqueue.own_resources(p_right);
+    if v_resources <> '{}' and v_other <> '{}' and v_resources <> v_other then
+      perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, v_resources, v_other),
+        jsonb_build_object('field', p_field), 'give the resources once');
+    end if;
+    v_resources := hwqueue.isolated_resources(
+      v_isolation, case when v_resources <> '{}' then v_resources else v_other end, p_field);
+  end if;
+  return hwqueue.build_placement(
+    hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
+    hwqueue.merge_lists(p_left -> 'prefer', p_right -> 'prefer'),
+    hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
+    hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
+    v_resources, v_isolation, coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
+end
+$$;
+
+-- Two lists of normal elements in one; null when there is none.
+create or replace function hwqueue.merge_lists(p_left jsonb, p_right jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case when p_left is not null or p_right is not null
+    then hwqueue.normal_set(coalesce(p_left, '[]') || coalesce(p_right, '[]')) end
+$$;
+
+-- The normal form of a placement: equal meanings give equal JSON. Keys that ask nothing are left out.
+-- Raises: QHC03 malformed, QHC04 contradictory.
+create or replace function hwqueue.normalise_placement(p_placement jsonb, p_field text default 'placement') returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_placement jsonb;
+  v_required jsonb;
+  v_preferred jsonb;
+  v_resources jsonb;
+  v_isolation jsonb;
+  v_strength int;
+begin
+  if p_placement is null or jsonb_typeof(p_placement) = 'null' or p_placement = '{}' then
+    return '{}'::jsonb;
+  end if;
+  v_placement := hwqueue.check_object(hwqueue.check_numbers(p_placement, p_field, 'QHC03'),
+    array['require', 'prefer', 'strength', 'tolerate', 'spread', 'resources', 'isolation'], p_field, 'QHC03');
+  v_placement := hwqueue.check_depth(v_placement, p_field, 'QHC03');
+  if length(v_placement::text) > 65536 then
+    perform hwqueue.refuse('QHC03', format('%s is %s characters long', p_field, length(v_placement::text)),
+      jsonb_build_object('field', p_field), 'the limit is 65536; use labels instead of long lists of nodes');
+  end if;
+  perform hwqueue.check_patterns(v_placement, p_field);  -- before any is compiled
+  if jsonb_typeof(v_placement -> 'require') <> 'null' then
+    v_required := hwqueue.normalise_exprs(v_placement -> 'require', p_field || '.require', 0, 0, false);
+    v_required := hwqueue.check_contradictions(v_required, p_field || '.require');
+  end if;
+  v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
+  v_strength := hwqueue.json_integer(v_placement -> 'strength', p_field || '.strength', 1, 100, 'QHC03');
+  v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
+  if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
+    return hwqueue.check_cost(
+      hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null, v_strength), p_field);
+  end if;
+  v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
+  return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
+    hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
+    hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
+    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation, v_strength), p_field);
+end
+$$;
+
+-- A placement of normal parts; those that are null or ask nothing are left out. So is the default of strength:
+-- what was written before there was one keeps its digest.
+create or replace function hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb,
+    p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength int) returns jsonb
+language sql immutable
+as $$
+  select case when p_required <> '[]' then jsonb_build_object('require', p_required) else '{}' end
+      || case when p_preferred <> '[]' then jsonb_build_object('prefer', p_preferred) else '{}' end
+      || case when p_tolerations <> '[]' then jsonb_build_object('tolerate', p_tolerations) else '{}' end
+      || case when p_spread <> '[]' then jsonb_build_object('spread', p_spread) else '{}' end
+      || case when p_resources <> '{}' then jsonb_build_object('resources', p_resources) else '{}' end
+      || case when p_isolation <> '{}' then jsonb_build_object('isolation', p_isolation) else '{}' end
+      || case when p_strength <> 100 then jsonb_build_object('strength', p_strength) else '{}' end
+$$;
+
+-- Preferences in normal form: [{"weight", "when": [EXPR, ...]}], sorted; the same one twice counts once, weight 0 not at all.
+-- Raises: QHC03.
+create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_item jsonb;
+  v_field text;
+  v_when jsonb;
+  v_weight bigint;
+  v_preferred jsonb := '[]'::jsonb;
+begin
+  if p_prefer is null or jsonb_typeof(p_prefer) = 'null' then
+    return '[]'::jsonb;
+  end if;
+  for v_item, v_field in
+    select e.value, format('%s[%s]', p_field, e.ordinality - 1)
+    from jsonb_array_elements(hwqueue.json_list(p_prefer, p_field, 100, 'a list of at most 100 preferences',
+      'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]', 'QHC03')) with ordinality e
+  loop
+    perform hwqueue.check_object(v_item, array['weight', 'when'], v_field, 'QHC03');
+    v_weight := coalesce(hwqueue.json_integer(v_item -> 'weight', v_field || '.weight', -100, 100, 'QHC03'), 100);
+    v_when := v_item -> 'when';
+    if jsonb_typeof(v_when) is distinct from 'array' then
+      v_when := jsonb_build_array(v_when);
+    end if;
+    v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0, true);
+    if v_when = '[]' then  -- one that asks nothing holds everywhere, and counts; an empty list could not be spawned again
+      v_when := '[{"tags": {}}]';
+    end if;
+    if v_weight <> 0 then
+      v_preferred := v_preferred || jsonb_build_object('weight', v_weight, 'when', v_when);
+    end if;
+  end loop;
+  return hwqueue.normal_set(v_preferred);
+end
+$$;
+
+-- One EXPR of the grammar as a list of ANDed normal expressions: tags come apart, a single branch of any dissolves.
+-- p_preferred: it is part of a preference. Raises: QHC03.
+create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int, p_preferred boolean) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_kinds text[];
+  v_branches jsonb;
+begin
+  if jsonb_typeof(p_expr) is distinct from 'object' then
+    perform hwqueue.refuse('QHC03', format('%s must be an object', p_field), jsonb_build_object('field', p_field),
+      'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} or {"tags": {"gpu": true}}');
+  elsif p_expr ? 'label' and p_expr - array['label', 'op', 'values', 'other_label'] = '{}' then  -- what most are
+    return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
+  end if;
+  v_kinds := array(select k from jsonb_object_keys(p_expr) k
+                   where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease', 'service', 'leases') order by k);
+  if cardinality(v_kinds) <> 1 then
+    perform hwqueue.refuse('QHC03', format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, leases; it has %s',
+        p_field, coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
+      jsonb_build_object('field', p_field), 'write one expression for each: the list ANDs them');
+  end if;
+  case v_kinds[1]
+    when 'label' then
+      return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
+    when 'tags' then
+      perform hwqueue.check_object(p_expr, array['tags'], p_field, 'QHC03');
+      return hwqueue.normalise_tags(p_expr -> 'tags', p_field || '.tags');
+    when 'node', 'rack', 'resource' then
+      return jsonb_build_array(hwqueue.normalise_target_expr(p_expr, v_kinds[1], p_field));
+    when 'any' then
+      perform hwqueue.check_object(p_expr, array['any'], p_field, 'QHC03');
+      if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not between 1 and 100 or p_depth >= 4 then
+        perform hwqueue.refuse('QHC03', format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
+          jsonb_build_object('field', p_field || '.any'), 'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
+      end if;
+      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1, p_preferred))
+      into v_branches from jsonb_array_elements(p_expr -> 'any') with ordinality b;
+      if v_branches @> '[[]]' and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]') then
+        return '[]'::jsonb;  -- a branch that asks nothing holds always
+      end if;
+      v_branches := hwqueue.normal_set(v_branches);
+      return case when jsonb_array_length(v_branches) = 1 then v_branches -> 0
+                  else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
+    when 'trust' then
+      return jsonb_build_array(hwqueue.normalise_trust_expr(p_expr, p_preferred, p_field));
+    else
+      return jsonb_build_array(hwqueue.normalise_lease_expr(p_expr, v_kinds[1], p_field));
+  end case;
+end
+$$;
+
+-- A list of ANDed expressions: normal, sorted, without duplicates. p_least is 1 where an empty list is refused.
+create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int, p_depth int, p_preferred boolean) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_exprs jsonb := '[]'::jsonb;
+begin
+  if jsonb_typeof(p_exprs) is distinct from 'array' or jsonb_array_length(p_exprs) not between p_least and 100 then
+    perform hwqueue.refuse('QHC03', format('%s must be a list of %s to 100 expressions', p_field, p_least),
+      jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
+  end if;
+  for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
+    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred);
+  end loop;
+  return hwqueue.normal_set(v_exprs);
+end
+$$;
+
+-- Tags: node labels must contain them. Scalars become plain label expressions; nested JSON stays, key by key.
+create or replace function hwqueue.normalise_tags(p_tags jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_tags jsonb := hwqueue.check_depth(hwqueue.check_numbers(p_tags, p_field, 'QHC03'), p_field, 'QHC03');
+  v_bad_key text;
+begin
+  if v_tags is null or jsonb_typeof(v_tags) = 'null' or v_tags = '{}' then
+    return '[]'::jsonb;
+  end if;
+  if jsonb_typeof(v_tags) <> 'object' or length(v_tags::text) > 16384 then
+    perform hwqueue.refuse('QHC03', format('%s must be an object of at most 16384 characters', p_field),
+      jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');
+  end if;
+  select min(t.key) filter (where length(t.key) not between 1 and 253),
+         jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
+           then jsonb_build_object('label', t.key, 'op', 'in', 'values', jsonb_build_array(hwqueue.normal_value(t.value)))
+           else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
+  into v_bad_key, v_tags from jsonb_each(v_tags) t;
+  if v_bad_key is not null then
+    perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_bad_key)),
+      jsonb_build_object('field', p_field), 'label keys have 1 to 253 characters');
+  end if;
+  return v_tags;
+end
+$$;
+
+-- One {"label", "op", "values" | "other_label"} expression, checked, its values in normal form.
+-- Raises: QHC03.
+create or replace function hwqueue.normalise_label_expr(p_expr jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
+  v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
+  v_op text := hwqueue.json_text(v_expr -> 'op', p_field || '.op', 32, 'QHC03');
+  v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
+  v_values jsonb := v_expr -> 'values';
+  v_first jsonb := v_values -> 0;
+  v_bad_values boolean;
+begin
+  if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte', 'regexp', 'version',
+                                  'semver', 'contains_all', 'contains_any') or v_label is null then
+    perform hwqueue.refuse('QHC03', format('%s needs a label and a known op, got label %s, op %s', p_field,
+        coalesce(to_json(v_label)::text, 'none'), coalesce(to_json(v_op)::text, 'none')),
+      jsonb_build_object('field', p_field || case when v_label is null then '.label' else '.op' end),
+      'ops: in, not_in, exists, does_not_exist, gt, gte, lt, lte, regexp, version, semver, contains_all, contains_any');
+  end if;
+  if v_op in ('exists', 'does_not_exist') then
+    if v_values is not null or v_other is not null then
+      perform hwqueue.refuse('QHC03', format('%s: op %s takes neither values nor other_label', p_field, v_op),
+        jsonb_build_object('field', p_field || '.values'), 'drop them');
+    end if;
+    return jsonb_build_object('label', v_label, 'op', v_op);
+  end if;
+  if v_other is not null then
+    if v_values is not null or v_op = 'regexp' then
+      perform hwqueue.refuse('QHC03', format('%s: op %s does not go with other_label here', p_field, v_op),
+        jsonb_build_object('field', p_field || '.other_label'),
+        'give either values or other_label; regexp takes values only: a pattern must be checked before it runs');
+    end if;
+    return jsonb_build_object('label', v_label, 'op', v_op, 'other_label', v_other);
+  end if;
+  v_bad_values := jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 1000
+    or jsonb_path_exists(v_values, 'strict $[*] ? (!(@.type() == "string" || @.type() == "number" || @.type() == "boolean"))');
+  if not v_bad_values and length(v_values::text) > 1100 then
+    v_bad_values := exists (select 1 from jsonb_array_elements(v_values) e where length(e::text) > 1100);
+  end if;
+  if v_bad_values then
+    perform hwqueue.refuse('QHC03', format('%s.values must be an array of 1 to 1000 strings, numbers or booleans', p_field),
+      jsonb_build_object('field', p_field || '.values'), 'give at least one scalar of at most 1024 characters; null is not a value');
+  end if;
+  if v_op in ('gt', 'gte', 'lt', 'lte') and (jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'number') then
+    perform hwqueue.refuse('QHC03', format('%s.values must hold one JSON number for op %s', p_field, v_op),
+      jsonb_build_object('field', p_field || '.values'), 'text is never ordered: give a number such as [4]');
+  elsif v_op in ('regexp', 'version', 'semver') then
+    if jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'string' then
+      perform hwqueue.refuse('QHC03', format('%s.values must hold one string for op %s', p_field, v_op),
+        jsonb_build_object('field', p_field || '.values'), 'give for example [">= 1.2, < 2"] or ["^a100"]');
+    elsif v_op = 'regexp' then
+      perform hwqueue.check_regexp(v_first #>> '{}', p_field || '.values[0]');
+    else
+      perform hwqueue.check_version_range(v_first #>> '{}', v_op, p_field || '.values[0]');
+    end if;
+  end if;
+  return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
+end
+$$;
+
+-- One {"lease"|"service"|"leases": ..., "domain", "away", "unknown", "tenants"} expression: where other leases run.
+-- Without a domain a service keeps to its own failure domain, which may change: the domain stays absent.
+-- Raises: QHC03.
+create or replace function hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_expr jsonb;
+  v_domain text;
+begin
+  perform hwqueue.check_object(p_expr, array[p_kind, 'domain', 'away', 'unknown'] || case when p_kind = 'leases' then array['tenants'] else '{}' end,
+    p_field, 'QHC03');
+  if p_kind = 'leases' then
+    v_expr := jsonb_build_object('leases', hwqueue.normalise_selector(p_expr -> 'leases', p_field || '.leases'))
+      || hwqueue.normalise_tenants(p_expr -> 'tenants', p_field || '.tenants');
+    v_domain := hwqueue.require_domain(p_expr -> 'domain', p_field || '.domain');
+  else
+    if jsonb_typeof(p_expr -> p_kind) = 'null' then
+      perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, p_kind), jsonb_build_object('field', p_field || '.' || p_kind),
+        'name a target or leave the expression out');
+    end if;
+    v_expr := jsonb_build_object(p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03'));
+    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'), case p_kind when 'lease' then 'node' end);
+  end if;
+  return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
+    -- every node is a node
+    || hwqueue.normalise_direction(p_expr, p_field) - case when v_domain = 'node' then 'unknown' else '' end;
+end
+$$;
+
+-- Whose leases a selector looks at, as {"tenants": ...}; {} for those of the lease's own tenant. Callers of one tenant are refused here already where
+-- they name another: check_own_class no longer knows the path. Raises: QHC03, QHA03.
+create or replace function hwqueue.normalise_tenants(p_tenants jsonb, p_field text) returns jsonb
+language plpgsql stable
+as $$
+begin
+  if not hwqueue.are_own(p_tenants) then
+    perform hwqueue.refuse_foreign(format('%s names others', p_field), p_field, 'leave out tenants: they are the lease''s own');
+  end if;
+  if p_tenants is null or jsonb_typeof(p_tenants) = 'null' then
+    return '{}'::jsonb;
+  elsif p_tenants = '"*"' then
+    return jsonb_build_object('tenants', '*');
+  elsif jsonb_typeof(p_tenants) <> 'array' or jsonb_array_length(p_tenants) not between 1 and 100
+        or exists (select 1 from jsonb_array_elements(p_tenants) t
+                   where jsonb_typeof(t.value) <> 'string' or length(t.value #>> '{}') > 100 or t.value = '"*"') then
+    perform hwqueue.refuse('QHC03', format('%s must be "*" or a list of 1 to 100 names', p_field), jsonb_build_object('field', p_field),
+      'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all tenants');
+  end if;
+  return jsonb_build_object('tenants', hwqueue.normal_set(p_tenants));
+end
+$$;
+
+-- A {"trust": DOMAIN} expression. Domains are compared byte by byte: nothing is folded or trimmed. Only a requirement can name one;
+-- a preference for trust would weaken it silently. Raises: QHC03.
+create or replace function hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_domain text;
+begin
+  if p_preferred then
+    perform hwqueue.refuse('QHC03', format('%s: trust cannot be preferred', p_field), jsonb_build_object('field', p_field || '.trust'),
+      'require it, or leave it out');
+  end if;
+  perform hwqueue.check_object(p_expr, array['trust'], p_field, 'QHC03');
+  v_domain := hwqueue.json_text(p_expr -> 'trust', p_field || '.trust', 255, 'QHC03');
+  if v_domain is null or octet_length(convert_to(v_domain, 'UTF8')) > 255 then
+    perform hwqueue.refuse('QHC03', format('%s.trust must be text of 1 to 255 bytes', p_field), jsonb_build_object('field', p_field || '.trust'),
+      'name the trust domain that nodes are attested in');
+  end if;
+  return jsonb_build_object('trust', v_domain);
+end
+$$;

@@ -1,0 +1,360 @@
+-- Upkeep that workers call: expiry, deadlines, new classes, dropped queues.
+
+-- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the
+-- scans start at the very start, should anything have come below the mark after all (a clock that was set
+-- back), and low-water marks are checked for the same reason. What holds up others comes last: nodes. Where
+-- reap_fleets has used up the time, watching classes and judging ahead take turns, by the version of the
+-- mark: each gets its step in every other call.
+-- Locks, wakes: as reap. Raises: nothing. Idempotent: yes. Plans are made once, for any arguments, and by
+-- index: a table that is small now is large before the session ends.
+create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamptz, p_shard int,
+                                            out expired int, out promoted int, out deadlines int, out reaches int, out more boolean)
+language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_from hwqueue.reap_mark := p_mark;
+  v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
+  v_again boolean;
+  v_sweeps boolean;
+  v_found record;
+  v_counted record;
+  v_postponed int;
+  v_scheduled int;
+  v_stays int;
+  v_judged record;
+  v_dropped int;
+  v_uncounted boolean := false;
+  v_until timestamptz := clock_timestamp() + hwqueue.upkeep_budget();
+begin
+  perform hwqueue.current_generation(p_shard);
+  reaches := 0;
+  if p_holds then
+    -- first: it only reads, and what the others lock is held to the end
+    select r.mark, r.more into v_counted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
+    v_from := v_counted.mark;
+    v_uncounted := v_counted.more;
+    v_sweeps := p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes';
+    if v_sweeps then
+      v_from.swept_at := p_now;
+      v_from.claims_from := '-infinity';
+      v_from.deadlines_from := '-infinity';
+      v_from.scheduled_from := '-infinity';
+    end if;
+    perform hwqueue.reap_positions(v_sweeps, p_shard);
+    v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
+    select e.* into v_found from hwqueue.reap_fleets(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
+    reaches := v_found.fleets;
+    v_uncounted := v_uncounted or reaches >= p_limit;
+    v_from.class_id := v_found.next_after;
+    if v_again then
+      perform hwqueue.wake_missed(10 * p_limit, p_shard);
+      v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
+      if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
+        v_from.estimated_at := p_now;
+        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.look, p_now, p_shard);
+      else
+        v_uncounted := true;
+      end if;
+    end if;
+  end if;
+  perform hwqueue.publish_terms(least(p_limit, 100), true, p_now, p_shard);
+  promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
+  deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
+  v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
+  if p_holds then
+    perform hwqueue.split_profiles(p_limit, p_shard);
+    if clock_timestamp() < v_until or p_mark.version % 2 = 1 then
+      select c.more, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, v_until, p_shard) c;
+      v_from.judged_profile := v_judged.next_after;
+      v_uncounted := v_uncounted or v_judged.more;
+    else
+      v_uncounted := true;
+    end if;
+  end if;
+  v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
+  v_until := clock_timestamp() + hwqueue.upkeep_budget();
+  expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from, v_until);
+  v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
+  v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
+  more := v_uncounted or expired > 0 and clock_timestamp() >= v_until
+    or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
+  deadlines := deadlines + v_scheduled;
+  if p_holds then
+    perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
+  end if;
+end
+$$;
+
+-- Judges new classes ahead of claims, profile by profile, so that a claim mostly finds it done and holds
+-- its node for less time. What names nodes, resources or trust domains is left to the claims of those
+-- nodes: only they hold the node. So is a class that costs more than judge_budget. Looks at p_limit
+-- profiles after p_after, in turn over the calls, and judges up to p_limit classes, each for one profile.
+-- Profiles that nobody registers with any more are left out. Also forgets which transactions ran when a
+-- profile judged last, once they have ended: each is an index probe for every claim. Stops after
+-- p_until, by the real clock, but not before it has judged something. Returns how many it judged, whether
+-- there may be more, and where to go on: at the same profile if the limit or the time came in between.
+-- Locks: profile rows, skip locked; the shard's row, skip locked.
+create or replace function hwqueue.reap_classes(p_after bigint, p_limit int, p_until timestamptz, p_shard int,
+                                                out judged int, out more boolean, out next_after bigint)
+language plpgsql volatile
+as $$
+declare
+  -- null: the rest of them
+  v_last bigint := (
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id > p_after order by p.profile_id offset p_limit - 1 limit 1);
+  v_profile_id bigint;
+  v_profile hwqueue.profile;
+  v_wanted int;
+  v_count int;
+begin
+  judged := 0;
+  more := true;
+  for v_profile_id in
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
+      and (hwqueue.has_new_classes(hwqueue.valid_mark(p.classes_seen), p.classes_unseen, p_shard)
+           or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u where hwqueue.has_ended(u)))
+      and p.judged_as is null and exists (
+        select 1 from hwqueue.node n
+        where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard))
+          and n.deregistered_at is null)
+    order by p.profile_id
+  loop
+    loop
+      v_wanted := least(500, p_limit - judged);
+      if v_wanted = 0 or judged > 0 and clock_timestamp() >= p_until then
+        next_after := v_profile_id - 1;
+        return;
+      end if;
+      select p.* into v_profile from hwqueue.profile p
+      where p.shard_id = p_shard and p.profile_id = v_profile_id for no key update skip locked;
+      exit when not found;
+      if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
+        -- the time of judging stays as it was: a new one would bring in those who run now
+        v_profile.classes_unseen := hwqueue.still_unseen(v_profile.classes_unseen, p_shard);
+        update hwqueue.profile p set classes_unseen = v_profile.classes_unseen
+        where p.shard_id = p_shard and p.profile_id = v_profile_id;
+        update hwqueue.profile_queue s set classes_unseen = v_profile.classes_unseen
+        where s.shard_id = p_shard and s.profile_id = v_profile_id;
+        exit;
+      end if;
+      v_count := hwqueue.judge_for_profile(v_profile, v_wanted, true, p_shard);
+      judged := judged + v_count;
+      exit when v_count < v_wanted;
+    end loop;
+  end loop;
+  more := judged = p_limit;
+  next_after := coalesce(v_last, 0);
+end
+$$;
+
+-- Asks what runs in dropped queues to stop: at each call in the first minute, and with p_again for as long as
+-- the queue is there, should a claim have been granted in a transaction that was open. Returns their number.
+-- Locks: the claims, skip locked.
+create or replace function hwqueue.reap_dropped(p_limit int, p_again boolean, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_queue_ids int[] := array(
+    select q.queue_id from hwqueue.queue q
+    where q.shard_id = p_shard and q.dropped_at is not null and (p_again or q.dropped_at > p_now - interval '1 minute'));
+  v_leases uuid[];
+begin
+  if v_queue_ids = '{}' then
+    return 0;
+  end if;
+  v_leases := array(
+    select c.lease_id from hwqueue.claim c
+    where c.shard_id = p_shard and c.queue_id = any (v_queue_ids) and c.stop_reason is distinct from 'cancelled'
+    limit p_limit for update skip locked);
+  update hwqueue.claim c
+  set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped',
+      expires_at = least(c.expires_at, p_now + c.claim_timeout), check_at = least(c.check_at, p_now + c.claim_timeout)
+  where c.shard_id = p_shard and c.lease_id = any (v_leases);
+  perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped', p_shard,
+    '{"reason": "cancelled"}');
+  return cardinality(v_leases);
+end
+$$;
+
+-- Keeps what is remembered of classes and all nodes (class_fleet): finds it out of classes of which nothing is
+-- known yet, and with p_again of those that no node suits any more, or that something else keeps out, since
+-- one fell silent or was cordoned, and of those whose row is out of date: at most half of these are classes
+-- that no node may run, which are told of, the others those that were found out longest ago. At most p_limit
+-- classes a call; those that cost more than judge_budget are left to who asks for them. Looks for new ones
+-- among p_limit classes after p_after, in turn over the calls. Returns how many it has found out, where to go
+-- on, and with p_again the nodes as they are.
+-- Locks: as remember_fleets.
+create or replace function hwqueue.reap_fleets(p_after bigint, p_limit int, p_again boolean, p_now timestamptz, p_shard int,
+                                               out fleets int, out next_after bigint, out look hwqueue.fleet_look)
+language plpgsql volatile
+as $$
+declare
+  v_new bigint[];
+  v_old bigint[] := '{}';
+begin
+  select coalesce(case when count(*) = p_limit then max(w.class_id) end, 0),
+         coalesce(array_agg(w.class_id) filter (where w.is_wanted and f.digest is null), '{}')
+  into next_after, v_new
+  from (
+    select c.class_id, c.retired_at is null and c.cost <= hwqueue.judge_budget() as is_wanted
+    from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id > p_after order by c.class_id limit p_limit) w
+  left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = w.class_id;
+  fleets := 0;
+  if v_new = '{}' and not p_again then
+    return;
+  end if;
+  if p_again then
+    look := hwqueue.look_at_nodes(p_now, p_shard);
+    v_old := array(
+      select o.class_id from (
+        (select m.class_id, 0 as turn, f.looked_at
+         from hwqueue.class_nodes m join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = m.class_id
+         where m.shard_id = p_shard and m.digest = look.digest and not hwqueue.tells_of(m, look.open)
+         order by f.looked_at limit p_limit)
+        union all
+        (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
+         where f.shard_id = p_shard and (f.unmatched or f.told_at is not null) and f.digest <> look.digest
+         order by f.looked_at limit p_limit / 2)
+        union all
+        (select f.class_id, 2, f.looked_at from hwqueue.class_fleet f
+         where f.shard_id = p_shard and f.digest <> look.digest
+         order by f.looked_at limit p_limit)) o
+      group by o.class_id order by min(o.turn), min(o.looked_at) limit p_limit - cardinality(v_new));
+  end if;
+  if v_new || v_old <> '{}' then
+    fleets := hwqueue.remember_fleets(v_new || v_old, p_now, p_shard);
+    if fleets is null then  -- another session is at it
+      fleets := 0;
+      next_after := p_after;
+    end if;
+  end if;
+end
+$$;
+
+-- Sets when claims have to stop that came to a node beside a no_execute taint which their leases tolerate for a time (or that were adopted
+-- there): the edit that put the taint on the node did not see them. Gives their number.
+-- Locks: node_state, then the claims, all skip locked.
+create or replace function hwqueue.reap_stays(p_limit int, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_node_id uuid;
+  v_node hwqueue.node;
+  v_leases uuid[];
+  v_count int := 0;
+begin
+  for v_node_id in
+    select s.node_id
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
+    where n.shard_id = p_shard and (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
+    for no key update of s skip locked
+  loop
+    select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
+    v_leases := array(
+      select c.lease_id
+      from hwqueue.claim c
+      join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
+      where c.shard_id = p_shard and c.node_id = v_node_id and c.stop_requested_at is null
+        and (hwqueue.first_stop(v_node.taints || v_node.operator_taints, k.tolerate, c.claimed_at)).stop_at is not null
+      limit p_limit - v_count
+      for update of c skip locked);
+    perform hwqueue.set_taint_stops(v_node, v_leases, p_now, p_shard);
+    v_count := v_count + cardinality(v_leases);
+    exit when v_count >= p_limit;
+  end loop;
+  return v_count;
+end
+$$;
+
+-- Whose turn it is to reap, and where the scans start. What was reaped stays in the indexes until vacuum may remove it, which an
+-- old snapshot anywhere on the server forbids; a scan from the start would walk all of it. So scans start at marks: nothing lives
+-- below one, and nothing can come. Whoever writes an entry takes its transaction's id before it reads the clock, and the entry
+-- is due no earlier than that: so what could still come below a moment comes from transactions that had an id by then.
+
+-- Whether the caller should reap, the newest mark, and whether the caller holds it and may move it on. It should not reap when
+-- somebody did less than p_unless_within ago, nor when somebody is at it, unless that one's transaction has been open for long.
+-- A transaction that has an id already leaves the mark alone: its id says nothing about p_now.
+-- Locks: the newest mark, skip locked.
+create or replace function hwqueue.take_reap_turn(p_unless_within interval, p_now timestamptz, p_shard int,
+                                                  out goes boolean, out holds boolean, out mark hwqueue.reap_mark)
+language plpgsql volatile
+as $$
+declare
+  v_held bigint;
+begin
+  select m.* into mark from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1;
+  -- a mark of the future: the clock was set back
+  goes := mark.version is null or p_now >= mark.reaped_at + p_unless_within or p_now < mark.reaped_at;
+  holds := false;
+  if not goes or pg_current_xact_id_if_assigned() is not null then
+    return;
+  end if;
+  if mark.version is null then
+    insert into hwqueue.reap_mark (shard_id, version) select s.shard_id, 0 from hwqueue.shard s where s.shard_id = p_shard
+    on conflict do nothing;
+  end if;
+  select m.version into v_held from hwqueue.reap_mark m
+  where m.shard_id = p_shard order by m.version desc limit 1 for update skip locked;
+  if v_held is null then
+    goes := p_unless_within = '0' or p_now > mark.reaped_at + greatest(10 * p_unless_within, interval '1 minute');
+  elsif v_held is distinct from mark.version then
+    -- somebody has just been at it, or this is the first
+    goes := p_unless_within = '0' or mark.version is null;
+    select m.* into mark from hwqueue.reap_mark m where m.shard_id = p_shard and m.version = v_held;
+  end if;
+  holds := v_held is not null;
+end
+$$;
+
+-- Writes down that the caller has reaped, and moves the marks on: up to what was noted at an earlier call once all transactions
+-- of that time have ended, but not beyond anything that is still there. p_from: the mark as this call used it.
+-- Locks: the caller holds p_mark; it took its id after p_now. Idempotent: no.
+create or replace function hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamptz, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_next hwqueue.reap_mark := p_from;
+  v_seen record;
+begin
+  -- one statement, one snapshot: what those who have ended brought is seen
+  select pg_snapshot_xmin(s.snapshot) >= p_mark.noted_before as ended, pg_snapshot_xmax(s.snapshot) < p_mark.noted_before as foreign_id,
+    (select c.check_at from hwqueue.claim c
+     where c.shard_id = p_shard and c.check_at >= p_from.claims_from and c.check_at < p_mark.noted_at
+     order by c.check_at limit 1) as claim_at,
+    (select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
+     where r.shard_id = p_shard and r.deadline is not null
+       and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from and greatest(r.deadline, r.eligible_at) < p_mark.noted_at
+     order by greatest(r.deadline, r.eligible_at) limit 1) as deadline_at,
+    (select min(f.available_at) from hwqueue.queue q
+     cross join lateral (
+       select e.available_at from hwqueue.scheduled e
+       where e.shard_id = p_shard and e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from and e.available_at < p_mark.noted_at
+       order by e.available_at limit 1) f
+     where q.shard_id = p_shard) as scheduled_at
+  into v_seen from (select pg_current_snapshot() as snapshot) s;
+  v_next.version := p_mark.version + 1;
+  v_next.reaped_at := p_now;
+  v_next.claims_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.claims_from end, v_seen.claim_at);
+  v_next.deadlines_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.deadlines_from end, v_seen.deadline_at);
+  v_next.scheduled_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.scheduled_from end, v_seen.scheduled_at);
+  if v_seen.ended or v_seen.foreign_id then
+    v_next.noted_at := p_now;
+    v_next.noted_before := pg_current_xact_id();
+  end if;
+  delete from hwqueue.reap_mark m where m.shard_id = p_shard and m.version = p_mark.version;
+  insert into hwqueue.reap_mark select v_next.*;
+end
+$$;
+
+-- How long judging, and ending claims, each go on in one call; each does one step at least. A quarter of statement_timeout, where that is less.
+-- Of the real clock: it is about what the server can do, not about what is due.
+create or replace function hwqueue.upkeep_budget() returns interval
+language sql stable
+as $$ select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4) $$;

@@ -1,0 +1,76 @@
+"""SQL modules call one way: from the API down to the base, and never in a circle."""
+
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from hwqueue.schema.files import SQL_DIR
+from tests.migrations.call_graph import LAYERS, Function, calls_between_modules, functions
+
+KNOWN = functions()
+
+
+def errors_of(known: dict[str, Function]) -> list[str]:
+    """Calls from a layer to one above it, and a circle of modules if there is one."""
+    arrows = calls_between_modules(known)
+    rank = {layer: number for number, layer in enumerate(LAYERS)}
+    errors = [
+        f"{caller} calls {called}, a layer above it: {', '.join(calls)}"
+        for (caller, called), calls in sorted(arrows.items())
+        if rank[called.split("/")[0]] > rank[caller.split("/")[0]]
+    ]
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for caller, called in arrows:
+        sorter.add(caller, called)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        errors.append(f"modules call each other in a circle: {' -> '.join(error.args[1])}")
+    return errors
+
+
+def test_modules_call_one_way() -> None:
+    assert errors_of(KNOWN) == []
+
+
+def test_every_module_is_in_a_layer() -> None:
+    folders = {path.parent.name for path in SQL_DIR.glob("*/*.sql")}
+    assert folders - {"testing", "pinned"} == set(LAYERS)
+
+
+def test_the_api_holds_what_is_granted_and_nothing_else() -> None:
+    grants = (SQL_DIR / "grants.sql").read_text(encoding="utf-8")
+    granted = set(re.findall(r"\bhwqueue\.(\w+)\(", grants))
+    assert {f.name for key, f in KNOWN.items() if f.layer == "api" and " " not in key} == granted
+
+
+@pytest.mark.parametrize(
+    ("caller", "called", "error"),
+    [
+        ("base/json", "api/claims", "a layer above"),
+        ("claim/claim", "claim/head", "in a circle"),
+    ],
+)
+def test_the_rule_can_fail(caller: str, called: str, error: str) -> None:
+    known = {
+        "a": Function("a", caller, "", frozenset({"b"})),
+        "b": Function("b", called, "", frozenset({"c"})),
+        "c": Function("c", called, "", frozenset()),
+        "d": Function("d", called, "", frozenset({"a"})),
+    }
+    assert any(error in found for found in errors_of(known))
+
+
+def test_calls_are_read_from_code_alone(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "one.sql").write_text(
+        "-- hwqueue.no_comment()\n"
+        "create or replace function hwqueue.f() returns text language sql as $$\n"
+        "  select 'hwqueue.no_literal()' || hwqueue.g();  -- hwqueue.nor_this()\n$$;\n"
+        "create or replace view hwqueue.v as select hwqueue.f();\n"
+    )
+    known = functions(tmp_path)
+    assert known["f"].calls == {"g"}
+    assert known["view v"].calls == {"f"}
