@@ -31,34 +31,34 @@ create table hwqueue.profile_queue (
   task_names text[] not null,
   most_cpu_milli bigint not null,
   most_memory_mib bigint not null,
-  is_even boolean not null,
+  scores_equal boolean not null,
   classes_seen xid8 not null,
   primary key (shard_id, profile_id, queue_id)
 );
 comment on column hwqueue.profile_queue.classes is 'up to 200 of them; 201 when there are more';
 comment on column hwqueue.profile_queue.task_names is 'up to 50 of their tasks, each once; 51 when there are more';
 comment on column hwqueue.profile_queue.most_cpu_milli is 'no class needs more; likewise memory';
-comment on column hwqueue.profile_queue.is_even is 'no class is liked more or less than others: what comes first is a matter of age';
+comment on column hwqueue.profile_queue.scores_equal is 'no class is liked more or less than others: what comes first is a matter of age';
 comment on column hwqueue.profile_queue.classes_seen is 'that of the profile';
 
 -- What most claims must know of a node stands in the row that they lock.
 alter table hwqueue.node_state
   add column profile_id bigint,
-  add column is_plain boolean not null default false,
-  add column is_counted boolean not null default false,
+  add column on_fast_path boolean not null default false,
+  add column has_limits boolean not null default false,
   add column heartbeat_timeout interval,
   add column pinned_queues int[] not null default '{}',
   add column generation bigint not null default 0,
   add column server_started_at timestamptz;
-comment on column hwqueue.node_state.is_plain is
+comment on column hwqueue.node_state.on_fast_path is
   'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
-comment on column hwqueue.node_state.is_counted is 'claims on the node may set something aside';
+comment on column hwqueue.node_state.has_limits is 'claims on the node may set something aside';
 comment on column hwqueue.node_state.pinned_queues is 'queues in which node_eligibility has rows of this node';
 comment on column hwqueue.node_state.generation is 'of the shard, as long as the server has not been started since server_started_at';
 update hwqueue.node_state s
 set profile_id = n.profile_id, heartbeat_timeout = n.heartbeat_timeout,
-    is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}',
-    is_counted = n.slots is not null or n.cpu_milli is not null or n.memory_mib is not null or n.gpu_ids <> '{}' or n.custom <> '{}'
+    on_fast_path = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}',
+    has_limits = n.slots is not null or n.cpu_milli is not null or n.memory_mib is not null or n.gpu_ids <> '{}' or n.custom <> '{}'
 from hwqueue.node n
 where n.shard_id = s.shard_id and n.node_id = s.node_id;
 
@@ -135,7 +135,7 @@ drop index hwqueue.lease_finished;
 
 -- When reap last ran and where its scans start. Rows are added and deleted, never updated, and the newest version counts: the last
 -- entry of the index is found at once, however many dead ones an old snapshot keeps.
-create table hwqueue.reap_mark (
+create table hwqueue.reap_cursor (
   shard_id int not null,
   version bigint not null,
   reaped_at timestamptz not null default '-infinity',
@@ -149,14 +149,14 @@ create table hwqueue.reap_mark (
   class_id bigint not null default 0,
   primary key (shard_id, version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
-comment on column hwqueue.reap_mark.swept_at is 'when the scans last began at the very start';
-comment on column hwqueue.reap_mark.claims_from is 'no claim has an earlier check_at, and none can get one';
-comment on column hwqueue.reap_mark.deadlines_from is 'the same of ready entries and their deadlines';
-comment on column hwqueue.reap_mark.scheduled_from is 'the same of scheduled entries and available_at';
-comment on column hwqueue.reap_mark.noted_before is
+comment on column hwqueue.reap_cursor.swept_at is 'when the scans last began at the very start';
+comment on column hwqueue.reap_cursor.claims_from is 'no claim has an earlier check_at, and none can get one';
+comment on column hwqueue.reap_cursor.deadlines_from is 'the same of ready entries and their deadlines';
+comment on column hwqueue.reap_cursor.scheduled_from is 'the same of scheduled entries and available_at';
+comment on column hwqueue.reap_cursor.noted_before is
   'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
-comment on column hwqueue.reap_mark.class_id is 'how far classes have been looked at that may have no estimate of their reach';
-insert into hwqueue.reap_mark (shard_id, version) select s.shard_id, 0 from hwqueue.shard s;
+comment on column hwqueue.reap_cursor.class_id is 'how far classes have been looked at that may have no estimate of their reach';
+insert into hwqueue.reap_cursor (shard_id, version) select s.shard_id, 0 from hwqueue.shard s;
 
 -- By when a lease fails, but never earlier than it was written: what is new comes behind the mark.
 drop index hwqueue.ready_deadline;
@@ -165,12 +165,12 @@ create index ready_deadline on hwqueue.ready (shard_id, greatest(deadline, eligi
 create index class_reach_age on hwqueue.class_reach (shard_id, refreshed_at);
 
 -- How far prune has looked for classes and profiles that nothing needs: one row a shard.
-create table hwqueue.prune_mark (
+create table hwqueue.prune_cursor (
   shard_id int primary key,
   class_id bigint not null default 0,
   profile_id bigint not null default 0
 );
-insert into hwqueue.prune_mark (shard_id) select s.shard_id from hwqueue.shard s;
+insert into hwqueue.prune_cursor (shard_id) select s.shard_id from hwqueue.shard s;
 
 -- To find what hangs on a dropped queue, and who has been gone for long, without reading every class and node.
 create index placement_class_queue on hwqueue.placement_class (shard_id, queue_id);
@@ -219,7 +219,7 @@ drop function if exists hwqueue.fit_score(hwqueue.placement_class, double precis
 drop function if exists hwqueue.gpu_share(hwqueue.placement_class, hwqueue.headroom);
 drop function if exists hwqueue.judge_classes(hwqueue.node, hwqueue.node_state, int);
 drop function if exists hwqueue.node_headroom(hwqueue.node, hwqueue.node_state);
-drop function if exists hwqueue.take_room(hwqueue.placement_class, hwqueue.node, int[], hwqueue.node_state);
+drop function if exists hwqueue.allocate_room(hwqueue.placement_class, hwqueue.node, int[], hwqueue.node_state);
 drop function if exists hwqueue.class_reasons(hwqueue.placement_class, hwqueue.node, hwqueue.node_state);
 drop function if exists hwqueue.adopted_devices(hwqueue.placement_class, hwqueue.node, hwqueue.node_state, jsonb);
 drop function if exists hwqueue.idle_state(hwqueue.node);

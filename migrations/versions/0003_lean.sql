@@ -6,12 +6,12 @@ drop function if exists hwqueue.grant_lease(hwqueue.ready, uuid, bigint, jsonb, 
 drop function if exists hwqueue.complete_plain(uuid, bigint, uuid, int);
 drop function if exists hwqueue.complete_plain_batch(jsonb, uuid, timestamptz, int);
 drop function if exists hwqueue.finish_completed(hwqueue.claim, jsonb, timestamptz, int);
-drop function if exists hwqueue.lock_stretch(hwqueue.profile_queue, text[], hwqueue.headroom, smallint, bigint, bigint, bigint, int, timestamptz, int);
+drop function if exists hwqueue.lock_window(hwqueue.profile_queue, text[], hwqueue.headroom, smallint, bigint, bigint, bigint, int, timestamptz, int);
 drop function if exists hwqueue.settle_claim(uuid, bigint, jsonb, timestamptz, int);
 drop function if exists hwqueue.take_front(bigint, xid8, int, text[], int, hwqueue.headroom, int, timestamptz, int);
-drop function if exists hwqueue.lock_heads(bigint[], int, timestamptz, int);
-drop function if exists hwqueue.next_lane(bigint[], double precision[], int[], smallint, bigint, double precision, int, int, timestamptz, int);
-drop function if exists hwqueue.front_lane(bigint[], double precision[], int[], int, timestamptz, int);
+drop function if exists hwqueue.lock_class_heads(bigint[], int, timestamptz, int);
+drop function if exists hwqueue.next_score_group(bigint[], double precision[], int[], smallint, bigint, double precision, int, int, timestamptz, int);
+drop function if exists hwqueue.window_score_group(bigint[], double precision[], int[], int, timestamptz, int);
 drop function if exists hwqueue.take_lane(bigint[], bigint[], int[], smallint, bigint, int, timestamptz, int);
 
 -- Where few rows live among many dead ones (an old snapshot), the planner takes the index with the fewest pages that it can use at all,

@@ -4,11 +4,11 @@ drop function if exists hwqueue.find_profile(jsonb, bigint, timestamptz, int);
 drop function if exists hwqueue.expr_reason(jsonb, jsonb, bigint, uuid, uuid[]);
 drop function if exists hwqueue.exprs_hold(jsonb, jsonb, bigint, uuid, uuid[]);
 drop function if exists hwqueue.affinity_score(jsonb, jsonb, bigint, uuid, uuid[]);
-drop function if exists hwqueue.pick_places(hwqueue.node_state, hwqueue.node_load, hwqueue.headroom, boolean, int[], text[], int, bigint, bigint, int, timestamptz, int);
+drop function if exists hwqueue.pick_entries(hwqueue.node_state, hwqueue.node_load, hwqueue.headroom, boolean, int[], text[], int, bigint, bigint, int, timestamptz, int);
 drop function if exists hwqueue.pick_leases(hwqueue.node_state, hwqueue.node_load, int[], text[], int, timestamptz, int);
 drop function if exists hwqueue.eligible_classes(bigint, uuid, int, int);
 drop function if exists hwqueue.fitting_classes(hwqueue.node, hwqueue.headroom, int[], text[], jsonb, int);
-drop function if exists hwqueue.look_at_queue(text, bigint, xid8, timestamptz, int);
+drop function if exists hwqueue.read_queue_head(text, bigint, xid8, timestamptz, int);
 drop function if exists hwqueue.class_reasons(hwqueue.placement_class, hwqueue.node, hwqueue.node_load);
 
 alter table hwqueue.placement_class
@@ -24,7 +24,7 @@ create index placement_class_asks on hwqueue.placement_class using gin (terms js
 create index placement_class_service on hwqueue.placement_class (shard_id, service_id) where service_id is not null;
 create index placement_class_terms on hwqueue.placement_class (shard_id, class_id) where terms <> '[]' and not terms_written;
 
-create table hwqueue.term (
+create table hwqueue.affinity_term (
   shard_id int not null,
   term_id bigint generated always as identity,
   digest bigint not null,
@@ -39,12 +39,12 @@ create table hwqueue.term (
   published_at timestamptz,
   primary key (shard_id, term_id)
 );
-comment on column hwqueue.term.written_xid is 'the transaction that last told a class of it; 0 before the first';
-comment on column hwqueue.term.barrier is 'transactions below this one may not know of it';
-comment on column hwqueue.term.holds_up is 'it was in force before and is counted anew: what it selects waits as well';
-create unique index term_digest on hwqueue.term (shard_id, digest);
-create index term_anchors on hwqueue.term using gin (anchors);
-create index term_unpublished on hwqueue.term (shard_id, term_id) where published_at is null;
+comment on column hwqueue.affinity_term.written_xid is 'the transaction that last told a class of it; 0 before the first';
+comment on column hwqueue.affinity_term.barrier is 'transactions below this one may not know of it';
+comment on column hwqueue.affinity_term.holds_up is 'it was in force before and is counted anew: what it selects waits as well';
+create unique index term_digest on hwqueue.affinity_term (shard_id, digest);
+create index term_anchors on hwqueue.affinity_term using gin (anchors);
+create index term_unpublished on hwqueue.affinity_term (shard_id, term_id) where published_at is null;
 
 create table hwqueue.class_term (
   shard_id int not null,
@@ -55,7 +55,7 @@ comment on table hwqueue.class_term is 'the term selects leases of the class; th
 create index class_term_term on hwqueue.class_term (shard_id, term_id);
 create index class_term_class on hwqueue.class_term (shard_id, class_id);
 
-create table hwqueue.term_count (
+create table hwqueue.term_counter (
   shard_id int not null,
   term_id bigint not null,
   domain text not null,
@@ -63,22 +63,22 @@ create table hwqueue.term_count (
   holders int not null,
   updates int not null
 ) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
-comment on table hwqueue.term_count is 'what runs of a term in a domain: the sum over all rows of both';
-create index term_count_place on hwqueue.term_count (shard_id, term_id, domain);
+comment on table hwqueue.term_counter is 'what runs of a term in a domain: the sum over all rows of both';
+create index term_count_place on hwqueue.term_counter (shard_id, term_id, domain);
 
-create table hwqueue.gate (
+create table hwqueue.lock_stripe (
   shard_id int not null,
-  gate_id int not null,
-  primary key (shard_id, gate_id)
+  stripe_id int not null,
+  primary key (shard_id, stripe_id)
 );
-comment on table hwqueue.gate is 'rows to be locked, each for some (term, place) pairs; never written';
-insert into hwqueue.gate (shard_id, gate_id) select 0, g from generate_series(0, 16383) g;
+comment on table hwqueue.lock_stripe is 'rows to be locked, each for some (term, place) pairs; never written';
+insert into hwqueue.lock_stripe (shard_id, stripe_id) select 0, g from generate_series(0, 16383) g;
 
 -- What enter_first found: entries that may be claimed; what the claim of the only one counts; else the class that may not be.
-create type hwqueue.first_entered as (kept tid[], counted jsonb, blocked bigint[], is_new boolean);
+create type hwqueue.first_entered as (kept tid[], term_deltas jsonb, blocked bigint[], is_new boolean);
 
-alter table hwqueue.claim add column counted jsonb;
-comment on column hwqueue.claim.counted is 'what it has added to term_count; null when no term has to do with it';
+alter table hwqueue.claim add column term_deltas jsonb;
+comment on column hwqueue.claim.term_deltas is 'what it has added to term_count; null when no term has to do with it';
 create index claim_stopping on hwqueue.claim (class_id) where stop_requested_at is not null;
 
 alter table hwqueue.profile_eligibility add column is_checked boolean not null default false;
@@ -174,7 +174,7 @@ drop function if exists hwqueue.choose_devices(int, int, uuid[], hwqueue.headroo
 drop function if exists hwqueue.suits(hwqueue.placement_class, hwqueue.profile, uuid, uuid[]);
 drop function if exists hwqueue.eligible_classes(bigint, uuid, int, int);
 drop function if exists hwqueue.claim_assignment(hwqueue.placement_class, hwqueue.node, jsonb);
-drop function if exists hwqueue.take_room(hwqueue.placement_class, hwqueue.node, int[], hwqueue.node_load);
+drop function if exists hwqueue.allocate_room(hwqueue.placement_class, hwqueue.node, int[], hwqueue.node_load);
 drop function if exists hwqueue.adopted_devices(hwqueue.placement_class, hwqueue.node, hwqueue.node_load, jsonb);
 drop function if exists hwqueue.node_usage_of_claims(hwqueue.node);
 

@@ -66,13 +66,13 @@ create index requeued_finished on hwqueue.requeued (finished_at);
 create index attempt_ended on hwqueue.attempt (ended_at);
 
 -- What finished before this upgrade is not counted.
-alter table hwqueue.reap_mark
+alter table hwqueue.reap_cursor
   add column counted_to timestamptz not null default '-infinity',
   add column count_noted_at timestamptz not null default '-infinity',
   add column count_noted_before xid8 not null default '0';
-update hwqueue.reap_mark set counted_to = now() where exists (select 1 from hwqueue.finished);
-comment on column hwqueue.reap_mark.counted_to is 'what ended before is in minute_stat, and nothing more can come from before';
-comment on column hwqueue.reap_mark.count_noted_before is
+update hwqueue.reap_cursor set counted_to = now() where exists (select 1 from hwqueue.finished);
+comment on column hwqueue.reap_cursor.counted_to is 'what ended before is in minute_stat, and nothing more can come from before';
+comment on column hwqueue.reap_cursor.count_noted_before is
   'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
 
 -- events: who did what. A ring of 16 days: a row goes where the number of its day, modulo 16, says. The partitions are made here once and
@@ -127,22 +127,22 @@ create table hwqueue.event_15 partition of hwqueue.event for values in (15);
 create table hwqueue.silent_node (
   shard_id int not null,
   node_id uuid not null,
-  told_at timestamptz not null,
+  reported_at timestamptz not null,
   primary key (shard_id, node_id)
 );
 create table hwqueue.unmatched_class (
   shard_id int not null,
   class_id bigint not null,
-  told_at timestamptz not null,
+  reported_at timestamptz not null,
   primary key (shard_id, class_id)
 );
 comment on table hwqueue.unmatched_class is 'classes with something ready that no live node may run, by what the nodes are';
 
 -- reap looks at nodes and classes in turn for what it has to tell.
-alter table hwqueue.reap_mark
+alter table hwqueue.reap_cursor
   add column watched_node uuid not null default '00000000-0000-0000-0000-000000000000',
   add column watched_class bigint not null default 0;
-comment on column hwqueue.reap_mark.watched_node is 'how far nodes have been looked at; likewise watched_class';
+comment on column hwqueue.reap_cursor.watched_node is 'how far nodes have been looked at; likewise watched_class';
 
 drop function if exists hwqueue.ask_to_stop(uuid[], timestamptz, text, timestamptz, int);
 
@@ -150,8 +150,8 @@ drop function if exists hwqueue.ask_to_stop(uuid[], timestamptz, text, timestamp
 drop function if exists hwqueue.prune(int, int);
 drop function if exists hwqueue.prune_unused(int, timestamptz, int);
 drop function if exists hwqueue.purge_queues(int, int);
-alter table hwqueue.prune_mark add column pruned_at timestamptz not null default '-infinity';
-comment on column hwqueue.prune_mark.pruned_at is 'when somebody last pruned';
+alter table hwqueue.prune_cursor add column pruned_at timestamptz not null default '-infinity';
+comment on column hwqueue.prune_cursor.pruned_at is 'when somebody last pruned';
 
 -- engine: what a class must meet in its own place, so that many classes can be asked at once
 create table hwqueue.class_rule (
@@ -173,11 +173,11 @@ cross join lateral (
   union all
   select e.value ->> 'term', (e.value ->> 'max_per_domain')::bigint from jsonb_array_elements(c.spread) e where e.value ? 'max_per_domain'
 ) r
-join hwqueue.term t on t.shard_id = c.shard_id and t.digest = (c.terms #>> array[r.index, 'digest'])::bigint
+join hwqueue.affinity_term t on t.shard_id = c.shard_id and t.digest = (c.terms #>> array[r.index, 'digest'])::bigint
 where c.terms <> '[]' and t.spec #> '{all,0,lease}' is null;
 
-alter table hwqueue.node_state add column meets_blocked boolean not null default false;
-comment on column hwqueue.node_state.meets_blocked is 'its last claims came upon classes that may not run there now: the next one asks all at once first';
+alter table hwqueue.node_state add column met_blocked boolean not null default false;
+comment on column hwqueue.node_state.met_blocked is 'its last claims came upon classes that may not run there now: the next one asks all at once first';
 drop function if exists hwqueue.take_front(bigint, xid8, int, text[], int, bigint, bigint, hwqueue.headroom, int, timestamptz, int);
 
 -- engine: the terms that a claim touches are read once
@@ -189,17 +189,17 @@ create type hwqueue.touched_term as (term_id bigint, use text, domain text, plac
 drop function if exists hwqueue.add_term(text, jsonb, text, hwqueue.placement_class, jsonb);
 drop function if exists hwqueue.terms_reason(hwqueue.placement_class, uuid, hwqueue.node, jsonb, boolean, timestamptz, int);
 drop function if exists hwqueue.enter_first(tid[], bigint[], uuid, timestamptz, int);
-drop function if exists hwqueue.enter_terms(hwqueue.placement_class, uuid, hwqueue.node, timestamptz, int);
+drop function if exists hwqueue.admit_class(hwqueue.placement_class, uuid, hwqueue.node, timestamptz, int);
 alter type hwqueue.first_entered add attribute unlooked bigint, add attribute is_open boolean;
 
 alter table hwqueue.node_state add column moved_xid xid8 not null default '0';
 comment on column hwqueue.node_state.moved_xid is 'the transaction that last changed what the node is, or in which it came back to life';
 create index node_state_moved on hwqueue.node_state (moved_xid);
 
-alter table hwqueue.term_count add column dropped_xid xid8;
-comment on column hwqueue.term_count.dropped_xid is 'of max_skew: the transaction that last took leases away; null for other terms';
-update hwqueue.term_count k set dropped_xid = '0' from hwqueue.term t where t.shard_id = k.shard_id and t.term_id = k.term_id and t.use = 'skew';
-create index term_count_dropped on hwqueue.term_count (term_id, dropped_xid) where dropped_xid is not null;
+alter table hwqueue.term_counter add column dropped_xid xid8;
+comment on column hwqueue.term_counter.dropped_xid is 'of max_skew: the transaction that last took leases away; null for other terms';
+update hwqueue.term_counter k set dropped_xid = '0' from hwqueue.affinity_term t where t.shard_id = k.shard_id and t.term_id = k.term_id and t.use = 'skew';
+create index term_count_dropped on hwqueue.term_counter (term_id, dropped_xid) where dropped_xid is not null;
 
 create table hwqueue.spread_fleet (
   shard_id int not null,

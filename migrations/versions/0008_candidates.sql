@@ -1,14 +1,14 @@
 -- Which classes a claim may take.
 
 -- A claim tries a bounded number of classes. The node's next claim goes on behind the last of them.
-alter table hwqueue.node_state add column tried_class bigint not null default 0;
-comment on column hwqueue.node_state.tried_class is 'the class that its last claim tried when it gave up; the next such claim begins behind it';
+alter table hwqueue.node_state add column next_constrained_class bigint not null default 0;
+comment on column hwqueue.node_state.next_constrained_class is 'the class that its last claim tried when it gave up; the next such claim begins behind it';
 
 -- A node that has met a class whose terms are not in force takes a step for them in its next claim.
 alter table hwqueue.node_state add column awaits_terms boolean not null default false;
 comment on column hwqueue.node_state.awaits_terms is 'its claims take a step for terms that wait to be in force, as long as there are any';
 update hwqueue.node_state s set awaits_terms = true
-where exists (select 1 from hwqueue.term t where t.shard_id = s.shard_id and t.published_at is null);
+where exists (select 1 from hwqueue.affinity_term t where t.shard_id = s.shard_id and t.published_at is null);
 
 -- A class that must be with a lease which has not started yet is no candidate.
 alter table hwqueue.placement_class add column waits boolean not null default false;
@@ -28,7 +28,7 @@ select c.shard_id, c.class_id, t.term_id, t.use, null, (s.value -> 'self')::bool
 from hwqueue.placement_class c
 cross join lateral jsonb_array_elements(c.required) e
 cross join lateral (select c.terms -> (e.value ->> 'term')::int as value) s
-join hwqueue.term t on t.shard_id = c.shard_id and t.digest = (s.value ->> 'digest')::bigint
+join hwqueue.affinity_term t on t.shard_id = c.shard_id and t.digest = (s.value ->> 'digest')::bigint
 where c.terms <> '[]' and c.terms_written and e.value ? 'term' and t.spec #> '{all,0,lease}' is not null;
 drop function if exists hwqueue.note_blocked(hwqueue.node_state, boolean, int);
 drop function if exists hwqueue.judge_classes(hwqueue.node, hwqueue.node_state, int);

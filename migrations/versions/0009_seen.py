@@ -3,7 +3,7 @@
 Why: while any transaction of the server stayed open, every claim judged the same new classes again
 and rewrote the list of those that it had judged. Now a profile and a node keep the ids of the
 transactions that were running when they were last judged.
-Locks: profile, profile_queue, node_state and reap_mark exclusively, placement_class against writes.
+Locks: profile, profile_queue, node_state and reap_cursor exclusively, placement_class against writes.
 Expected duration: milliseconds, and a second for a million classes (an index is made again).
 """
 

@@ -5,7 +5,7 @@ drop function if exists hwqueue.next_mark(bigint[], xid8, int);
 drop function if exists hwqueue.judged_beyond(bigint[], xid8, int);
 drop function if exists hwqueue.judge_for_profile(hwqueue.profile, xid8, int);
 drop function if exists hwqueue.judge_pinned(hwqueue.node, hwqueue.node_state, xid8, int);
-drop function if exists hwqueue.look_at_queue(text, bigint, xid8, timestamptz, int);
+drop function if exists hwqueue.read_queue_head(text, bigint, xid8, timestamptz, int);
 drop function if exists hwqueue.take_front(bigint, xid8, int, text[], int, bigint, bigint, bigint[], hwqueue.headroom, int, timestamptz, int);
 
 alter table hwqueue.profile
@@ -31,14 +31,14 @@ alter table hwqueue.node_state
 comment on column hwqueue.node_state.classes_seen is 'as of a profile, for classes that are judged per node; likewise classes_unseen, judged_xid';
 
 -- How far a caller has come in the classes.
-create type hwqueue.judged as (next_xid xid8, unseen xid8[], xid xid8, class_id bigint);
+create type hwqueue.judging_progress as (next_xid xid8, unseen xid8[], xid xid8, class_id bigint);
 
 drop index hwqueue.placement_class_created;
 create index placement_class_created on hwqueue.placement_class (shard_id, created_xid, class_id);
 
 -- Where judging ahead of claims goes on.
-alter table hwqueue.reap_mark add column judged_profile bigint not null default 0;
-comment on column hwqueue.reap_mark.judged_profile is 'the last profile that was looked at for classes to judge';
+alter table hwqueue.reap_cursor add column judged_profile bigint not null default 0;
+comment on column hwqueue.reap_cursor.judged_profile is 'the last profile that was looked at for classes to judge';
 
 -- Nodes that differ only in labels with very many values, which no class mentions, are judged as one.
 alter table hwqueue.profile
@@ -49,7 +49,7 @@ comment on column hwqueue.profile.left_out is 'labels that nodes of the profiles
 create index profile_judged_as on hwqueue.profile (shard_id, judged_as) where judged_as is not null;
 
 -- Labels that have very many values.
-create table hwqueue.left_out_label (
+create table hwqueue.ignored_label (
   shard_id int not null,
   key text not null,
   is_mentioned boolean not null,
@@ -57,5 +57,5 @@ create table hwqueue.left_out_label (
   next_xid xid8 not null,
   primary key (shard_id, key)
 );
-comment on column hwqueue.left_out_label.is_mentioned is 'some class mentions it: it is left out no more';
-comment on column hwqueue.left_out_label.next_xid is 'with unseen: what was seen of the classes when they were last asked';
+comment on column hwqueue.ignored_label.is_mentioned is 'some class mentions it: it is left out no more';
+comment on column hwqueue.ignored_label.next_xid is 'with unseen: what was seen of the classes when they were last asked';

@@ -2,7 +2,7 @@
 
 -- Without a key. A publication for all tables refuses updates and deletes of such tables; the whole row is its identity now, which costs
 -- something only while a publication has them, at wal_level logical.
-alter table hwqueue.term_count replica identity full;
+alter table hwqueue.term_counter replica identity full;
 alter table hwqueue.class_term replica identity full;
 alter table hwqueue.class_rule replica identity full;
 alter table hwqueue.requeued replica identity full;
@@ -15,4 +15,4 @@ comment on column hwqueue.node_state.storage_path is 'of the shard, when generat
 drop function if exists hwqueue.next_generation(hwqueue.shard, int, bigint);
 
 -- It takes one argument more.
-drop function if exists hwqueue.finish_claim(uuid, bigint, uuid, boolean, jsonb, int);
+drop function if exists hwqueue.end_completed_claim(uuid, bigint, uuid, boolean, jsonb, int);

@@ -1,6 +1,6 @@
 -- Which nodes suit a class, remembered by upkeep with a digest of what the nodes were.
 
-create type hwqueue.fleet_look as (
+create type hwqueue.fleet_snapshot as (
   registered int,
   node_ids uuid[],
   none bit varying,
@@ -38,16 +38,16 @@ create table hwqueue.class_fleet (
   nodes_near int,
   nodes_meeting int,
   nodes_serving int,
-  told_at timestamptz,
+  reported_at timestamptz,
   primary key (shard_id, class_id)
 );
 comment on table hwqueue.class_fleet is 'which part of the nodes suits a class, and what class_fits found out';
 comment on column hwqueue.class_fleet.digest is
-  'of the nodes it was found out of (look_at_nodes); null: a claim has estimated the share, and nobody the rest';
-comment on column hwqueue.class_fleet.told_at is 'when an event told that leases wait that no live node may run; null: none does';
+  'of the nodes it was found out of (scan_nodes); null: a claim has estimated the share, and nobody the rest';
+comment on column hwqueue.class_fleet.reported_at is 'when an event told that leases wait that no live node may run; null: none does';
 create index class_fleet_age on hwqueue.class_fleet (shard_id, looked_at);
 create index class_fleet_unmatched on hwqueue.class_fleet (shard_id, class_id)
-  where nodes_matching = 0 or told_at is not null;
+  where nodes_matching = 0 or reported_at is not null;
 
 -- by itself: claims read the share of many classes, and this is a bit for each node
 create table hwqueue.class_nodes (
@@ -59,8 +59,8 @@ create table hwqueue.class_nodes (
 );
 comment on table hwqueue.class_nodes is 'the nodes that suit a class, by the numbers that they have with this digest';
 
-insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, told_at)
-select r.shard_id, r.class_id, r.share, r.refreshed_at, t.told_at
+insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, reported_at)
+select r.shard_id, r.class_id, r.share, r.refreshed_at, t.reported_at
 from hwqueue.class_reach r
 left join hwqueue.unmatched_class t on t.shard_id = r.shard_id and t.class_id = r.class_id;
 
@@ -86,14 +86,14 @@ drop function if exists hwqueue.fleet_failures(hwqueue.placement_class, jsonb, t
 
 -- Functions that are gone, or take something else than they did: a claim that finds the front of a queue does so
 -- in one way.
-drop function if exists hwqueue.queue_front(int, int);
+drop function if exists hwqueue.first_live_entry(int, int);
 drop function if exists hwqueue.only_mark(int, int);
-drop function if exists hwqueue.lock_stretch(bigint, int, bigint[], text[], hwqueue.headroom, smallint, bigint, bigint, bigint, int, timestamptz, int);
+drop function if exists hwqueue.lock_window(bigint, int, bigint[], text[], hwqueue.headroom, smallint, bigint, bigint, bigint, int, timestamptz, int);
 drop function if exists hwqueue.checked_at_front(bigint, int, int);
 drop function if exists hwqueue.before_checked(tid[], bigint[]);
 drop function if exists hwqueue.take_front(bigint, xid8, xid8[], int, text[], int, bigint, bigint, hwqueue.headroom, int, timestamptz, int);
-drop function if exists hwqueue.front_entries(hwqueue.profile_queue, hwqueue.node_state, hwqueue.queue_look, text[], int, bigint[], hwqueue.headroom, int, timestamptz, int);
-drop function if exists hwqueue.take_at_front(hwqueue.profile_queue, hwqueue.node_state, hwqueue.queue_look, text[], int, hwqueue.headroom, int, timestamptz, int);
-drop function if exists hwqueue.pick_places(hwqueue.node_state, hwqueue.node_load, hwqueue.headroom, boolean, hwqueue.queue_look, int[], text[], int, bigint, bigint, int, timestamptz, int);
+drop function if exists hwqueue.entries_at_head(hwqueue.profile_queue, hwqueue.node_state, hwqueue.queue_head, text[], int, bigint[], hwqueue.headroom, int, timestamptz, int);
+drop function if exists hwqueue.take_at_head(hwqueue.profile_queue, hwqueue.node_state, hwqueue.queue_head, text[], int, hwqueue.headroom, int, timestamptz, int);
+drop function if exists hwqueue.pick_entries(hwqueue.node_state, hwqueue.node_load, hwqueue.headroom, boolean, hwqueue.queue_head, int[], text[], int, bigint, bigint, int, timestamptz, int);
 drop function if exists hwqueue.take_best(bigint[], double precision[], int[], int, int, int, timestamptz, int);
-drop function if exists hwqueue.take_lane(bigint[], bigint[], bigint[], hwqueue.scan_from, smallint, bigint, int, timestamptz, int);
+drop function if exists hwqueue.take_lane(bigint[], bigint[], bigint[], hwqueue.scan_starts, smallint, bigint, int, timestamptz, int);

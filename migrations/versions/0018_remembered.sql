@@ -1,8 +1,8 @@
 -- What is remembered of classes and nodes: which nodes suit a class, and what a node found blocked.
 
-drop function if exists hwqueue.class_fleets(bigint[], hwqueue.fleet_look, boolean, timestamptz, int);
-drop function if exists hwqueue.find_fleets(bigint[], timestamptz, int);
-drop function if exists hwqueue.class_fits(bigint[], hwqueue.fleet_look, int, timestamptz, int);
+drop function if exists hwqueue.class_fleets(bigint[], hwqueue.fleet_snapshot, boolean, timestamptz, int);
+drop function if exists hwqueue.compute_class_fleets(bigint[], timestamptz, int);
+drop function if exists hwqueue.class_fits(bigint[], hwqueue.fleet_snapshot, int, timestamptz, int);
 drop function if exists hwqueue.is_known_in_full(int, int);
 drop function if exists hwqueue.is_unmatched(hwqueue.class_fleet);
 drop function if exists hwqueue.watch_class(hwqueue.class_fleet, bigint, timestamptz, int);
@@ -31,7 +31,7 @@ alter table hwqueue.class_fleet
   add column unmatched boolean not null default false;
 comment on table hwqueue.class_fleet is 'which part of the nodes suits a class';
 comment on column hwqueue.class_fleet.unmatched is 'no live node that is not cordoned suited it when that was found out';
-create index class_fleet_unmatched on hwqueue.class_fleet (shard_id, class_id) where unmatched or told_at is not null;
+create index class_fleet_unmatched on hwqueue.class_fleet (shard_id, class_id) where unmatched or reported_at is not null;
 
 drop table hwqueue.class_nodes;
 create table hwqueue.class_nodes (
@@ -103,9 +103,9 @@ drop function if exists hwqueue.few_waiting(bigint[], hwqueue.node, timestamptz,
 drop function if exists hwqueue.eligible_classes(bigint, uuid, int, int);
 drop function if exists hwqueue.fitting_classes(hwqueue.node, hwqueue.headroom, int[], text[], jsonb,
   bigint[], timestamptz, int);
-drop function if exists hwqueue.front_classes(hwqueue.profile_queue, hwqueue.node_state, boolean, text[],
+drop function if exists hwqueue.head_classes(hwqueue.profile_queue, hwqueue.node_state, boolean, text[],
   bigint[], hwqueue.headroom, int);
-drop function if exists hwqueue.front_entries(hwqueue.profile_queue, hwqueue.queue_look, boolean, text[], int,
+drop function if exists hwqueue.entries_at_head(hwqueue.profile_queue, hwqueue.queue_head, boolean, text[], int,
   bigint[], hwqueue.headroom, int, timestamptz, int);
 
 -- Functions that are gone, or take something else than they did.

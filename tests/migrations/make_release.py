@@ -147,7 +147,7 @@ def publish_terms(api: Api) -> None:
     """Bring what leases ask about others into force; nobody else is at work."""
     for _ in range(3):
         api.rows("reap")
-    left = api.conn.execute("select count(*) from hwqueue.term where published_at is null")
+    left = api.conn.execute("select count(*) from hwqueue.affinity_term where published_at is null")
     assert left.fetchone() == (0,)
 
 
