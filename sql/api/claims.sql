@@ -1,21 +1,28 @@
 -- Public: claiming, keeping alive and settling leases.
 
--- Grants a node up to p_qty leases that it may run now, best first; no rows: there are none. p_claim_timeout: for leases without one; else the queue's.
--- One lease that a plain node takes from the head of its queues is granted here, in four statements: the node's row, what is known of
--- the queue, the entry and its lease, the claim. Everything else is claim_general.
--- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks, skip locked.
--- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no; after a lost connection treat the outcome as not granted.
+-- Grants a node up to p_qty leases that it may run now, best first; no rows: there are none.
+-- p_claim_timeout: for leases without one; else the queue's.
+-- One lease that a plain node takes from the head of its queues is granted here, in four statements: the
+-- node's row, what is known of the queue, the entry and its lease, the claim. Everything else is
+-- claim_general.
+-- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks,
+-- skip locked.
+-- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no; after a lost connection treat the
+-- outcome as not granted.
 -- Plans are made once, for any arguments, and by index.
-create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint, p_qty int default 1,
+create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
+  p_qty int default 1,
   p_tasks text[] default null, p_claim_timeout interval default null, p_shard int default 0)
-returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
+returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
+    headers jsonb,
                score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
-  v_moves boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.advances_low_water(p_qty);
+  v_moves boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout)
+    and hwqueue.advances_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
   v_now timestamptz;
@@ -26,26 +33,33 @@ declare
   v_timeout interval;
   v_eligible_at timestamptz;
 begin
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
+    and s.node_id = p_node for no key update;
   -- head: as in settle_and_claim
-  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.on_fast_path and not v_state.has_limits
+  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.on_fast_path
+    and not v_state.has_limits
      and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
-     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) and cardinality(p_queues) <= 16 then
+     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
+     and cardinality(p_queues) <= 16 then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
       select q.* into v_queue_head
-      from hwqueue.read_queue_head(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      from hwqueue.read_queue_head(p_queues[1], v_state.profile_id, v_state.classes_seen,
+          v_state.classes_unseen, p_shard) q;
       if v_state.met_blocked and v_queue_head.is_front and not v_queue_head.is_first then
         v_queue_head := hwqueue.read_past_blocked(v_state, v_queue_head, v_now, p_shard);
       end if;
     else
       select q.* into v_queue_head
-      from hwqueue.read_queue_heads(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
+      from hwqueue.read_queue_heads(p_queues, v_state.profile_id, v_state.classes_seen,
+          v_state.classes_unseen, v_state.pinned_queues,
                                   p_shard) q;
     end if;
     v_is_tried := v_queue_head.is_first and v_queue_head.queue_id <> all (v_state.pinned_queues)
-      and (p_tasks is null or cardinality(v_queue_head.task_names) <= 50 and v_queue_head.task_names <@ p_tasks);
-    if v_is_tried and current_setting('hwqueue.recent_due_scan', true) is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
+      and (p_tasks is null or cardinality(v_queue_head.task_names) <= 50
+          and v_queue_head.task_names <@ p_tasks);
+    if v_is_tried and current_setting('hwqueue.recent_due_scan', true)
+      is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
        and hwqueue.promote_if_due(p_queues, v_queue_head.queue_ids, 20, v_now, p_shard) > 0 then
       v_is_tried := false;
       v_queue_head := null;
@@ -55,39 +69,53 @@ begin
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_queue_head.classes[1] and x.tier = 0 and x.rank = v_queue_head.rank
-              and x.position between v_queue_head.position and v_queue_head.last and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.class_id = v_queue_head.classes[1] and x.tier = 0
+              and x.rank = v_queue_head.rank
+              and x.position between v_queue_head.position and v_queue_head.last
+              and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_queue_head.claim_timeout),
-          case when v_queue_head.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1,
+          r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout,
+              v_queue_head.claim_timeout),
+          case when v_queue_head.drops_completed and l.idempotency_key is null
+            then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
+          v_eligible_at;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_queue_head.queue_id and x.tier = 0 and x.rank = v_queue_head.rank
+            where x.shard_id = p_shard and x.queue_id = v_queue_head.queue_id and x.tier = 0
+              and x.rank = v_queue_head.rank
               and x.position between v_queue_head.position and v_queue_head.last
               and x.class_id = any (v_queue_head.classes) and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_queue_head.claim_timeout),
-          case when v_queue_head.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1,
+          r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout,
+              v_queue_head.claim_timeout),
+          case when v_queue_head.drops_completed and l.idempotency_key is null
+            then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
+          v_eligible_at;
       end if;
       if lease_id is not null then
         queue := v_queue_head.name;
         score := 0;
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
-        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+            attempt, claim_timeout,
                                    claimed_at, expires_at, check_at, login, eligible_at)
-        values (p_shard, lease_id, v_queue_head.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+        values (p_shard, lease_id, v_queue_head.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt,
+            v_timeout,
                 v_now, expires_at, expires_at, v_state.login, v_eligible_at);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_queue_head.queue_id, v_class_id, v_queue_head.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+          perform hwqueue.after_head(v_state, v_queue_head.queue_id, v_class_id, v_queue_head.rank,
+              v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;
         -- head: end
         return next;
@@ -96,29 +124,38 @@ begin
     end if;
   end if;
   return query
-    select g.* from hwqueue.claim_general(v_state, v_queue_head, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
+    select g.* from hwqueue.claim_general(v_state, v_queue_head, v_is_tried, p_queues, p_node, p_epoch,
+           p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
 end
 $$;
 
--- Settles a batch and claims the next in one round trip and one commit. One bad settlement undoes neither the others
--- nor the claim: its row says why. A claim that another session holds is busy, and stays as it is: settle it again later.
--- p_completed: leases that are done and have no result, with their tokens, as complete_leases takes them: it costs half of what the same
--- costs in p_settle, and only those that could not be completed get a row; their ordinals go on after p_settle's.
+-- Settles a batch and claims the next in one round trip and one commit. One bad settlement undoes
+-- neither the others nor the claim: its row says why. A claim that another session holds is busy, and
+-- stays as it is: settle it again later.
+-- p_completed: leases that are done and have no result, with their tokens, as complete_leases takes
+-- them: it costs half of what the same costs in p_settle, and only those that could not be completed get
+-- a row; their ordinals go on after p_settle's.
 -- Locks: node_state, once; its claims by lease_id; then as claim_task.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no. With p_qty 0 it only settles.
-create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty int default 1,
-  p_tasks text[] default null, p_claim_timeout interval default null, p_completed uuid[] default '{}', p_completed_tokens bigint[] default '{}',
+create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb,
+  p_queues text[], p_qty int default 1,
+  p_tasks text[] default null, p_claim_timeout interval default null, p_completed uuid[] default '{}',
+  p_completed_tokens bigint[] default '{}',
   p_shard int default 0)
-returns table (kind text, ordinal int, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text,
-               task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+returns table (kind text, ordinal int, lease_id uuid, verdict text, state text, claim_token bigint,
+    attempt smallint, queue text,
+               task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamptz,
+                 assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
-  v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed', 'p_completed_tokens');
+  v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed',
+      'p_completed_tokens');
   v_given int := 0;
-  v_moves boolean := case when p_qty is distinct from 0 then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.advances_low_water(p_qty)
+  v_moves boolean := case when p_qty is distinct from 0 then hwqueue.check_claim(p_queues, p_qty,
+      p_claim_timeout) and hwqueue.advances_low_water(p_qty)
                      else false end;
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
@@ -136,16 +173,19 @@ begin
   if p_settle <> '[]' then
     v_given := hwqueue.check_settlements(p_settle, p_shard);
   end if;
-  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
+    and s.node_id = p_node for no key update;
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
   if v_completed = 1 and v_given = 0 then  -- most calls, so without a statement for it
-    v_completed := case when hwqueue.end_completed_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
+    v_completed := case when hwqueue.end_completed_claim(p_completed[1], p_completed_tokens[1], p_node,
+        false, false, null, p_shard) then 0 else 1 end;
   end if;
   if v_completed + v_given > 0 then
     return query
-      select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text, null::text, null::jsonb,
+      select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text,
+             null::text, null::jsonb,
              null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
       from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens, p_shard) e;
   end if;
@@ -155,24 +195,30 @@ begin
   kind := 'claimed';
   state := 'claimed';
   -- head: as in claim_task
-  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.on_fast_path and not v_state.has_limits
+  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.on_fast_path
+    and not v_state.has_limits
      and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
-     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) and cardinality(p_queues) <= 16 then
+     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
+     and cardinality(p_queues) <= 16 then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
       select q.* into v_queue_head
-      from hwqueue.read_queue_head(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      from hwqueue.read_queue_head(p_queues[1], v_state.profile_id, v_state.classes_seen,
+          v_state.classes_unseen, p_shard) q;
       if v_state.met_blocked and v_queue_head.is_front and not v_queue_head.is_first then
         v_queue_head := hwqueue.read_past_blocked(v_state, v_queue_head, v_now, p_shard);
       end if;
     else
       select q.* into v_queue_head
-      from hwqueue.read_queue_heads(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
+      from hwqueue.read_queue_heads(p_queues, v_state.profile_id, v_state.classes_seen,
+          v_state.classes_unseen, v_state.pinned_queues,
                                   p_shard) q;
     end if;
     v_is_tried := v_queue_head.is_first and v_queue_head.queue_id <> all (v_state.pinned_queues)
-      and (p_tasks is null or cardinality(v_queue_head.task_names) <= 50 and v_queue_head.task_names <@ p_tasks);
-    if v_is_tried and current_setting('hwqueue.recent_due_scan', true) is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
+      and (p_tasks is null or cardinality(v_queue_head.task_names) <= 50
+          and v_queue_head.task_names <@ p_tasks);
+    if v_is_tried and current_setting('hwqueue.recent_due_scan', true)
+      is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
        and hwqueue.promote_if_due(p_queues, v_queue_head.queue_ids, 20, v_now, p_shard) > 0 then
       v_is_tried := false;
       v_queue_head := null;
@@ -182,39 +228,53 @@ begin
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_queue_head.classes[1] and x.tier = 0 and x.rank = v_queue_head.rank
-              and x.position between v_queue_head.position and v_queue_head.last and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.class_id = v_queue_head.classes[1] and x.tier = 0
+              and x.rank = v_queue_head.rank
+              and x.position between v_queue_head.position and v_queue_head.last
+              and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_queue_head.claim_timeout),
-          case when v_queue_head.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1,
+          r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout,
+              v_queue_head.claim_timeout),
+          case when v_queue_head.drops_completed and l.idempotency_key is null
+            then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
+          v_eligible_at;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_queue_head.queue_id and x.tier = 0 and x.rank = v_queue_head.rank
+            where x.shard_id = p_shard and x.queue_id = v_queue_head.queue_id and x.tier = 0
+              and x.rank = v_queue_head.rank
               and x.position between v_queue_head.position and v_queue_head.last
               and x.class_id = any (v_queue_head.classes) and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_queue_head.claim_timeout),
-          case when v_queue_head.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
+        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1,
+          r.attempt_count + 1, r.position,
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout,
+              v_queue_head.claim_timeout),
+          case when v_queue_head.drops_completed and l.idempotency_key is null
+            then greatest(l.available_at, l.created_at) end
+        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
+          v_eligible_at;
       end if;
       if lease_id is not null then
         queue := v_queue_head.name;
         score := 0;
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
-        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+            attempt, claim_timeout,
                                    claimed_at, expires_at, check_at, login, eligible_at)
-        values (p_shard, lease_id, v_queue_head.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+        values (p_shard, lease_id, v_queue_head.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt,
+            v_timeout,
                 v_now, expires_at, expires_at, v_state.login, v_eligible_at);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_queue_head.queue_id, v_class_id, v_queue_head.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+          perform hwqueue.after_head(v_state, v_queue_head.queue_id, v_class_id, v_queue_head.rank,
+              v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;
         -- head: end
         return next;
@@ -223,16 +283,19 @@ begin
     end if;
   end if;
   return query
-    select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
+    select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue,
+           c.task_name, c.params,
            c.headers, c.score, c.expires_at, c.assignment, p_shard
-    from hwqueue.claim_general(v_state, v_queue_head, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
+    from hwqueue.claim_general(v_state, v_queue_head, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks,
+        p_claim_timeout, v_moves, v_drawn, p_shard) c;
 end
 $$;
 
 -- Settles a claim as done. A completion that arrives before a cancellation has taken effect wins.
 -- Locks: node_state of the claim's node if something was set aside; the claim.
 -- Raises: as settle_one. Idempotent: no, the second call raises QHL03. Plans: by index, as in claim_task.
-create or replace function hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb default null, p_shard int default 0) returns text
+create or replace function hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb default null,
+  p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -252,7 +315,8 @@ begin
   -- a peek: if the claim moves before the locks are held, its token will not match any more
   perform 1 from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = (
-    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
+    select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      and c.claim_token = p_token
       and hwqueue.is_own(c.login))
   for no key update;
   if found and hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result, p_shard) then
@@ -263,13 +327,16 @@ begin
 end
 $$;
 
--- complete_lease for many, without results, in one call: p_lease_ids[i] was claimed with p_tokens[i]. One that cannot be completed undoes
--- none of the others. Gives those that were not completed, in their order, counted from 1, and why (verdict: lost, cancelled, finished,
--- bad_token: never granted, or to another login; a lease that does not exist is lost; busy: another session holds the claim, complete it
--- again later); no rows: all of them were.
+-- complete_lease for many, without results, in one call: p_lease_ids[i] was claimed with p_tokens[i].
+-- One that cannot be completed undoes none of the others. Gives those that were not completed, in their
+-- order, counted from 1, and why (verdict: lost, cancelled, finished,
+-- bad_token: never granted, or to another login; a lease that does not exist is lost; busy: another
+-- session holds the claim, complete it again later); no rows: all of them were.
 -- Locks: node_state of the claims' nodes, by node_id; the claims by lease_id.
--- Raises: QHA01, QHA02. Idempotent: no, the second call finds them finished. Plans: by index, as in claim_task.
-create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard int default 0)
+-- Raises: QHA01, QHA02. Idempotent: no, the second call finds them finished. Plans: by index, as in
+-- claim_task.
+create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[],
+  p_shard int default 0)
 returns table (ordinal int, lease_id uuid, verdict text, state text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -279,52 +346,65 @@ declare
   v_nodes uuid[];
   v_is_counted boolean;
 begin
-  perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids', 'p_tokens');
+  perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids',
+      'p_tokens');
   -- all of their nodes: what is set aside for a running claim may change until its node is held
   v_nodes := array(
     select distinct c.node_id
     from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
     cross join lateral (
       select x.node_id from hwqueue.claim x
-      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c);
-  perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
+      where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token
+        and hwqueue.is_own(x.login) offset 0) c);
+  perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes)
+    order by s.node_id for no key update;
   v_is_counted := exists (
-    select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) and s.has_limits);
+    select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes)
+      and s.has_limits);
   return query
     select c.ordinal, c.lease_id, c.verdict, c.state, p_shard
     from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_is_counted, p_shard) c;
 end
 $$;
 
--- Settles a claim as failed. The lease is tried again by its retry policy (or at p_retry_at) while attempts are left;
--- else, or with p_retry false, it is dead and kept. Gives the new state.
+-- Settles a claim as failed. The lease is tried again by its retry policy (or at p_retry_at) while
+-- attempts are left; else, or with p_retry false, it is dead and kept. Gives the new state.
 -- Locks, raises: as settle_one. Idempotent: no. Wakes: waiting workers, when it may run again at once.
-create or replace function hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean default true,
-                                              p_retry_at timestamptz default null, p_shard int default 0) returns text
+create or replace function hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb,
+  p_retry boolean default true,
+                                              p_retry_at timestamptz default null,
+                                                p_shard int default 0) returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error, 'retry', p_retry,
-    'retry_at', case when p_retry_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error,
+         'retry', p_retry,
+    'retry_at', case when p_retry_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
+      then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
                     else p_retry_at::text end), p_shard)
 $$;
 
--- Hands a claim back unfinished, after p_delay, using up no attempt: for workers that stop. Gives the new state.
+-- Hands a claim back unfinished, after p_delay, using up no attempt: for workers that stop. Gives the
+-- new state.
 -- Locks, raises: as settle_one. Idempotent: no. Wakes: waiting workers, when it may run again at once.
-create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0', p_shard int default 0) returns text
+create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0',
+  p_shard int default 0) returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
-  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end), p_shard)
+  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case
+         when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end),
+         p_shard)
 $$;
 
 -- Moves the end of a claim to p_extend from now, of a cancelled one to its claim timeout from now at most.
 -- Returns the new end.
 -- It waits up to five seconds (or lock_timeout) for another session that holds the claim.
 -- Locks: the claim. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09, QHA01, QHA02. Idempotent: yes.
-create or replace function hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval, p_shard int default 0) returns timestamptz
+create or replace function hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval,
+  p_shard int default 0) returns timestamptz
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -338,13 +418,15 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_extend(p_extend);
   loop
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
+    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      and c.claim_token = p_token
       and hwqueue.is_own(c.login) for update skip locked;
     exit when found;
     select c.claim_token, hwqueue.is_own(c.login) into v_running, v_is_own
     from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
     if v_running is distinct from p_token or not v_is_own then
-      select w.verdict, w.state into v_why from hwqueue.why_not_settled(p_lease, p_token, v_running, p_shard) w;
+      select w.verdict, w.state into v_why
+      from hwqueue.why_not_settled(p_lease, p_token, v_running, p_shard) w;
       perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state, p_shard);
     elsif not hwqueue.await_claims(array[p_lease], '5s', p_shard) then
       perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed', p_shard);
@@ -360,15 +442,19 @@ begin
 end
 $$;
 
--- A node's sign of life for itself and all its claims [{"lease_id", "claim_token"}] in one statement. Each claim that still
--- stands is extended by p_extend or its own timeout, a cancelled one by no more than that; the verdict says what the worker should do:
--- ok, cancelled (stop, it is not wanted any more), preempted (stop and hand back), lost (stop, do not settle).
--- It waits for nobody. A claim that somebody else holds (an open cancel, say) is answered as it stands and extended the next
--- time; while somebody holds the node (an open settlement, say) its last sign of life stays as it is. A claim that is named
--- twice is answered once.
--- Locks: node_state, then the claims, all skip locked, so that their order does not matter. Raises: QHN01, QHN03, QHN04, QHA01, QHA02.
--- Idempotent: yes. Plans are made once, and by index: a table that is small now is large before the session ends.
-create or replace function hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb default '[]', p_extend interval default null,
+-- A node's sign of life for itself and all its claims [{"lease_id", "claim_token"}] in one statement.
+-- Each claim that still stands is extended by p_extend or its own timeout, a cancelled one by no more
+-- than that; the verdict says what the worker should do: ok, cancelled (stop, it is not wanted any
+-- more), preempted (stop and hand back), lost (stop, do not settle).
+-- It waits for nobody. A claim that somebody else holds (an open cancel, say) is answered as it stands
+-- and extended the next time; while somebody holds the node (an open settlement, say) its last sign of
+-- life stays as it is. A claim that is named twice is answered once.
+-- Locks: node_state, then the claims, all skip locked, so that their order does not matter. Raises:
+-- QHN01, QHN03, QHN04, QHA01, QHA02.
+-- Idempotent: yes. Plans are made once, and by index: a table that is small now is large before the
+-- session ends.
+create or replace function hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb default '[]',
+  p_extend interval default null,
                                                   p_shard int default 0)
 returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -386,22 +472,27 @@ begin
   if not v_same then
     perform hwqueue.check_numbers(p_claims, 'p_claims');
     begin
-      select array_agg(b.lease_id), array_agg(b.claim_token), jsonb_agg(b) = p_claims and min(b.claim_token) >= 0
+      select array_agg(b.lease_id), array_agg(b.claim_token),
+             jsonb_agg(b) = p_claims and min(b.claim_token) >= 0
       into v_leases, v_tokens, v_same
-      from (select r.lease_id, r.claim_token::bigint from jsonb_to_recordset(p_claims) r(lease_id uuid, claim_token numeric)) b;
+      from (select r.lease_id, r.claim_token::bigint
+          from jsonb_to_recordset(p_claims) r(lease_id uuid, claim_token numeric)) b;
     exception when data_exception then
       v_same := false;
     end;
   end if;
-  if v_same is not true or p_extend is not null then  -- what reads back as it was written needs no closer look
+  -- what reads back as it was written needs no closer look
+  if v_same is not true or p_extend is not null then
     perform hwqueue.check_heartbeat(p_claims, p_extend);
   end if;
   v_now := hwqueue.clock();
   update hwqueue.node_state s
   set seen_at = v_now, classes_unseen = hwqueue.prune_unseen_xids(s.classes_unseen, p_shard),
-      moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid else pg_current_xact_id() end
+      moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid
+        else pg_current_xact_id() end
   where s.shard_id = p_shard and s.node_id = (
-    select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id
+    select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id
+      and n.node_id = o.node_id
     where o.shard_id = p_shard and o.node_id = p_node and o.node_epoch = p_epoch and n.deregistered_at is null
       and hwqueue.is_own(o.login)
     for no key update of o skip locked);
@@ -417,10 +508,12 @@ begin
     where c.node_id = p_node for update of c skip locked);
   return query
     update hwqueue.claim c
-    set expires_at = greatest(c.expires_at, v_now + case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout)
+    set expires_at = greatest(c.expires_at, v_now + case when c.stop_reason = 'cancelled'
+        then least(p_extend, c.claim_timeout)
                                                          else coalesce(p_extend, c.claim_timeout) end)
     where c.shard_id = p_shard and c.lease_id = any (v_held)
-    returning c.lease_id, case when c.stop_requested_at <= v_now then c.stop_reason else 'ok' end, c.expires_at, p_shard, c.claim_token;
+    returning c.lease_id, case when c.stop_requested_at <= v_now then c.stop_reason else 'ok' end,
+      c.expires_at, p_shard, c.claim_token;
   if cardinality(v_held) < cardinality(v_leases) then
     return query select * from hwqueue.heartbeat_others(p_node, v_leases, v_tokens, v_held, v_now, p_shard);
   end if;

@@ -1,6 +1,7 @@
 -- Public: why a lease waits, and where one would run.
 
--- After an empty claim: when to ask again, and what keeps the node from what waits, as counts of classes by reason code.
+-- After an empty claim: when to ask again, and what keeps the node from what waits, as counts of classes
+-- by reason code.
 -- Looks at no more than 1,000 classes that have something ready.
 -- Locks: none. Raises: QHQ01, QHN01, QHN04 unless an operator asks. Idempotent: yes.
 create or replace function hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard int default 0)
@@ -20,7 +21,8 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_load := hwqueue.read_load(p_node, p_shard);
   if not (hwqueue.has_login('hwqueue_operator') or hwqueue.has_login('hwqueue_admin')) then
-    perform hwqueue.check_login(p_node, (select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
+    perform hwqueue.check_login(p_node, (select s.login from hwqueue.node_state s
+        where s.shard_id = p_shard and s.node_id = p_node), p_shard);
   end if;
   v_now := hwqueue.clock();
   select coalesce(jsonb_object_agg(r.code, r.classes), '{}'), min(r.until) into reasons, v_until
@@ -37,7 +39,8 @@ begin
     ) k
     cross join lateral (
       select hwqueue.class_reasons(k.class, v_node, v_load, null, v_now, p_shard) #>> '{0,code}' as code,
-             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, true, v_now, p_shard)).wait as until offset 0) u
+             k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, true, v_now,
+                 p_shard)).wait as until offset 0) u
     cross join lateral (
       select coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) as code,
              case when u.code is null then u.until end as until) w
@@ -49,10 +52,12 @@ begin
     reasons := reasons || jsonb_build_object('queue_paused', v_paused);
   end if;
   retry_after := greatest(interval '0', coalesce(least(v_until - v_now,
-    (select min(q.poll_interval) from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = any (v_queue_ids)),
+    (select min(q.poll_interval) from hwqueue.queue q where q.shard_id = p_shard
+        and q.queue_id = any (v_queue_ids)),
     (select min(s.available_at) - v_now from unnest(v_queue_ids) q(queue_id)
      cross join lateral (select d.available_at from hwqueue.scheduled d
-                         where d.shard_id = p_shard and d.queue_id = q.queue_id order by d.available_at limit 1) s)), interval '1 second'));
+                         where d.shard_id = p_shard and d.queue_id = q.queue_id
+                         order by d.available_at limit 1) s)), interval '1 second'));
   return next;
 end
 $$;
@@ -62,7 +67,8 @@ $$;
 -- own_max_attempts: null where the queue's count. Others get no row.
 -- Raises: QHA01, QHN04.
 create or replace function hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard int default 0)
-returns table (lease_id uuid, state text, max_attempts int, own_max_attempts int, again_in interval, placement jsonb)
+returns table (lease_id uuid, state text, max_attempts int, own_max_attempts int, again_in interval,
+    placement jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -76,23 +82,29 @@ begin
     select s.login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node), p_shard);
   return query
     select l.lease_id, w.state, coalesce(l.max_attempts, q.max_attempts)::int, l.max_attempts::int,
-           case when w.state = 'scheduled' then greatest(l.available_at - v_now, interval '0') end, c.placement
+           case when w.state = 'scheduled' then greatest(l.available_at - v_now, interval '0') end,
+             c.placement
     from hwqueue.lease l
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
     cross join lateral (select hwqueue.lease_state(l.lease_id, p_shard) as state offset 0) w
-    where l.shard_id = p_shard and l.lease_id = any (p_lease_ids) and p_node in (k.node_id, coalesce(o.node_id, l.node_id));
+    where l.shard_id = p_shard and l.lease_id = any (p_lease_ids)
+      and p_node in (k.node_id, coalesce(o.node_id, l.node_id));
 end
 $$;
 
--- Why leases of a placement class are pending: in words, and what it rests on. One row; the columns as in explain_lease, and words: what the class asks;
--- leases: the first 20 in line, [{"lease_id", "priority", "eligible_at", "attempt", "deadline"}]. Patience is that of the first in line.
+-- Why leases of a placement class are pending: in words, and what it rests on. One row; the columns as
+-- in explain_lease, and words: what the class asks;
+-- leases: the first 20 in line, [{"lease_id", "priority", "eligible_at", "attempt", "deadline"}].
+-- Patience is that of the first in line.
 -- Locks: none. Raises: QHC01, QHA03. Idempotent: yes.
 create or replace function hwqueue.explain_class(p_class bigint, p_shard int default 0)
-returns table (class_id bigint, shard_id int, queue text, words text, headline text, code text, permanent boolean, waits_until timestamptz, as_of timestamptz,
-               funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint,
+returns table (class_id bigint, shard_id int, queue text, words text, headline text, code text,
+    permanent boolean, waits_until timestamptz, as_of timestamptz,
+               funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint,
+                 nodes_registered bigint, nodes_live bigint,
                nodes_matching bigint, nodes_free bigint, leases jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
@@ -104,36 +116,48 @@ begin
   perform hwqueue.require_all_tenants();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class;
   if not found then
-    perform hwqueue.refuse('QHC01', format('placement class %s does not exist', coalesce(p_class::text, 'null')),
-      jsonb_build_object('class_id', p_class, 'shard_id', p_shard), 'look it up in a view such as pending_reasons; classes that nothing needs are pruned');
+    perform hwqueue.refuse('QHC01', format('placement class %s does not exist',
+        coalesce(p_class::text, 'null')),
+      jsonb_build_object('class_id', p_class, 'shard_id', p_shard),
+        'look it up in a view such as pending_reasons; classes that nothing needs are pruned');
   end if;
   v_now := hwqueue.clock();
   select r.* into v_head from hwqueue.ready r
   where r.shard_id = p_shard and r.class_id = p_class order by r.tier, r.rank, r.position limit 1;
   return query
     select p_class, p_shard, hwqueue.queue_name(v_class.queue_id, p_shard), hwqueue.class_words(v_class),
-           case when f.pending = 0 then 'nothing of it is pending; ' else '' end || f.headline, coalesce(f.code, 'ready'),
+           case when f.pending = 0 then 'nothing of it is pending; ' else '' end || f.headline,
+             coalesce(f.code, 'ready'),
            f.permanent, f.waits_until, v_now, f.funnel, f.sole_blockers, f.nearest, f.help, f.pending,
            f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free, (
-      select coalesce(jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'priority', l.priority, 'eligible_at', r.eligible_at,
-               'attempt', r.attempt_count + 1, 'deadline', r.deadline) order by r.tier, r.rank, r.position), '[]')
-      from (select * from hwqueue.ready d where d.shard_id = p_shard and d.class_id = p_class order by d.tier, d.rank, d.position limit 20) r
+      select coalesce(jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'priority', l.priority,
+             'eligible_at', r.eligible_at,
+               'attempt', r.attempt_count + 1, 'deadline', r.deadline) order by r.tier, r.rank, r.position),
+                 '[]')
+      from (select * from hwqueue.ready d where d.shard_id = p_shard and d.class_id = p_class
+          order by d.tier, d.rank, d.position limit 20) r
       join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id)
     from hwqueue.explain_waiting(v_class, v_head.lease_id, v_head.eligible_at, null, v_now, p_shard) f;
 end
 $$;
 
--- Why a lease is where it is; of a pending one, why it is not running: by the rules that claims decide with. One row. headline: one sentence; code: a
--- reason code, ready when a node could take it now, or what the lease is; permanent: until nodes or the lease change; waits_until: when it becomes
--- claimable, stops waiting for a better node, or its claim ends; position: how many ready leases of its queue come before it, at most 10,001.
--- Of pending ones: funnel [{"stage", "nodes"}]: nodes left after each stage; sole_blockers [{"stage", "code", "permanent", "predicate", "words",
--- "nodes", "samples"}]: what alone keeps nodes from matching (of stages free, away and spread: from taking it now); nearest: the 20 nodes that fail
--- the least, [{"node_id", "node", "rack", "state", "seen_at", "reasons": [as in match_nodes, and "wanted", "has", "place", "holders"]}]; help:
--- what would let it run, [{"action", "words", "nodes", "leases", "predicate", "samples", "lease_id"}].
+-- Why a lease is where it is; of a pending one, why it is not running: by the rules that claims decide
+-- with. One row. headline: one sentence; code: a reason code, ready when a node could take it now, or
+-- what the lease is; permanent: until nodes or the lease change; waits_until: when it becomes claimable,
+-- stops waiting for a better node, or its claim ends; position: how many ready leases of its queue come
+-- before it, at most 10,001.
+-- Of pending ones: funnel [{"stage", "nodes"}]: nodes left after each stage; sole_blockers [{"stage",
+-- "code", "permanent", "predicate", "words", "nodes", "samples"}]: what alone keeps nodes from matching
+-- (of stages free, away and spread: from taking it now); nearest: the 20 nodes that fail the least,
+-- [{"node_id", "node", "rack", "state", "seen_at", "reasons": [as in match_nodes, and "wanted", "has",
+-- "place", "holders"]}]; help: what would let it run, [{"action", "words", "nodes", "leases",
+-- "predicate", "samples", "lease_id"}].
 -- Locks: none. Raises: QHL04, QHA03. Idempotent: yes.
 create or replace function hwqueue.explain_lease(p_lease uuid, p_shard int default 0)
-returns table (lease_id uuid, shard_id int, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamptz,
-               "position" bigint, as_of timestamptz, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint,
+returns table (lease_id uuid, shard_id int, state text, queue text, class_id bigint, headline text,
+    code text, permanent boolean, waits_until timestamptz,
+               "position" bigint, as_of timestamptz, funnel jsonb, sole_blockers jsonb, nearest jsonb,
+                 help jsonb, words text, pending bigint,
                nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
@@ -146,9 +170,11 @@ declare
   v_found record;
 begin
   perform hwqueue.require_all_tenants();
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
+    and c.class_id = v_lease.class_id;
   -- one statement, one snapshot
-  select hwqueue.lease_state(p_lease, p_shard) as state, hwqueue.lease_end(p_lease, p_shard) as ended into v_found;
+  select hwqueue.lease_state(p_lease, p_shard) as state, hwqueue.lease_end(p_lease, p_shard) as ended
+         into v_found;
   state := v_found.state;
   v_end := v_found.ended;
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
@@ -160,7 +186,8 @@ begin
   words := hwqueue.class_words(v_class);
   permanent := v_end.state is not null;
   if state = 'claimed' and v_claim.lease_id is not null then
-    select s.headline, s.code into headline, code from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;
+    select s.headline, s.code into headline, code
+    from hwqueue.claimed_story(v_claim, v_lease, as_of, p_shard) s;
     waits_until := v_claim.expires_at;
   elsif state <> 'pending' then
     code := state;
@@ -168,34 +195,44 @@ begin
     waits_until := case when state = 'scheduled' then v_lease.available_at end;
   else
     select r.* into v_entry from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
+    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
+      and r.rank = v_lease.rank
       and r.position = v_lease.position and r.lease_id = p_lease;
     "position" := hwqueue.place_in_line(v_lease, p_shard);
-    select f.headline, f.code, f.permanent, f.waits_until, f.funnel, f.sole_blockers, f.nearest, f.help, f.pending,
+    select f.headline, f.code, f.permanent, f.waits_until, f.funnel, f.sole_blockers, f.nearest, f.help,
+           f.pending,
            f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free
     into headline, code, permanent, waits_until, funnel, sole_blockers, nearest, help, pending,
          nodes_registered, nodes_live, nodes_matching, nodes_free
     from hwqueue.explain_waiting(
-      v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of, p_shard) f;
+      v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of,
+        p_shard) f;
     headline := headline || case when code is not null then ''
       when "position" = 0 then '; it is the first in line'
       when "position" > 10000 then '; more than 10000 leases of the queue come before it'
-      else '; ' || hwqueue.count_words("position", 'lease of the queue comes', 'leases of the queue come') || ' before it' end
-      || case when v_lease.deadline > as_of then format('; unless it is claimed in %s, it fails', hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
+      else '; ' || hwqueue.count_words("position", 'lease of the queue comes',
+          'leases of the queue come') || ' before it' end
+      || case when v_lease.deadline > as_of then format('; unless it is claimed in %s, it fails',
+          hwqueue.span_words(v_lease.deadline - as_of)) else '' end;
     code := coalesce(code, 'ready');
   end if;
   return next;
 end
 $$;
 
--- Which pending classes nodes like these could run, if they were there and idle: up to 1,000, those with the most leases first. Changes nothing.
--- p_nodes: a specification as register_node takes it, or a list of up to 100; name and instance_id may be left out, and "count" says how many
--- such nodes (1). pending: leases of the class that are ready, counted to 10,001; fits_at_once: how many of them all these nodes take at once, null
--- when one counts nothing of what they need; is_served_already: a live node matches, as far as nodes have asked for work since the class came.
--- What a class asks about other leases counts as met, and a new node is attested for nothing. For a placement and the nodes that are there: match_nodes.
+-- Which pending classes nodes like these could run, if they were there and idle: up to 1,000, those with
+-- the most leases first. Changes nothing.
+-- p_nodes: a specification as register_node takes it, or a list of up to 100; name and instance_id may
+-- be left out, and "count" says how many such nodes (1). pending: leases of the class that are ready,
+-- counted to 10,001; fits_at_once: how many of them all these nodes take at once, null when one counts
+-- nothing of what they need; is_served_already: a live node matches, as far as nodes have asked for work
+-- since the class came.
+-- What a class asks about other leases counts as met, and a new node is attested for nothing. For a
+-- placement and the nodes that are there: match_nodes.
 -- Locks: none. Raises: QHA01. Idempotent: yes.
 create or replace function hwqueue.what_if(p_nodes jsonb, p_shard int default 0)
-returns table (class_id bigint, shard_id int, queue text, words text, pending bigint, oldest_at timestamptz, fits_at_once bigint, is_served_already boolean)
+returns table (class_id bigint, shard_id int, queue text, words text, pending bigint, oldest_at timestamptz,
+    fits_at_once bigint, is_served_already boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
@@ -207,14 +244,17 @@ begin
   select array_agg(distinct a) into v_anchors
   from hwqueue.imagined_nodes(p_nodes, p_shard) i
   cross join lateral unnest(hwqueue.profile_anchors((i.node).labels, (i.node).rack)
-                            || hwqueue.node_anchors((i.node).node_id, (i.node).resources || (i.node).gpu_ids)) a;
+                            || hwqueue.node_anchors((i.node).node_id,
+                                (i.node).resources || (i.node).gpu_ids)) a;
   v_now := hwqueue.clock();
   v_kinds := array(
     select (array_agg(n.node_id))[1]
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, v_now)
-    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.gpu_parents, n.core_numa);
+    where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
+      and hwqueue.is_live(n, s, v_now)
+    group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids),
+      n.gpu_parents, n.core_numa);
   return query
     with imagined as materialized (
       select * from hwqueue.imagined_nodes(p_nodes, p_shard)
@@ -228,7 +268,8 @@ begin
       from wanted w
       cross join imagined i
       cross join lateral (
-        select case when hwqueue.suits(w.c, i.profile, (i.node).node_id, (i.node).resources || (i.node).gpu_ids, '{}', (i.node).gpu_ids, (i.node).gpu_parents)
+        select case when hwqueue.suits(w.c, i.profile, (i.node).node_id,
+               (i.node).resources || (i.node).gpu_ids, '{}', (i.node).gpu_ids, (i.node).gpu_parents)
                     then hwqueue.fits_at_once(w.c, i.node) else 0 end as fits offset 0) f
       where f.fits is distinct from 0
       group by 1
@@ -237,10 +278,12 @@ begin
       from fit f
       cross join lateral (
         select count(*) as pending, min(r.eligible_at) as oldest_at
-        from (select e.eligible_at from hwqueue.ready e where e.shard_id = p_shard and e.class_id = f.class_id limit 10001) r) p
+        from (select e.eligible_at from hwqueue.ready e where e.shard_id = p_shard
+            and e.class_id = f.class_id limit 10001) r) p
       order by p.pending desc, f.class_id limit 1000
     )
-    select k.class_id, p_shard, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits, hwqueue.is_served(c, v_kinds, v_now, p_shard)
+    select k.class_id, p_shard, q.name, hwqueue.class_words(c), k.pending, k.oldest_at, k.fits,
+           hwqueue.is_served(c, v_kinds, v_now, p_shard)
     from counted k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
@@ -272,7 +315,8 @@ $$;
 -- the filter and score that claim_task uses. p_options: {"labels", "tenant", "service_id", "task", "queue",
 -- "nodes"}; with the queue, its weights and pause; nodes: names, of which alone is told.
 -- Locks: none. Raises: QHC03, QHC04, QHA01, QHA03, QHQ01. Idempotent: yes.
-create or replace function hwqueue.match_nodes(p_placement jsonb, p_options jsonb default '{}', p_shard int default 0)
+create or replace function hwqueue.match_nodes(p_placement jsonb, p_options jsonb default '{}',
+  p_shard int default 0)
 returns table (node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -283,11 +327,14 @@ begin
 end
 $$;
 
--- What match_nodes says of all nodes, counted, and p_limit of its rows after the first p_skip: callers that show a page need not be sent all.
--- One row. nodes: registered; eligible: that could run it now; reasons: by code, how many nodes it keeps out (one with two codes counts for
--- both); items: [{"node_id", "node_name", "eligible", "score", "reasons"}], the best first. Every page judges all nodes anew.
+-- What match_nodes says of all nodes, counted, and p_limit of its rows after the first p_skip: callers
+-- that show a page need not be sent all.
+-- One row. nodes: registered; eligible: that could run it now; reasons: by code, how many nodes it keeps
+-- out (one with two codes counts for both); items: [{"node_id", "node_name", "eligible", "score",
+-- "reasons"}], the best first. Every page judges all nodes anew.
 -- Locks: none. Raises: as match_nodes. Idempotent: yes.
-create or replace function hwqueue.match_page(p_placement jsonb, p_options jsonb default '{}', p_limit int default 100, p_skip int default 0,
+create or replace function hwqueue.match_page(p_placement jsonb, p_options jsonb default '{}',
+  p_limit int default 100, p_skip int default 0,
                                               p_shard int default 0)
 returns table (nodes int, eligible int, reasons jsonb, items jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -295,7 +342,8 @@ as $$
 begin
   if (p_limit between 1 and 10000 and p_skip between 0 and 1000000) is not true then
     perform hwqueue.refuse('QHA01', 'p_limit must be from 1 to 10000 and p_skip from 0 to 1000000',
-      jsonb_build_object('field', case when (p_limit between 1 and 10000) is true then 'p_skip' else 'p_limit' end),
+      jsonb_build_object('field', case when (p_limit between 1 and 10000) is true then 'p_skip'
+          else 'p_limit' end),
       'page with p_skip');
   end if;
   return query

@@ -1,19 +1,22 @@
 -- Public: spawning, changing, cancelling and reading leases.
 
--- Spawns one lease, normally inside the caller's own transaction. Waits for nobody but another spawn of its own key.
+-- Spawns one lease, normally inside the caller's own transaction. Waits for nobody but another spawn of
+-- its own key.
 -- Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHA03.
 -- Idempotent: with an idempotency_key. Wakes: waiting workers.
-create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb default '{}', p_options jsonb default '{}',
+create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb default '{}',
+  p_options jsonb default '{}',
                                                p_shard int default 0)
 returns table (lease_id uuid, created boolean, state text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- gives the transaction its id, too: it must have one before a class is looked up and a position drawn, as what prunes
-  -- classes, and what skips used up positions, waits for all transactions up to some id
+  -- gives the transaction its id, too: it must have one before a class is looked up and a position
+  -- drawn, as what prunes classes, and what skips used up positions, waits for all transactions up to some id
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
-  v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now, p_shard);
+  v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now,
+      p_shard);
 begin
   v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard))[1];
   if hwqueue.my_tenants() is not null then
@@ -28,7 +31,8 @@ end
 $$;
 
 -- Spawns a batch [{"task", "params", "options"}], all or nothing; equal idempotency keys in it are one lease.
--- Locks: its idempotency keys, sorted. Raises: as spawn_lease, with the element's index (from 0) in the detail.
+-- Locks: its idempotency keys, sorted. Raises: as spawn_lease, with the element's index (from 0) in the
+-- detail.
 -- Idempotent: per idempotency key. Wakes: waiting workers, once.
 create or replace function hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard int default 0)
 returns table (ordinal int, lease_id uuid, created boolean, state text, shard_id int)
@@ -41,7 +45,8 @@ declare
   v_spawns hwqueue.spawn_request[];
 begin
   if jsonb_typeof(p_leases) is distinct from 'array' then
-    perform hwqueue.refuse('QHA01', format('leases must be a JSON array, got %s', coalesce(jsonb_typeof(p_leases), 'null')),
+    perform hwqueue.refuse('QHA01', format('leases must be a JSON array, got %s',
+        coalesce(jsonb_typeof(p_leases), 'null')),
       jsonb_build_object('field', 'leases'), 'pass [{"task": "...", "params": {}, "options": {}}, ...]');
   end if;
   begin
@@ -63,11 +68,15 @@ begin
 end
 $$;
 
--- Changes a lease that is not running: {"placement", "wire", "labels", "priority", "available_at", "deadline"}. It keeps its
--- attempts and gets a fresh place in line. placement and wire together replace what it asked, whichever of them is given.
--- Locks: the entry, then the lease row; as put_back. Raises: QHL03 finished, QHL04, QHL07 claimed, QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
--- Idempotent: but for the place in line. Wakes: waiting workers, when it is claimable at once. Gives the state.
-create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard int default 0) returns text
+-- Changes a lease that is not running: {"placement", "wire", "labels", "priority", "available_at",
+-- "deadline"}. It keeps its attempts and gets a fresh place in line. placement and wire together replace
+-- what it asked, whichever of them is given.
+-- Locks: the entry, then the lease row; as put_back. Raises: QHL03 finished, QHL04, QHL07 claimed,
+-- QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
+-- Idempotent: but for the place in line. Wakes: waiting workers, when it is claimable at once. Gives the
+-- state.
+create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb,
+  p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -84,7 +93,8 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_object(p_changes, array['placement', 'wire', 'labels', 'priority', 'available_at', 'deadline'], 'changes');
+  perform hwqueue.check_object(p_changes, array['placement', 'wire', 'labels', 'priority', 'available_at',
+      'deadline'], 'changes');
   v_entry := hwqueue.take_entry(p_lease, p_shard);
   v_lease := hwqueue.find_lease(p_lease, p_shard);
   if v_entry.lease_id is null then
@@ -95,36 +105,49 @@ begin
       'only a lease that waits can be changed; cancel it and spawn another');
   end if;
   v_now := hwqueue.clock();
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
-  v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'), v_lease.available_at);
-  v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767), v_lease.priority);
-  v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline', 'changes.deadline') else v_lease.deadline end;
-  v_placement := case when v_asks then hwqueue.spawn_placement(p_changes, 'changes') else v_class.placement end;
-  v_class_id := hwqueue.target_class(hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
-    case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels') else v_class.labels end,
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
+    and c.class_id = v_lease.class_id;
+  v_at := coalesce(hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at'),
+      v_lease.available_at);
+  v_priority := coalesce(hwqueue.json_integer(p_changes -> 'priority', 'changes.priority', -32768, 32767),
+      v_lease.priority);
+  v_deadline := case when p_changes ? 'deadline' then hwqueue.json_time(p_changes -> 'deadline',
+      'changes.deadline') else v_lease.deadline end;
+  v_placement := case when v_asks then hwqueue.spawn_placement(p_changes, 'changes')
+    else v_class.placement end;
+  v_class_id := hwqueue.target_class(hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant,
+      v_class.service_id,
+    case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
+      else v_class.labels end,
     v_placement, p_shard, v_class.patience), p_lease, p_shard);
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_class(c, 'changes', null, p_shard)
     from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
   end if;
   update hwqueue.lease l
-  set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline, class_id = v_class_id,
+  set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline,
+    class_id = v_class_id,
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
   where l.shard_id = p_shard and l.lease_id = p_lease;
   perform hwqueue.note_leases('lease_updated', array[p_lease],
-    'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k), 'its place in line'), p_shard,
+    'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k),
+        'its place in line'), p_shard,
     jsonb_build_object('class_id', v_class_id));
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
     -- its patience goes on; with a deadline it is found by the time of this call
-    case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now then v_entry.available_at end);
+    case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now
+      then v_entry.available_at end);
 end
 $$;
 
--- Cancels a lease. One that waits is cancelled at once; a running one is asked to stop, which its worker learns at the next
--- heartbeat, and stays claimed until it settles or expires, one claim timeout from now at the latest unless it heartbeats.
+-- Cancels a lease. One that waits is cancelled at once; a running one is asked to stop, which its worker
+-- learns at the next heartbeat, and stays claimed until it settles or expires, one claim timeout from
+-- now at the latest unless it heartbeats.
 -- Cancelling a cancelled lease changes nothing.
--- Locks: the entry or the claim. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent: yes. Gives the state.
-create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null, p_shard int default 0) returns text
+-- Locks: the entry or the claim. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent: yes. Gives the
+-- state.
+create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null,
+  p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -141,18 +164,23 @@ begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
   if v_entry.lease_id is not null then
-    perform hwqueue.end_waiting(array[p_lease], 'cancelled', jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now, p_shard);
-    perform hwqueue.note_leases('lease_cancelled', array[p_lease], concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
+    perform hwqueue.end_waiting(array[p_lease], 'cancelled',
+        jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now, p_shard);
+    perform hwqueue.note_leases('lease_cancelled', array[p_lease],
+        concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
     return 'cancelled';
   end if;
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
   update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled', stop_detail = p_reason,
-      expires_at = least(c.expires_at, v_now + c.claim_timeout), check_at = least(c.check_at, v_now + c.claim_timeout)
+  set stop_requested_at = least(c.stop_requested_at, v_now), stop_reason = 'cancelled',
+    stop_detail = p_reason,
+      expires_at = least(c.expires_at, v_now + c.claim_timeout),
+        check_at = least(c.check_at, v_now + c.claim_timeout)
   where c.shard_id = p_shard and c.lease_id = p_lease;
   if found then
     if v_claim.stop_reason is distinct from 'cancelled' then
-      perform hwqueue.note_leases('claim_stop_requested', array[p_lease], concat_ws(': ', 'asked to stop: cancelled', p_reason), p_shard,
+      perform hwqueue.note_leases('claim_stop_requested', array[p_lease],
+          concat_ws(': ', 'asked to stop: cancelled', p_reason), p_shard,
         '{"reason": "cancelled"}', v_claim.node_id);
     end if;
     return 'claimed';
@@ -168,8 +196,10 @@ begin
 end
 $$;
 
--- Gives a failed or cancelled lease a fresh set of attempts, at once. Its past attempts stay on record, its tokens go on rising.
--- Locks: its outcome, which it deletes; the lease row. Raises: QHL03 completed, QHL04, QHL07 still waiting or running, QHA02. Idempotent: no.
+-- Gives a failed or cancelled lease a fresh set of attempts, at once. Its past attempts stay on record,
+-- its tokens go on rising.
+-- Locks: its outcome, which it deletes; the lease row. Raises: QHL03 completed, QHL04, QHL07 still
+-- waiting or running, QHA02. Idempotent: no.
 -- Wakes: waiting workers. Gives the state.
 create or replace function hwqueue.requeue_lease(p_lease uuid, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -191,8 +221,10 @@ begin
     perform hwqueue.find_lease(p_lease, p_shard);
     v_state := hwqueue.lease_state(p_lease, p_shard);
     continue when v_state in ('failed', 'cancelled');  -- again: somebody requeued it while this call waited
-    perform hwqueue.refuse(case when v_state = 'completed' then 'QHL03' else 'QHL07' end, format('lease %s is %s', p_lease, v_state),
-      jsonb_build_object('lease_id', p_lease, 'state', v_state), 'only failed and cancelled leases can be requeued');
+    perform hwqueue.refuse(case when v_state = 'completed' then 'QHL03' else 'QHL07' end,
+        format('lease %s is %s', p_lease, v_state),
+      jsonb_build_object('lease_id', p_lease, 'state', v_state),
+        'only failed and cancelled leases can be requeued');
   end loop;
   v_now := hwqueue.clock();
   -- it finished all the same, and may not have been counted yet
@@ -203,15 +235,20 @@ begin
   set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at,
       deadline = case when l.deadline > v_now then l.deadline end
   where l.shard_id = p_shard and l.lease_id = p_lease;
-  perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state), p_shard,
+  perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state),
+      p_shard,
     jsonb_build_object('from', v_end.state));
-  return hwqueue.put_back(p_lease, 0, (v_end.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now, p_shard);
+  return hwqueue.put_back(p_lease, 0, (v_end.claim_token & ((1::bigint << 40) - 1))::int, v_now, v_now,
+      p_shard);
 end
 $$;
 
--- Requeues the failed leases of a queue, oldest first: {"task", "since", "until", "limit"}; at most 1,000 unless limit says more.
--- Locks: their outcomes, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03. Idempotent: yes. Wakes: waiting workers. Gives the count.
-create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}', p_shard int default 0) returns int
+-- Requeues the failed leases of a queue, oldest first: {"task", "since", "until", "limit"}; at most
+-- 1,000 unless limit says more.
+-- Locks: their outcomes, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03. Idempotent:
+-- yes. Wakes: waiting workers. Gives the count.
+create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}',
+  p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -246,12 +283,15 @@ begin
 end
 $$;
 
--- Records work that already runs on a node, for moving in from another system: no filter and no room check; from then on it
--- counts like any claim. Devices: {"gpus": [resource ids]} in the options, else those with most left. Nothing is adopted onto cores
--- or devices that others have to themselves, nor to itself where others are.
--- Locks: its idempotency key; node_state; the entry. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHL07, QHA02, QHA03.
+-- Records work that already runs on a node, for moving in from another system: no filter and no room
+-- check; from then on it counts like any claim. Devices: {"gpus": [resource ids]} in the options, else
+-- those with most left. Nothing is adopted onto cores or devices that others have to themselves, nor to
+-- itself where others are.
+-- Locks: its idempotency key; node_state; the entry. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHW01,
+-- QHT01, QHL06, QHL07, QHA02, QHA03.
 -- Idempotent: no.
-create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text, p_params jsonb default '{}', p_options jsonb default '{}',
+create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text,
+  p_params jsonb default '{}', p_options jsonb default '{}',
                                                p_shard int default 0)
 returns table (lease_id uuid, claim_token bigint, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -274,62 +314,81 @@ declare
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   v_queue := hwqueue.spawn_queue(p_queue, p_shard);
-  -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it before this commits
+  -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it
+  -- before this commits
   v_now := hwqueue.clock();
   v_spawn := (hwqueue.write_spawns(
-    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now, p_shard))[1];
+    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now,
+      p_shard))[1];
   v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);
   if v_entry.lease_id is null then
     perform hwqueue.refuse('QHL07', format('lease %s is claimed or finished already', v_lease.lease_id),
-      jsonb_build_object('lease_id', v_lease.lease_id), 'its idempotency key stands for work that is recorded already');
+      jsonb_build_object('lease_id', v_lease.lease_id),
+        'its idempotency key stands for work that is recorded already');
   end if;
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_lease := hwqueue.find_lease(v_lease.lease_id, p_shard);
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
+    and c.class_id = v_lease.class_id;
   v_load := hwqueue.read_load(p_node, p_shard);
   select t.p_load, t.assignment into v_taken
-  from hwqueue.allocate_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'),
+  from hwqueue.allocate_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load,
+      p_options -> 'gpus'),
                          hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
   perform hwqueue.note_selected(array[v_class.class_id], p_shard);
   v_deltas := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
-  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+      attempt, claim_timeout,
     claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
-  values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
+  values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token,
+      v_entry.attempt_count + 1,
     v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_deltas,
-    v_state.login, case when v_queue.retain_completed = '0' and v_lease.idempotency_key is null then greatest(v_lease.available_at, v_lease.created_at) end);
-  perform hwqueue.add_counts(v_deltas, 1, p_shard), hwqueue.wake_classes_of_lease(v_lease.lease_id, p_shard), hwqueue.refresh_node_state(p_node, p_shard);
-  perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
+    v_state.login, case when v_queue.retain_completed = '0' and v_lease.idempotency_key is null
+      then greatest(v_lease.available_at, v_lease.created_at) end);
+  perform hwqueue.add_counts(v_deltas, 1, p_shard), hwqueue.wake_classes_of_lease(v_lease.lease_id, p_shard),
+    hwqueue.refresh_node_state(p_node, p_shard);
+  perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id],
+      format('adopted on node %s', v_node.name), p_shard,
     jsonb_build_object('claim_token', v_token), p_node);
   return query select v_lease.lease_id, v_token, p_shard;
 end
 $$;
 
--- All there is to know of one lease; times are null while they do not apply. wire: the params blob as it was sent.
+-- All there is to know of one lease; times are null while they do not apply. wire: the params blob as it
+-- was sent.
 -- Locks: none. Raises: QHL04. Idempotent: yes.
 create or replace function hwqueue.get_lease(p_lease uuid, p_shard int default 0)
-returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid,
-               labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint,
-               available_at timestamptz, deadline timestamptz, created_at timestamptz, claimed_at timestamptz, finished_at timestamptz,
-               expires_at timestamptz, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb,
+returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint,
+    tenant text, service_id uuid,
+               labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint,
+                 max_attempts smallint,
+               available_at timestamptz, deadline timestamptz, created_at timestamptz,
+                 claimed_at timestamptz, finished_at timestamptz,
+               expires_at timestamptz, node_id uuid, claim_token bigint, assignment jsonb, result jsonb,
+                 error jsonb, attempts jsonb,
                idempotency_key text, stop_reason text, wire bytea)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.find_lease(p_lease, p_shard);
   return query
-    select l.lease_id, l.shard_id, q.name, l.task_name, hwqueue.lease_state(l.lease_id, l.shard_id), l.priority, c.tenant, c.service_id,
-           c.labels, c.placement, l.params, l.headers, coalesce(r.attempt, o.attempt, l.attempt_count), coalesce(l.max_attempts, q.max_attempts),
+    select l.lease_id, l.shard_id, q.name, l.task_name, hwqueue.lease_state(l.lease_id, l.shard_id),
+           l.priority, c.tenant, c.service_id,
+           c.labels, c.placement, l.params, l.headers, coalesce(r.attempt, o.attempt, l.attempt_count),
+             coalesce(l.max_attempts, q.max_attempts),
            l.available_at, l.deadline, l.created_at, coalesce(r.claimed_at, o.claimed_at, l.claimed_at),
            o.finished_at, r.expires_at, coalesce(r.node_id, o.node_id, l.node_id),
            nullif(coalesce(r.claim_token, o.claim_token, l.claim_token), 0), r.assignment, o.result, o.error,
-           coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id', a.node_id,
-                       'outcome', a.outcome, 'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error', a.error) order by a.claim_token)
+           coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token,
+               'node_id', a.node_id,
+                       'outcome', a.outcome, 'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error',
+                         a.error) order by a.claim_token)
                      from hwqueue.attempt a where a.shard_id = l.shard_id and a.lease_id = l.lease_id), '[]'),
            l.idempotency_key, r.stop_reason, l.wire
     from hwqueue.lease l
@@ -341,16 +400,24 @@ begin
 end
 $$;
 
--- Leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of the next. Ids from now carry their time
--- (version 7); ids of a producer's own that are above those of tomorrow, as most random ones are, come after all others.
--- p_node: only those that run there now. What few leases meet among many takes a walk over the many: bound it by a timeout.
+-- Leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of the
+-- next. Ids from now carry their time (version 7); ids of a producer's own that are above those of
+-- tomorrow, as most random ones are, come after all others.
+-- p_node: only those that run there now. What few leases meet among many takes a walk over the many:
+-- bound it by a timeout.
 -- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
-create or replace function hwqueue.list_leases(p_queue text default null, p_state text default null, p_task text default null,
-                                               p_limit int default 50, p_before uuid default null, p_tenant text default null,
-                                               p_service uuid default null, p_node uuid default null, p_shard int default 0)
-returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid,
-               labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamptz,
-               deadline timestamptz, created_at timestamptz, claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz,
+create or replace function hwqueue.list_leases(p_queue text default null, p_state text default null,
+  p_task text default null,
+                                               p_limit int default 50, p_before uuid default null,
+                                                 p_tenant text default null,
+                                               p_service uuid default null, p_node uuid default null,
+                                                 p_shard int default 0)
+returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint,
+    tenant text, service_id uuid,
+               labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint,
+                 available_at timestamptz,
+               deadline timestamptz, created_at timestamptz, claimed_at timestamptz, finished_at timestamptz,
+                 expires_at timestamptz,
                node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -361,25 +428,30 @@ declare
   v_ids uuid[] := '{}';
 begin
   if p_tenant <> all (v_tenants) then
-    perform hwqueue.refuse_foreign(format('p_tenant is %s', to_json(left(p_tenant, 60))), 'p_tenant', 'leave out p_tenant');
+    perform hwqueue.refuse_foreign(format('p_tenant is %s', to_json(left(p_tenant, 60))), 'p_tenant',
+        'leave out p_tenant');
   elsif p_tenant is not null then
     v_tenants := array[p_tenant];
   end if;
   if p_state not in ('scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled') then
-    perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))), jsonb_build_object('field', 'p_state'),
+    perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))),
+        jsonb_build_object('field', 'p_state'),
       'states: scheduled, pending, claimed, completed, failed, cancelled');
   end if;
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
   if p_before is null or p_before <= v_newest then
-    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest), v_tenants, p_service, p_node, p_shard);
+    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest),
+        v_tenants, p_service, p_node, p_shard);
   end if;
   if cardinality(v_ids) < p_limit then
     v_ids := v_ids || hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit - cardinality(v_ids), v_newest,
       case when p_before > v_newest then p_before end, v_tenants, p_service, p_node, p_shard);
   end if;
   return query
-    select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id, g.labels, g.placement, g.headers,
-           g.attempt, g.max_attempts, g.available_at, g.deadline, g.created_at, g.claimed_at, g.finished_at, g.expires_at, g.node_id,
+    select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id,
+           g.labels, g.placement, g.headers,
+           g.attempt, g.max_attempts, g.available_at, g.deadline, g.created_at, g.claimed_at, g.finished_at,
+             g.expires_at, g.node_id,
            g.claim_token, g.error, g.idempotency_key, g.stop_reason
     from unnest(v_ids) with ordinality i(lease_id, ordinality)
     cross join lateral hwqueue.get_lease(i.lease_id, p_shard) g

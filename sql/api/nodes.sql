@@ -1,13 +1,16 @@
 -- Public: registering nodes and operating them.
 
--- Registers a node, or changes what it is. The same instance_id keeps its epoch; another one raises it, fences the older
--- instance and ends its claims at once (one attempt used), unless keep_claims. Labels judged anew from the next claim on. Taints in
--- the spec are the node's own, and replace those it had; a new one with no_execute counts for what runs there as in taint_node.
--- The node belongs to the login that registers it first: no other may register over it, unless it has that role. Attestations are
--- suspended when another instance registers, or the first login since it was deregistered.
--- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHN02 name in use,
--- QHN04 another login's, QHN06 busy, QHA02. Idempotent: yes.
-create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard int default 0) returns bigint
+-- Registers a node, or changes what it is. The same instance_id keeps its epoch; another one raises it,
+-- fences the older instance and ends its claims at once (one attempt used), unless keep_claims. Labels
+-- judged anew from the next claim on. Taints in the spec are the node's own, and replace those it had; a
+-- new one with no_execute counts for what runs there as in taint_node.
+-- The node belongs to the login that registers it first: no other may register over it, unless it has
+-- that role. Attestations are suspended when another instance registers, or the first login since it was
+-- deregistered.
+-- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHN02
+-- name in use, QHN04 another login's, QHN06 busy, QHA02. Idempotent: yes.
+create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb,
+  p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -22,16 +25,19 @@ declare
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_shard(p_shard);
   if p_node is null then
-    perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'), 'give the node a stable uuid');
+    perform hwqueue.refuse('QHA01', 'p_node must not be null', jsonb_build_object('field', 'p_node'),
+        'give the node a stable uuid');
   end if;
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
   v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
   -- before the lock: it may wait for another registration of such a node
   v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
-  insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login) values (p_shard, p_node, 1, hwqueue.clock(), session_user)
+  insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login)
+    values (p_shard, p_node, 1, hwqueue.clock(), session_user)
   on conflict do nothing;
-  v_known := not found;  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
+  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
+  v_known := not found;
   if v_known then
     perform hwqueue.await_node(p_node, p_shard);
   end if;
@@ -49,8 +55,10 @@ begin
   select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   v_now := hwqueue.clock();
   v_epoch := v_state.node_epoch + case
-    when v_known and (v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null) then 1 else 0 end;
-  v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack) || hwqueue.node_anchors(p_node, v_node.resources || v_node.gpu_ids);
+    when v_known and (v_old.instance_id is distinct from v_node.instance_id
+        or v_old.deregistered_at is not null) then 1 else 0 end;
+  v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack) || hwqueue.node_anchors(p_node,
+      v_node.resources || v_node.gpu_ids);
   v_node.registered_at := v_now;
   v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
   v_node.drain_by := v_old.drain_by;
@@ -61,20 +69,23 @@ begin
   insert into hwqueue.node select v_node.* on conflict do nothing;
   if not found then
     perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
-      jsonb_build_object('field', 'spec.name', 'name', v_node.name), 'choose another name, or deregister the other node');
+      jsonb_build_object('field', 'spec.name', 'name', v_node.name),
+        'choose another name, or deregister the other node');
   end if;
   if v_state.login is null then
     perform hwqueue.set_login(p_node, session_user, p_shard);
   end if;
   if v_state.login is null or v_epoch > v_state.node_epoch then
-    perform hwqueue.suspend_attestations(v_node, v_state.login is null, format('it registered again as instance %s',
+    perform hwqueue.suspend_attestations(v_node, v_state.login is null,
+        format('it registered again as instance %s',
       to_json(left(v_node.instance_id, 100))), v_now, p_shard);
   end if;
   perform hwqueue.note_served(p_node, p_spec, p_shard);
   if v_epoch > 1 and not v_keep then
     v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
-  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
+  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids,
+      v_old.gpu_parents)
     is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
   if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
@@ -96,7 +107,8 @@ begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   v_node := hwqueue.set_cordon(p_node, p_shard);
   if v_node.cordoned_at is null then
-    perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_shard, p_node => p_node);
+    perform hwqueue.note_event('node_cordoned', format('node %s is cordoned', v_node.name), p_shard,
+        p_node => p_node);
   end if;
 end
 $$;
@@ -113,17 +125,22 @@ begin
   perform hwqueue.lock_node(p_node, null, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
   if v_node.cordoned_at is not null then
-    update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
+    update hwqueue.node n set cordoned_at = null, drain_by = null
+      where n.shard_id = p_shard and n.node_id = p_node;
     perform hwqueue.refresh_node_state(p_node, p_shard);
-    perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name), p_shard, p_node => p_node);
+    perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name), p_shard,
+        p_node => p_node);
   end if;
 end
 $$;
 
--- Cordons a node; with a deadline its claims are asked to stop by then (verdict preempted at the next heartbeat).
+-- Cordons a node; with a deadline its claims are asked to stop by then (verdict preempted at the next
+-- heartbeat).
 -- Without one, what runs there may finish.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03. Idempotent: yes.
-create or replace function hwqueue.drain_node(p_node uuid, p_deadline interval default null, p_shard int default 0) returns void
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03.
+-- Idempotent: yes.
+create or replace function hwqueue.drain_node(p_node uuid, p_deadline interval default null,
+  p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -141,18 +158,21 @@ begin
   v_node := hwqueue.set_cordon(p_node, p_shard);
   v_now := hwqueue.clock();
   update hwqueue.node n set drain_by = v_now + p_deadline where n.shard_id = p_shard and n.node_id = p_node;
-  perform hwqueue.note_event('node_drained', format('node %s is drained', v_node.name) || coalesce(', what runs there is to stop by ' || (v_now + p_deadline), ''),
+  perform hwqueue.note_event('node_drained', format('node %s is drained',
+      v_node.name) || coalesce(', what runs there is to stop by ' || (v_now + p_deadline), ''),
     p_shard, jsonb_build_object('drain_by', v_now + p_deadline), p_node => p_node);
   if p_deadline is not null then
-    perform hwqueue.ask_to_stop(p_node, hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline, 'node is drained', v_now, p_shard);
+    perform hwqueue.ask_to_stop(p_node, hwqueue.lock_claims(p_node, p_shard), v_now + p_deadline,
+        'node is drained', v_now, p_shard);
   end if;
 end
 $$;
 
--- Takes a node out of the fleet; its claims end at once, one attempt used. Its epoch is kept, so that an instance that
--- missed it stays fenced when the node is registered again. Its attestations end, too, and it belongs to no login any more; taints of
--- operators stay, as cordons do.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA02, QHA03. Idempotent: no, the second call finds no node.
+-- Takes a node out of the fleet; its claims end at once, one attempt used. Its epoch is kept, so that an
+-- instance that missed it stays fenced when the node is registered again. Its attestations end, too, and
+-- it belongs to no login any more; taints of operators stay, as cordons do.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA02, QHA03. Idempotent:
+-- no, the second call finds no node.
 create or replace function hwqueue.deregister_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -174,15 +194,17 @@ begin
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
   update hwqueue.node_state s set login = null where s.shard_id = p_shard and s.node_id = p_node;
   perform hwqueue.refresh_node_state(p_node, p_shard);
-  perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended', v_node.name, v_ended), p_shard,
+  perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended',
+      v_node.name, v_ended), p_shard,
     jsonb_build_object('claims_ended', v_ended), p_node => p_node);
 end
 $$;
 
--- Puts a taint {"key", "value"?, "effect"} on a node; of the same key and effect there is one, so another value replaces it. Leases that
--- do not tolerate it do not come there any more; with no_execute those that run there are asked to stop as well: at once, or when the
--- seconds of their toleration are over.
--- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03. Idempotent: yes.
+-- Puts a taint {"key", "value"?, "effect"} on a node; of the same key and effect there is one, so
+-- another value replaces it. Leases that do not tolerate it do not come there any more; with no_execute
+-- those that run there are asked to stop as well: at once, or when the seconds of their toleration are over.
+-- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy,
+-- QHA01, QHA02, QHA03. Idempotent: yes.
 create or replace function hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -196,16 +218,20 @@ begin
 end
 $$;
 
--- Takes an operator's taints of a key (with p_effect: of this effect alone) off a node; those that the node registered with stay. Claims
--- that were to stop later because of it may stay; those that have been asked stay asked. Gives how many taints it took off.
--- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03. Idempotent: yes.
-create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effect text default null, p_shard int default 0) returns int
+-- Takes an operator's taints of a key (with p_effect: of this effect alone) off a node; those that the
+-- node registered with stay. Claims that were to stop later because of it may stay; those that have been
+-- asked stay asked. Gives how many taints it took off.
+-- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy,
+-- QHA01, QHA02, QHA03. Idempotent: yes.
+create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effect text default null,
+  p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   if p_key is null then
-    perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'), 'name the key of the taint');
+    perform hwqueue.refuse('QHA01', 'p_key must not be null', jsonb_build_object('field', 'p_key'),
+        'name the key of the taint');
   elsif p_effect is not null then
     perform hwqueue.check_taint_effect(p_effect, 'p_effect');
   end if;
@@ -216,8 +242,10 @@ $$;
 -- Hands a node and its claims over to another login or role: from then on only its members may act for the
 -- node. For login roles that change (a role that all of them have), for a role that is gone, and for a
 -- machine that changes hands. What runs there goes on. Its attestations are suspended until confirm_node.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01 no such role, QHA02, QHA03. Idempotent: yes.
-create or replace function hwqueue.hand_over_node(p_node uuid, p_login text, p_shard int default 0) returns void
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01 no such role, QHA02,
+-- QHA03. Idempotent: yes.
+create or replace function hwqueue.hand_over_node(p_node uuid, p_login text,
+  p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -228,7 +256,8 @@ begin
   if not exists (select from pg_catalog.pg_roles r where r.rolname = p_login) then
     perform hwqueue.refuse('QHA01',
       format('role %s does not exist on this server', coalesce(to_json(left(p_login, 100))::text, 'null')),
-      jsonb_build_object('field', 'p_login'), 'name the login of the node''s worker, or a role that its logins have');
+      jsonb_build_object('field', 'p_login'),
+        'name the login of the node''s worker, or a role that its logins have');
   end if;
   perform hwqueue.await_node(p_node, p_shard);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
@@ -237,17 +266,21 @@ begin
     return;
   end if;
   perform hwqueue.lock_claims(p_node, p_shard), hwqueue.set_login(p_node, p_login, p_shard);
-  perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s', v_node.name, to_json(p_login)), p_shard,
+  perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s', v_node.name,
+      to_json(p_login)), p_shard,
     jsonb_build_object('from', v_state.login, 'to', p_login), p_node => p_node);
-  perform hwqueue.suspend_attestations(v_node, true, format('it was handed over to login %s', to_json(p_login)),
+  perform hwqueue.suspend_attestations(v_node, true, format('it was handed over to login %s',
+      to_json(p_login)),
     hwqueue.clock(), p_shard);
 end
 $$;
 
 -- Confirms a node's suspended attestations: its registered instance is trusted as the one before. With
 -- p_instance_id only if that instance is the one that is registered. Returns how many there were.
--- Locks: node_state. Raises: QHN01, QHN03 another instance has registered since, QHA02, QHA03. Idempotent: yes.
-create or replace function hwqueue.confirm_node(p_node uuid, p_instance_id text default null, p_shard int default 0) returns int
+-- Locks: node_state. Raises: QHN01, QHN03 another instance has registered since, QHA02, QHA03.
+-- Idempotent: yes.
+create or replace function hwqueue.confirm_node(p_node uuid, p_instance_id text default null,
+  p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -273,19 +306,23 @@ begin
   if v_domains is not null then
     perform hwqueue.note_attestations(p_node, p_shard);
     perform hwqueue.note_event('node_confirmed',
-      format('node %s is trusted again as instance %s', v_node.name, to_json(left(v_node.instance_id, 100))), p_shard,
+      format('node %s is trusted again as instance %s', v_node.name, to_json(left(v_node.instance_id, 100))),
+        p_shard,
       jsonb_build_object('domains', v_domains, 'instance_id', v_node.instance_id), p_node => p_node);
   end if;
   return coalesce(cardinality(v_domains), 0);
 end
 $$;
 
--- Vouches that a node belongs to a trust domain, until p_expires_at if that is given: leases that require {"trust": domain} may run there.
+-- Vouches that a node belongs to a trust domain, until p_expires_at if that is given: leases that
+-- require {"trust": domain} may run there.
 -- Domains are compared byte for byte. Attesting it again sets another expiry. Who did it is noted.
--- It holds for the instance that is registered: when another one registers it is suspended until confirm_node, or until it is attested
--- again. With p_any_instance it holds for every instance that the node's login registers, as when each node has a login of its own.
+-- It holds for the instance that is registered: when another one registers it is suspended until
+-- confirm_node, or until it is attested again. With p_any_instance it holds for every instance that the
+-- node's login registers, as when each node has a login of its own.
 -- Locks: node_state. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
-create or replace function hwqueue.attest_node(p_node uuid, p_domain text, p_expires_at timestamptz default null,
+create or replace function hwqueue.attest_node(p_node uuid, p_domain text,
+  p_expires_at timestamptz default null,
                                                p_any_instance boolean default false, p_shard int default 0)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -301,22 +338,29 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_expires_at := hwqueue.check_expiry(p_expires_at, v_now);
-  insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by, any_instance)
+  insert into hwqueue.attestation as a (shard_id, node_id, domain, expires_at, attested_at, attested_by,
+      any_instance)
   values (p_shard, p_node, p_domain, v_expires_at, v_now, session_user, coalesce(p_any_instance, false))
   on conflict (shard_id, node_id, domain) do update
-  set expires_at = excluded.expires_at, attested_at = excluded.attested_at, attested_by = excluded.attested_by,
+  set expires_at = excluded.expires_at, attested_at = excluded.attested_at,
+    attested_by = excluded.attested_by,
       any_instance = excluded.any_instance, suspended_at = null, suspended_why = null;
   perform hwqueue.note_attestations(p_node, p_shard);
-  perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name, to_json(p_domain)), p_shard,
-    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at) || case when p_any_instance then '{"any_instance": true}'::jsonb else '{}' end,
+  perform hwqueue.note_event('node_attested', format('node %s is attested for %s', v_node.name,
+      to_json(p_domain)), p_shard,
+    jsonb_build_object('domain', p_domain, 'expires_at', v_expires_at) || case when p_any_instance
+      then '{"any_instance": true}'::jsonb else '{}' end,
     p_node => p_node);
 end
 $$;
 
--- Ends an attestation. Like a no_execute taint: running leases whose requirements the node does not meet without it are asked to stop at once.
+-- Ends an attestation. Like a no_execute taint: running leases whose requirements the node does not meet
+-- without it are asked to stop at once.
 -- Gives whether there was one.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03. Idempotent: yes.
-create or replace function hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard int default 0) returns boolean
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03.
+-- Idempotent: yes.
+create or replace function hwqueue.revoke_attestation(p_node uuid, p_domain text,
+  p_shard int default 0) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -334,7 +378,8 @@ begin
   end if;
   perform hwqueue.note_attestations(p_node, p_shard);
   v_node := hwqueue.read_node(p_node, p_shard);
-  perform hwqueue.note_event('node_attestation_revoked', format('node %s is no longer attested for %s', v_node.name, to_json(p_domain)), p_shard,
+  perform hwqueue.note_event('node_attestation_revoked', format('node %s is no longer attested for %s',
+      v_node.name, to_json(p_domain)), p_shard,
     jsonb_build_object('domain', p_domain), p_node => p_node);
   perform hwqueue.lock_claims(p_node, p_shard);
   v_now := hwqueue.clock();
@@ -350,42 +395,59 @@ begin
 end
 $$;
 
--- Registered nodes with what they have and what of it is in use. taints: {"key", "value", "effect", "since", "by": "node"|"operator"};
--- attestations: {"domain", "expires_at", "attested_at", "attested_by", "any_instance", "suspended_at", "suspended_why"}, those that have
--- expired or are suspended as well. login: the role whose members may act for it; null: any worker. cores: {"core", "numa", "threads"} as
--- declared, and "milli_used" where they are counted. isolation: {"cpu", "gpu"}: classes honoured, {"default_cpu", "gpu_share_mode"}.
+-- Registered nodes with what they have and what of it is in use. taints: {"key", "value", "effect",
+-- "since", "by": "node"|"operator"};
+-- attestations: {"domain", "expires_at", "attested_at", "attested_by", "any_instance", "suspended_at",
+-- "suspended_why"}, those that have expired or are suspended as well. login: the role whose members may
+-- act for it; null: any worker. cores: {"core", "numa", "threads"} as declared, and "milli_used" where
+-- they are counted. isolation: {"cpu", "gpu"}: classes honoured, {"default_cpu", "gpu_share_mode"}.
 -- By name, a page at a time where p_limit says so: pass the last name of a page as p_after of the next.
 -- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
-create or replace function hwqueue.list_nodes(p_name text default null, p_node uuid default null, p_after text default null,
+create or replace function hwqueue.list_nodes(p_name text default null, p_node uuid default null,
+  p_after text default null,
                                               p_limit int default null, p_shard int default 0)
-returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz, cordoned boolean,
-               draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb, slots int, claims int,
+returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz,
+    cordoned boolean,
+               draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb,
+                 slots int, claims int,
                registered_at timestamptz, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb,
                login text, instance_id text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
-  select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at, n.cordoned_at is not null,
+  select n.node_id, n.shard_id, n.name, s.node_epoch, hwqueue.is_live(n, s, t.now), s.seen_at,
+         n.cordoned_at is not null,
          n.drain_by is not null, n.labels, n.rack,
-         jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib)) || n.custom,
+         jsonb_strip_nulls(jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib))
+           || n.custom,
          jsonb_build_object('cpu_milli', u.cpu_used, 'memory_mib', u.memory_used) || u.custom_used,
-         coalesce((select jsonb_agg(jsonb_build_object('resource_id', g.id, 'model', g.model, 'memory_mib', g.memory, 'milli_used', g.used)
-                                    || jsonb_strip_nulls(jsonb_build_object('parent_resource_id', g.parent)) order by g.ordinality)
-                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used, n.gpu_parents) with ordinality
+         coalesce((select jsonb_agg(jsonb_build_object('resource_id', g.id, 'model', g.model, 'memory_mib',
+             g.memory, 'milli_used', g.used)
+                                    || jsonb_strip_nulls(jsonb_build_object('parent_resource_id', g.parent))
+                                      order by g.ordinality)
+                   from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used,
+                       n.gpu_parents) with ordinality
                           g(id, model, memory, used, parent, ordinality)), '[]'),
          n.slots,
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
          n.registered_at,
-         coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect', t.taint ->> 'by') from (
+         coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect',
+             t.taint ->> 'by') from (
            select x || '{"by": "node"}' as taint from jsonb_array_elements(n.taints) x
-           union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t), '[]'),
-         coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at, 'attested_at', a.attested_at,
-                                                       'attested_by', a.attested_by, 'any_instance', a.any_instance,
-                                                       'suspended_at', a.suspended_at, 'suspended_why', a.suspended_why) order by a.domain)
+           union all select x || '{"by": "operator"}' from jsonb_array_elements(n.operator_taints) x) t),
+             '[]'),
+         coalesce((select jsonb_agg(jsonb_build_object('domain', a.domain, 'expires_at', a.expires_at,
+             'attested_at', a.attested_at,
+                                                       'attested_by', a.attested_by, 'any_instance',
+                                                         a.any_instance,
+                                                       'suspended_at', a.suspended_at, 'suspended_why',
+                                                         a.suspended_why) order by a.domain)
                    from hwqueue.attestation a where a.shard_id = n.shard_id and a.node_id = n.node_id), '[]'),
-         coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used', u.core_used[c.ordinality])) order by c.ordinality)
+         coalesce((select jsonb_agg(jsonb_strip_nulls(c.core || jsonb_build_object('milli_used',
+             u.core_used[c.ordinality])) order by c.ordinality)
                    from jsonb_array_elements(n.cores) with ordinality c(core, ordinality)), '[]'),
-         jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu', n.default_cpu_isolation,
+         jsonb_build_object('cpu', n.cpu_isolation, 'gpu', n.gpu_exclusivity, 'default_cpu',
+             n.default_cpu_isolation,
                             'gpu_share_mode', n.gpu_share_mode),
          s.login, n.instance_id
   from (
@@ -401,18 +463,22 @@ as $$
   order by n.name
 $$;
 
--- What runs on a node and what is set aside for it, the oldest claims first. stop_by: by when it was asked to stop.
+-- What runs on a node and what is set aside for it, the oldest claims first. stop_by: by when it was
+-- asked to stop.
 -- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.node_claims(p_node uuid, p_limit int default 500, p_shard int default 0)
-returns table (lease_id uuid, shard_id int, queue text, task_name text, tenant text, service_id uuid, claim_token bigint, attempt smallint,
-               claimed_at timestamptz, expires_at timestamptz, stop_reason text, stop_by timestamptz, assignment jsonb)
+returns table (lease_id uuid, shard_id int, queue text, task_name text, tenant text, service_id uuid,
+    claim_token bigint, attempt smallint,
+               claimed_at timestamptz, expires_at timestamptz, stop_reason text, stop_by timestamptz,
+                 assignment jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'ask for fewer');
   return query
-    select r.lease_id, r.shard_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt, r.claimed_at, r.expires_at,
+    select r.lease_id, r.shard_id, q.name, l.task_name, c.tenant, c.service_id, r.claim_token, r.attempt,
+           r.claimed_at, r.expires_at,
            r.stop_reason, r.stop_by, r.assignment
     from hwqueue.claim r
     join hwqueue.lease l on l.shard_id = r.shard_id and l.lease_id = r.lease_id

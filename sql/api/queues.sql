@@ -1,9 +1,11 @@
 -- Public: queues, and the policies of queues and services.
 
 -- Creates a queue. The same name with the same policy is a no-op, so that deployments can call it every time.
--- With retain_completed 0 a lease is gone when it completes, and its result with it; one with an idempotency key stays until prune takes it.
+-- With retain_completed 0 a lease is gone when it completes, and its result with it; one with an
+-- idempotency key stays until prune takes it.
 -- Locks: the queue's unique name. Raises: QHA01, QHQ02 exists with another policy, QHA03. Idempotent: yes.
-create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}', p_shard int default 0) returns void
+create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}',
+  p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -21,7 +23,8 @@ begin
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_row.queue_id);
     perform hwqueue.write_first_low_water(v_row.queue_id, 0, 0, p_shard);
-    perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard, nullif(p_policy, '{}'), p_queue => p_queue);
+    perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard,
+        nullif(p_policy, '{}'), p_queue => p_queue);
     return;
   end if;
   v_existing := hwqueue.find_queue(p_queue, p_shard);
@@ -35,8 +38,10 @@ $$;
 
 -- Changes the policy keys that are given and keeps the rest; leases already spawned keep their rank, and
 -- what runs stays or goes when it completes as retain_completed said at its claim.
--- Locks: the queue's row; when the failure domain changes, the shard's row. Raises: QHQ01, QHA01, QHA03. Idempotent: yes. Gives the whole policy.
-create or replace function hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard int default 0) returns jsonb
+-- Locks: the queue's row; when the failure domain changes, the shard's row. Raises: QHQ01, QHA01, QHA03.
+-- Idempotent: yes. Gives the whole policy.
+create or replace function hwqueue.set_queue_policy(p_queue text, p_policy jsonb,
+  p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -45,20 +50,26 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   v_row := hwqueue.find_queue(p_queue, p_shard);
-  select q.* into v_row from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_row.queue_id for update;
+  select q.* into v_row from hwqueue.queue q where q.shard_id = p_shard
+    and q.queue_id = v_row.queue_id for update;
   v_before := hwqueue.queue_policy(v_row);
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
   update hwqueue.queue q
-  set claim_timeout = v_row.claim_timeout, heartbeat_interval = v_row.heartbeat_interval, poll_interval = v_row.poll_interval,
+  set claim_timeout = v_row.claim_timeout, heartbeat_interval = v_row.heartbeat_interval,
+    poll_interval = v_row.poll_interval,
       patience = v_row.patience,
-      max_attempts = v_row.max_attempts, retry = v_row.retry, ageing_step = v_row.ageing_step, notify = v_row.notify,
-      reap_grace = v_row.reap_grace, max_params_bytes = v_row.max_params_bytes, max_result_bytes = v_row.max_result_bytes,
+      max_attempts = v_row.max_attempts, retry = v_row.retry, ageing_step = v_row.ageing_step,
+        notify = v_row.notify,
+      reap_grace = v_row.reap_grace, max_params_bytes = v_row.max_params_bytes,
+        max_result_bytes = v_row.max_result_bytes,
       window_size = v_row.window_size, probe_size = v_row.probe_size, weight_affinity = v_row.weight_affinity,
-      weight_fit = v_row.weight_fit, weight_spread = v_row.weight_spread, retain_completed = v_row.retain_completed,
+      weight_fit = v_row.weight_fit, weight_spread = v_row.weight_spread,
+        retain_completed = v_row.retain_completed,
       retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
   perform hwqueue.move_terms(p_shard);
-  perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before, hwqueue.queue_policy(v_row), p_queue, p_shard);
+  perform hwqueue.note_policy('queue_policy_set', format('queue %s', p_queue), v_before,
+      hwqueue.queue_policy(v_row), p_queue, p_shard);
   return hwqueue.queue_policy(v_row);
 end
 $$;
@@ -77,13 +88,15 @@ begin
   update hwqueue.queue q set paused_at = v_now
   where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is null;
   if found then
-    perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_shard, p_queue => p_queue);
+    perform hwqueue.note_event('queue_paused', format('queue %s is paused', p_queue), p_shard,
+        p_queue => p_queue);
   end if;
 end
 $$;
 
 -- Lets claims from a paused queue go on.
--- Locks: the queue's row; queue_signal, skip locked. Raises: QHQ01, QHA03. Idempotent: yes. Wakes: waiting workers.
+-- Locks: the queue's row; queue_signal, skip locked. Raises: QHQ01, QHA03. Idempotent: yes. Wakes:
+-- waiting workers.
 create or replace function hwqueue.resume_queue(p_queue text, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -95,18 +108,21 @@ begin
   update hwqueue.queue q set paused_at = null
   where q.shard_id = p_shard and q.queue_id = v_queue.queue_id and q.paused_at is not null;
   if found then
-    perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_shard, p_queue => p_queue);
+    perform hwqueue.note_event('queue_resumed', format('queue %s goes on', p_queue), p_shard,
+        p_queue => p_queue);
   end if;
   perform hwqueue.wake_workers(v_queue, p_shard);
 end
 $$;
 
--- Drops a queue: its name is free at once, nothing is spawned into it or claimed from it any more; prune deletes what it held.
--- Refused while anything waits or runs in it, unless forced; what runs is then asked to stop by the next reap (reap_dropped). A spawn that
--- is still uncommitted goes with the queue: stop its producers first.
+-- Drops a queue: its name is free at once, nothing is spawned into it or claimed from it any more; prune
+-- deletes what it held.
+-- Refused while anything waits or runs in it, unless forced; what runs is then asked to stop by the next
+-- reap (reap_dropped). A spawn that is still uncommitted goes with the queue: stop its producers first.
 -- Locks: the queue's row. Raises: QHQ01, QHQ03 not empty, QHA02, QHA03. Idempotent: no, the second call
 -- finds no queue.
-create or replace function hwqueue.drop_queue(p_queue text, p_force boolean default false, p_shard int default 0) returns void
+create or replace function hwqueue.drop_queue(p_queue text, p_force boolean default false,
+  p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -116,19 +132,23 @@ begin
   perform hwqueue.require_all_tenants();
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   perform hwqueue.require_read_committed();
-  perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for no key update;
+  perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id =
+    v_queue.queue_id for no key update;
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   if not coalesce(p_force, false) and (
        exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue.queue_id)
     or exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard and s.queue_id = v_queue.queue_id)
-    or exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)) then
-    perform hwqueue.refuse('QHQ03', format('queue %s is not empty', p_queue), jsonb_build_object('queue', p_queue),
+    or exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id))
+      then
+    perform hwqueue.refuse('QHQ03', format('queue %s is not empty', p_queue),
+        jsonb_build_object('queue', p_queue),
       'wait until it is, or drop it with p_force => true, which loses the leases');
   end if;
   v_now := hwqueue.clock();
   update hwqueue.queue q set dropped_at = v_now where q.shard_id = p_shard and q.queue_id = v_queue.queue_id;
   perform hwqueue.note_event('queue_dropped', format('queue %s is dropped', p_queue), p_shard,
-    jsonb_build_object('claims', (select count(*) from hwqueue.claim c where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)),
+    jsonb_build_object('claims', (select count(*) from hwqueue.claim c
+        where c.shard_id = p_shard and c.queue_id = v_queue.queue_id)),
     p_queue => p_queue);
 end
 $$;
@@ -136,7 +156,8 @@ $$;
 -- Every queue with what waits and runs in it.
 -- Locks: none. Raises: QHA03. Idempotent: yes.
 create or replace function hwqueue.list_queues(p_shard int default 0)
-returns table (queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb, shard_id int)
+returns table (queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb,
+    shard_id int)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
@@ -167,7 +188,8 @@ begin
 end
 $$;
 
--- What operators said of a service: {"failure_domain", "anti_affinity_services"}; null and [] where they said nothing.
+-- What operators said of a service: {"failure_domain", "anti_affinity_services"}; null and [] where they
+-- said nothing.
 -- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.service_policy(p_service uuid, p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -180,7 +202,8 @@ begin
       'give the id that leases have as service_id');
   end if;
   if not hwqueue.is_own_service(p_service, p_shard) then
-    perform hwqueue.refuse_foreign(format('service %s is not its', p_service), 'p_service', 'name services that leases of the tenant have');
+    perform hwqueue.refuse_foreign(format('service %s is not its', p_service), 'p_service',
+        'name services that leases of the tenant have');
   end if;
   select s.* into v_service from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service;
   return jsonb_build_object('failure_domain', v_service.failure_domain,
@@ -188,12 +211,16 @@ begin
 end
 $$;
 
--- Changes the policy keys of a service that are given and keeps the rest; null takes one back. failure_domain: what "the same place" means
--- to leases that require or avoid the service, node, rack or label:KEY; else the queue's. anti_affinity_services: services that its
--- leases keep away from, its own id included if they are to keep away from each other. A service need not have leases yet.
--- What runs already stays; from the commit on, leases that the change concerns wait until what runs has been counted.
--- Locks: the service's row; its classes; profile rows; the shard's row. Raises: QHA01, QHA02, QHA03. Idempotent: yes. Gives the whole policy.
-create or replace function hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_shard int default 0) returns jsonb
+-- Changes the policy keys of a service that are given and keeps the rest; null takes one back.
+-- failure_domain: what "the same place" means to leases that require or avoid the service, node, rack or
+-- label:KEY; else the queue's. anti_affinity_services: services that its leases keep away from, its own
+-- id included if they are to keep away from each other. A service need not have leases yet.
+-- What runs already stays; from the commit on, leases that the change concerns wait until what runs has
+-- been counted.
+-- Locks: the service's row; its classes; profile rows; the shard's row. Raises: QHA01, QHA02, QHA03.
+-- Idempotent: yes. Gives the whole policy.
+create or replace function hwqueue.set_service_policy(p_service uuid, p_policy jsonb,
+  p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -209,19 +236,23 @@ begin
   v_domain := hwqueue.json_domain(v_policy -> 'failure_domain', 'policy.failure_domain');
   v_away_from := hwqueue.json_uuids(v_policy -> 'anti_affinity_services', 'policy.anti_affinity_services');
   if not coalesce((select bool_and(hwqueue.is_own_service(a, p_shard)) from unnest(v_away_from) a), true) then
-    perform hwqueue.refuse_foreign('policy.anti_affinity_services names services that are not its', 'policy.anti_affinity_services',
+    perform hwqueue.refuse_foreign('policy.anti_affinity_services names services that are not its',
+        'policy.anti_affinity_services',
       'name services that leases of the tenant have');
   end if;
   insert into hwqueue.service as s (shard_id, service_id, failure_domain, away_from)
   values (p_shard, p_service, v_domain, v_away_from)
   on conflict (shard_id, service_id) do update
-  set failure_domain = case when v_policy ? 'failure_domain' then excluded.failure_domain else s.failure_domain end,
+  set failure_domain = case when v_policy ? 'failure_domain' then excluded.failure_domain
+    else s.failure_domain end,
       away_from = case when v_policy ? 'anti_affinity_services' then excluded.away_from else s.away_from end;
   perform hwqueue.rebind_classes(array(
-    select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard and c.service_id = p_service), true, p_shard);
+    select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard
+      and c.service_id = p_service), true, p_shard);
   perform hwqueue.move_terms(p_shard);
   v_policy := hwqueue.service_policy(p_service, p_shard);
-  perform hwqueue.note_policy('service_policy_set', format('service %s', p_service), v_before, v_policy, null, p_shard);
+  perform hwqueue.note_policy('service_policy_set', format('service %s', p_service), v_before, v_policy,
+      null, p_shard);
   return v_policy;
 end
 $$;

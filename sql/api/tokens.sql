@@ -1,6 +1,7 @@
 -- Public: tokens of the HTTP API.
 
--- Whose secret this is; no row when nobody's: unknown, revoked or expired. Notes once an hour that it is in use.
+-- Whose secret this is; no row when nobody's: unknown, revoked or expired. Notes once an hour that it is
+-- in use.
 -- Locks: the token's row, skip locked. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.check_token(p_secret_sha256 bytea, p_shard int default 0)
 returns table (name text, role text, tenant text, expires_at timestamptz, shard_id int)
@@ -13,7 +14,8 @@ begin
   set used_at = v_now
   from (select t.shard_id, t.name from hwqueue.api_token t
         where t.shard_id = p_shard and t.secret_sha256 = p_secret_sha256 and t.revoked_at is null
-          and coalesce(t.used_at, '-infinity') < v_now - interval '1 hour' and coalesce(t.expires_at, 'infinity') > v_now
+          and coalesce(t.used_at, '-infinity') < v_now - interval '1 hour'
+          and coalesce(t.expires_at, 'infinity') > v_now
         for no key update skip locked) d
   where u.shard_id = d.shard_id and u.name = d.name;
   return query
@@ -24,11 +26,15 @@ begin
 end
 $$;
 
--- Lets whoever knows a secret use the HTTP API. The secret is made, kept and shown by the caller; only its sha256 comes here.
--- p_role: producer, viewer, operator, admin. p_tenant: the one tenant that it may see and spawn for; null: all.
+-- Lets whoever knows a secret use the HTTP API. The secret is made, kept and shown by the caller; only
+-- its sha256 comes here.
+-- p_role: producer, viewer, operator, admin. p_tenant: the one tenant that it may see and spawn for;
+-- null: all.
 -- Locks: none. Raises: QHA01, QHK02 the name is or was given, QHA03. Idempotent: no.
-create or replace function hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text, p_tenant text default null,
-                                                p_expires_at timestamptz default null, p_shard int default 0) returns void
+create or replace function hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text,
+  p_tenant text default null,
+                                                p_expires_at timestamptz default null,
+                                                  p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -38,18 +44,22 @@ begin
   perform hwqueue.check_shard(p_shard);
   perform hwqueue.check_name(p_name, 'p_name');
   if octet_length(p_secret_sha256) is distinct from 32 then
-    perform hwqueue.refuse('QHA01', 'p_secret_sha256 must be the 32 bytes of a sha256', jsonb_build_object('field', 'p_secret_sha256'),
+    perform hwqueue.refuse('QHA01', 'p_secret_sha256 must be the 32 bytes of a sha256',
+        jsonb_build_object('field', 'p_secret_sha256'),
       'make a secret of at least 32 random bytes and give its hash');
   end if;
-  perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role', array['producer', 'viewer', 'operator', 'admin']);
+  perform hwqueue.json_choice(to_jsonb(coalesce(p_role, '')), 'p_role',
+      array['producer', 'viewer', 'operator', 'admin']);
   perform hwqueue.json_text(to_jsonb(p_tenant), 'p_tenant', 100);
   begin
-    insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, created_login, expires_at)
+    insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by,
+        created_login, expires_at)
     values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.current_actor(), session_user,
             hwqueue.check_expiry(p_expires_at, v_now));
   exception when unique_violation then
     perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
-      jsonb_build_object('field', 'p_name', 'name', p_name), 'choose another name: names are not given twice');
+      jsonb_build_object('field', 'p_name', 'name', p_name),
+        'choose another name: names are not given twice');
   end;
   perform hwqueue.note_event('token_created', format('token %s for role %s', p_name, p_role), p_shard,
     jsonb_build_object('token', p_name, 'role', p_role, 'tenant', p_tenant, 'expires_at', p_expires_at));
@@ -59,12 +69,14 @@ $$;
 -- The tokens of the HTTP API, newest first; used_at to the hour. Nothing here lets anybody in.
 -- Locks: none. Raises: QHA03. Idempotent: yes.
 create or replace function hwqueue.list_tokens(p_shard int default 0)
-returns table (name text, role text, tenant text, created_at timestamptz, created_by text, expires_at timestamptz, used_at timestamptz,
+returns table (name text, role text, tenant text, created_at timestamptz, created_by text,
+    expires_at timestamptz, used_at timestamptz,
                revoked_at timestamptz, revoked_by text, shard_id int, created_login text, revoked_login text)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
-  select t.name, t.role, t.tenant, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at, t.revoked_by, t.shard_id,
+  select t.name, t.role, t.tenant, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at,
+         t.revoked_by, t.shard_id,
          t.created_login, t.revoked_login
   from hwqueue.api_token t
   where t.shard_id = p_shard
@@ -82,12 +94,14 @@ begin
   set revoked_at = hwqueue.clock(), revoked_by = hwqueue.current_actor(), revoked_login = session_user
   where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
   if found then
-    perform hwqueue.note_event('token_revoked', format('token %s', p_name), p_shard, jsonb_build_object('token', p_name));
+    perform hwqueue.note_event('token_revoked', format('token %s', p_name), p_shard,
+        jsonb_build_object('token', p_name));
     return true;
   end if;
   perform 1 from hwqueue.api_token t where t.shard_id = p_shard and t.name = p_name;
   if not found then
-    perform hwqueue.refuse('QHK01', format('no token is named %s', coalesce(to_json(left(p_name, 100))::text, 'null')),
+    perform hwqueue.refuse('QHK01', format('no token is named %s',
+        coalesce(to_json(left(p_name, 100))::text, 'null')),
       jsonb_build_object('field', 'p_name'), 'list them: hwqueue token list');
   end if;
   return false;

@@ -12,7 +12,8 @@
 -- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02.
 -- Idempotent: yes.
 -- Wakes: waiting workers.
-create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0', p_shard int default 0)
+create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0',
+  p_shard int default 0)
 returns table (expired int, promoted int, deadlines int, reaches int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -23,7 +24,8 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 100000, 'call again for more');
   if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
-    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
+    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s',
+        coalesce(p_unless_within::text, 'null')),
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 second''');
   end if;
   v_now := hwqueue.clock();
@@ -36,17 +38,23 @@ begin
 end
 $$;
 
--- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long deregistered, profiles
--- that no node has, what dropped queues left, minutes older than a day, what is remembered of the fleet for nobody, events of days that are over since as many days as set_event_retention said.
+-- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long
+-- deregistered, profiles that no node has, what dropped queues left, minutes older than a day, what is
+-- remembered of the fleet for nobody, events of days that are over since as many days as
+-- set_event_retention said.
 -- p_event_days has no effect: who may prune may not choose what is kept of what it did.
--- Bounded: about p_limit of each a call. Classes and profiles are looked at in turn, p_limit a call, so all of them have had their turn
--- after as many calls as that takes.
--- p_unless_within: do nothing if somebody pruned less than that ago, so that any number of workers can call it.
+-- Bounded: about p_limit of each a call. Classes and profiles are looked at in turn, p_limit a call, so
+-- all of them have had their turn after as many calls as that takes.
+-- p_unless_within: do nothing if somebody pruned less than that ago, so that any number of workers can
+-- call it.
 -- more: there may be more to remove now, call again.
--- Locks: its mark; lease, class, node, profile, queue and term rows, the shard's: all skip locked; at last, once a day, the oldest partition of
--- event, for which it waits a tenth of a second. Raises: QHA01, QHA02. Idempotent: yes.
--- Plans are made once, for any arguments, and by index: a table that is small now is large before the session ends.
-create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0', p_event_days int default 14,
+-- Locks: its mark; lease, class, node, profile, queue and term rows, the shard's: all skip locked; at
+-- last, once a day, the oldest partition of event, for which it waits a tenth of a second. Raises:
+-- QHA01, QHA02. Idempotent: yes.
+-- Plans are made once, for any arguments, and by index: a table that is small now is large before the
+-- session ends.
+create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0',
+  p_event_days int default 14,
                                          p_shard int default 0)
 returns table (leases int, classes int, nodes int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -64,7 +72,8 @@ begin
   perform hwqueue.check_range(p_event_days, 'p_event_days', 1, 14,
     'leave it out: it has no effect, set_event_retention says how long events are kept');
   if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
-    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s', coalesce(p_unless_within::text, 'null')),
+    perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s',
+        coalesce(p_unless_within::text, 'null')),
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 minute''');
   end if;
   leases := 0;
@@ -83,7 +92,8 @@ begin
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
       perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
-      perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);  -- last: readers wait for its lock
+      -- last: readers wait for its lock
+      perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);
       more := p_limit in (leases, v_terms) or v_purged >= p_limit or classes > 0 or nodes > 0;
     end if;
   end if;
@@ -91,12 +101,16 @@ begin
 end
 $$;
 
--- What must hold at every instant, counted anew from leases and claims: a row for each rule that is broken, none when all is well.
--- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login. detail names what is broken, what was found and expected.
--- It reads everything and is for operators and tests; it is one statement after another, so call it in a repeatable read transaction while
--- others work. Capacity may be exceeded by adopted leases and by nodes that were registered with less than is in use.
+-- What must hold at every instant, counted anew from leases and claims: a row for each rule that is
+-- broken, none when all is well.
+-- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login. detail names
+-- what is broken, what was found and expected.
+-- It reads everything and is for operators and tests; it is one statement after another, so call it in a
+-- repeatable read transaction while others work. Capacity may be exceeded by adopted leases and by nodes
+-- that were registered with less than is in use.
 -- Locks: none. Raises: QHA03. Idempotent: yes.
-create or replace function hwqueue.verify_invariants(p_shard int default 0) returns table (rule text, subject text, detail jsonb)
+create or replace function hwqueue.verify_invariants(p_shard int default 0) returns table (rule text,
+  subject text, detail jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -106,26 +120,33 @@ begin
   return query select 'term_count', v.term_id::text, v.detail from hwqueue.broken_counts(p_shard) v;
   return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_terms(p_shard) v;
   return query
-    select 'claim_login', c.lease_id::text, jsonb_build_object('node_id', c.node_id, 'found', c.login, 'expected', s.login)
+    select 'claim_login', c.lease_id::text, jsonb_build_object('node_id', c.node_id, 'found', c.login,
+           'expected', s.login)
     from hwqueue.claim c join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
     where c.shard_id = p_shard and c.login is distinct from s.login;
 end
 $$;
 
 -- What is installed: workers and the command line refuse a schema that is older or newer than they can serve.
-create or replace function hwqueue.schema_version() returns table (revision text, bundle_sha256 text, package_version text)
+create or replace function hwqueue.schema_version() returns table (revision text, bundle_sha256 text,
+  package_version text)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$ select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i $$;
 
--- Who did what. Without p_after the newest first; with it what follows that event, oldest first: a follower passes the highest id it has
--- seen (0 at the very start) and misses nothing, however transactions overlap. For that it is shown only what nothing can come before any
+-- Who did what. Without p_after the newest first; with it what follows that event, oldest first: a
+-- follower passes the highest id it has seen (0 at the very start) and misses nothing, however
+-- transactions overlap. For that it is shown only what nothing can come before any
 -- more: events of transactions that began before the oldest one that is still open anywhere on the server.
--- p_filter: {"code": text or list, "queue", "node", "lease", "class", "actor", "since", "until", "before", "final"}. before: an event's id, for
--- the next page of the newest; final: true leaves out what a follower is not shown yet, so that following can go on from the first row.
--- A filter by a subject, code or actor reads what it finds; since and until read the days between them (the order is by id), 15 at most.
+-- p_filter: {"code": text or list, "queue", "node", "lease", "class", "actor", "since", "until",
+-- "before", "final"}. before: an event's id, for the next page of the newest; final: true leaves out
+-- what a follower is not shown yet, so that following can go on from the first row.
+-- A filter by a subject, code or actor reads what it finds; since and until read the days between them
+-- (the order is by id), 15 at most.
 -- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
-create or replace function hwqueue.list_events(p_after bigint default null, p_filter jsonb default '{}', p_limit int default 100, p_shard int default 0)
-returns table (event_id bigint, at timestamptz, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text,
+create or replace function hwqueue.list_events(p_after bigint default null, p_filter jsonb default '{}',
+  p_limit int default 100, p_shard int default 0)
+returns table (event_id bigint, at timestamptz, code text, lease_id uuid, node_id uuid, queue text,
+    class_id bigint, actor text, message text,
                detail jsonb, shard_id int, login text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -137,7 +158,8 @@ declare
   v_below bigint;
 begin
   perform hwqueue.require_all_tenants();
-  perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since', 'until', 'before', 'final'], 'filter');
+  perform hwqueue.check_object(p_filter, array['code', 'queue', 'node', 'lease', 'class', 'actor', 'since',
+      'until', 'before', 'final'], 'filter');
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after, or "before"');
   v_codes := hwqueue.event_codes(p_filter -> 'code');
   v_filter.queue := hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100);
@@ -151,18 +173,23 @@ begin
   if p_after is not null or coalesce(hwqueue.json_boolean(p_filter -> 'final', 'filter.final'), false) then
     -- least passes over a null
     v_below := least(v_below, (
-      select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20) from hwqueue.shard s where s.shard_id = p_shard));
+      select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20)
+      from hwqueue.shard s where s.shard_id = p_shard));
   end if;
-  if p_after is not null then  -- followers ask often, and mostly there is nothing: a look that need not be planned each time
-    perform 1 from hwqueue.event e where e.shard_id = p_shard and e.event_id > p_after order by e.event_id limit 1;
+  -- followers ask often, and mostly there is nothing: a look that need not be planned each time
+  if p_after is not null then
+    perform 1 from hwqueue.event e where e.shard_id = p_shard and e.event_id > p_after
+      order by e.event_id limit 1;
     if not found then
       return;
     end if;
   end if;
   return query
-    select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message, e.detail, e.shard_id, e.login
+    select e.event_id, e.at, e.code, e.lease_id, e.node_id, e.queue, e.class_id, e.actor, e.message,
+           e.detail, e.shard_id, e.login
     from unnest(v_codes) c(code)
-    cross join lateral hwqueue.event_page(p_after, v_below, c.code, v_filter, v_since, v_until, p_limit, p_shard) e
+    cross join lateral hwqueue.event_page(p_after, v_below, c.code, v_filter, v_since, v_until, p_limit,
+        p_shard) e
     order by case when p_after is null then -e.event_id else e.event_id end limit p_limit;
 end
 $$;

@@ -6,27 +6,32 @@ create or replace function hwqueue.check_queue_names(p_queues text[]) returns bo
 language plpgsql immutable
 as $$
 begin
-  if array_ndims(p_queues) is distinct from 1 or cardinality(p_queues) > 1000 or array_position(p_queues, null) is not null then
-    perform hwqueue.refuse('QHA01', 'p_queues must name 1 to 1000 queues', jsonb_build_object('field', 'p_queues'),
+  if array_ndims(p_queues) is distinct from 1 or cardinality(p_queues) > 1000
+    or array_position(p_queues, null) is not null then
+    perform hwqueue.refuse('QHA01', 'p_queues must name 1 to 1000 queues',
+        jsonb_build_object('field', 'p_queues'),
       'for example array[''default'']');
   end if;
   return true;
 end
 $$;
 
--- The time itself, or null where it is infinite or not given: what does not expire. Clients read no year beyond 9999, and one such row would
--- keep them from reading any.
+-- The time itself, or null where it is infinite or not given: what does not expire. Clients read no year
+-- beyond 9999, and one such row would keep them from reading any.
 -- Locks: none. Raises: QHA01. Idempotent: yes.
-create or replace function hwqueue.check_expiry(p_expires_at timestamptz, p_now timestamptz) returns timestamptz
+create or replace function hwqueue.check_expiry(p_expires_at timestamptz,
+  p_now timestamptz) returns timestamptz
 language plpgsql immutable
 as $$
 begin
   if p_expires_at <= p_now then
-    perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
+    perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at),
+        jsonb_build_object('field', 'p_expires_at'),
       'give a time to come, or leave it out: what has no such time does not expire');
   end if;
   if p_expires_at > '9999-12-31 23:59:59.999999+00' and p_expires_at <> 'infinity' then
-    perform hwqueue.refuse('QHA01', format('p_expires_at %s is beyond the year 9999', p_expires_at), jsonb_build_object('field', 'p_expires_at'),
+    perform hwqueue.refuse('QHA01', format('p_expires_at %s is beyond the year 9999', p_expires_at),
+        jsonb_build_object('field', 'p_expires_at'),
       'leave it out: what has no such time does not expire');
   end if;
   return nullif(p_expires_at, 'infinity');
@@ -40,7 +45,8 @@ language plpgsql immutable
 as $$
 begin
   if p_limit < 1 then
-    perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit), jsonb_build_object('field', 'p_limit'),
+    perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit),
+        jsonb_build_object('field', 'p_limit'),
       'give a number of rows, or null for all');
   end if;
 end
@@ -48,7 +54,8 @@ $$;
 
 -- Refuses an argument that is null or out of its range.
 -- Raises: QHA01.
-create or replace function hwqueue.check_range(p_value bigint, p_field text, p_min bigint, p_max bigint, p_hint text) returns void
+create or replace function hwqueue.check_range(p_value bigint, p_field text, p_min bigint, p_max bigint,
+  p_hint text) returns void
 language plpgsql immutable
 as $$
 begin
@@ -79,7 +86,8 @@ begin
   perform 1 from hwqueue.shard s where s.shard_id = p_shard;
   if not found then
     perform hwqueue.refuse('QHA01', format('shard %s does not exist', coalesce(p_shard::text, 'null')),
-      jsonb_build_object('field', 'p_shard', 'shard_id', p_shard), 'use shard 0 unless an operator made others');
+      jsonb_build_object('field', 'p_shard', 'shard_id', p_shard),
+        'use shard 0 unless an operator made others');
   end if;
 end
 $$;
@@ -94,8 +102,8 @@ begin
 end
 $$;
 
--- Functions that grant, settle, reap or edit nodes decide on rows read after their locks; a snapshot taken before
--- the lock would show them the past, so any other isolation level is refused.
+-- Functions that grant, settle, reap or edit nodes decide on rows read after their locks; a snapshot
+-- taken before the lock would show them the past, so any other isolation level is refused.
 -- Locks: none. Raises: QHA02. Idempotent: yes.
 create or replace function hwqueue.require_read_committed() returns void
 language plpgsql stable
@@ -103,7 +111,8 @@ as $$
 begin
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     perform hwqueue.refuse('QHA02',
-      format('this function needs isolation level read committed, not %s', current_setting('transaction_isolation')),
+      format('this function needs isolation level read committed, not %s',
+          current_setting('transaction_isolation')),
       jsonb_build_object('isolation', current_setting('transaction_isolation')),
       'call it in a transaction of its own, or set transaction isolation level read committed first');
   end if;
@@ -111,21 +120,26 @@ end
 $$;
 
 -- Refuses names that would not survive a command line, a metric label or a URL. Raises: QHA01.
-create or replace function hwqueue.check_name(p_name text, p_field text, p_max_length int default 100) returns void
+create or replace function hwqueue.check_name(p_name text, p_field text,
+  p_max_length int default 100) returns void
 language plpgsql immutable
 as $$
 begin
   if p_name is null or length(p_name) > p_max_length or p_name !~ '^[A-Za-z0-9_][A-Za-z0-9_.:@/-]*$' then
-    perform hwqueue.refuse('QHA01', format('%s is no valid name: %s', p_field, coalesce(to_json(left(p_name, 60))::text, 'null')),
+    perform hwqueue.refuse('QHA01', format('%s is no valid name: %s', p_field,
+        coalesce(to_json(left(p_name, 60))::text, 'null')),
       jsonb_build_object('field', p_field, 'length', length(p_name)),
-      format('use 1 to %s characters of A-Z, a-z, 0-9, _ . : @ / - and start with a letter, digit or _', p_max_length));
+      format('use 1 to %s characters of A-Z, a-z, 0-9, _ . : @ / - and start with a letter, digit or _',
+          p_max_length));
   end if;
 end
 $$;
 
--- The one way to fail: a code of class QH, a message that starts lower-case, detail as JSON, what to do as hint.
+-- The one way to fail: a code of class QH, a message that starts lower-case, detail as JSON, what to do
+-- as hint.
 -- Locks: none. Raises: p_code, always. Idempotent: yes.
-create or replace function hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) returns void
+create or replace function hwqueue.refuse(p_code text, p_message text, p_detail jsonb,
+  p_hint text) returns void
 language plpgsql volatile
 as $$
 begin

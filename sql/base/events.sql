@@ -9,7 +9,8 @@ begin
     return array[hwqueue.json_text(p_codes, 'filter.code', 100)];
   end if;
   if jsonb_array_length(p_codes) not between 1 and 100 then
-    perform hwqueue.refuse_value(p_codes, 'filter.code', 'text, or a list of 1 to 100 texts', 'leave it out for all codes', 'QHA01');
+    perform hwqueue.refuse_value(p_codes, 'filter.code', 'text, or a list of 1 to 100 texts',
+        'leave it out for all codes', 'QHA01');
   end if;
   return array(
     select distinct coalesce(hwqueue.json_text(c.value, format('filter.code[%s]', c.ordinality - 1), 100), '')
@@ -17,11 +18,14 @@ begin
 end
 $$;
 
--- Events of one code (null: any) in p_after's direction. Planned for the filter at hand: what is not asked for is then not there, and every
--- other column has an index that is in order.
-create or replace function hwqueue.event_page(p_after bigint, p_below bigint, p_code text, p_filter hwqueue.event, p_since timestamptz,
-                                              p_until timestamptz, p_limit int, p_shard int) returns setof hwqueue.event
-language plpgsql volatile set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+-- Events of one code (null: any) in p_after's direction. Planned for the filter at hand: what is not
+-- asked for is then not there, and every other column has an index that is in order.
+create or replace function hwqueue.event_page(p_after bigint, p_below bigint, p_code text,
+  p_filter hwqueue.event, p_since timestamptz,
+                                              p_until timestamptz, p_limit int,
+                                                p_shard int) returns setof hwqueue.event
+language plpgsql volatile set plan_cache_mode = force_custom_plan set enable_seqscan = off
+  set enable_bitmapscan = off set jit = off
 as $$
 declare
   v_slots smallint[] := hwqueue.event_slots(p_since, p_until, hwqueue.clock());
@@ -31,72 +35,88 @@ begin
       select e.* from hwqueue.event e
       where e.shard_id = p_shard and e.event_id > p_after and e.event_id < p_below
         and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
-        and (p_filter.node_id is null or e.node_id = p_filter.node_id) and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
-        and (p_filter.class_id is null or e.class_id = p_filter.class_id) and (p_filter.actor is null or e.actor = p_filter.actor)
-        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until) and (v_slots is null or e.slot = any (v_slots))
+        and (p_filter.node_id is null or e.node_id = p_filter.node_id)
+        and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
+        and (p_filter.class_id is null or e.class_id = p_filter.class_id)
+        and (p_filter.actor is null or e.actor = p_filter.actor)
+        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until)
+        and (v_slots is null or e.slot = any (v_slots))
       order by e.event_id limit p_limit;
   else
     return query
       select e.* from hwqueue.event e
       where e.shard_id = p_shard and (p_below is null or e.event_id < p_below)
         and (p_code is null or e.code = p_code) and (p_filter.queue is null or e.queue = p_filter.queue)
-        and (p_filter.node_id is null or e.node_id = p_filter.node_id) and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
-        and (p_filter.class_id is null or e.class_id = p_filter.class_id) and (p_filter.actor is null or e.actor = p_filter.actor)
-        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until) and (v_slots is null or e.slot = any (v_slots))
+        and (p_filter.node_id is null or e.node_id = p_filter.node_id)
+        and (p_filter.lease_id is null or e.lease_id = p_filter.lease_id)
+        and (p_filter.class_id is null or e.class_id = p_filter.class_id)
+        and (p_filter.actor is null or e.actor = p_filter.actor)
+        and (p_since is null or e.at >= p_since) and (p_until is null or e.at < p_until)
+        and (v_slots is null or e.slot = any (v_slots))
       order by e.event_id desc limit p_limit;
   end if;
 end
 $$;
 
 -- The partitions that hold the days between two times, of those that the ring holds at all; null: any may.
-create or replace function hwqueue.event_slots(p_since timestamptz, p_until timestamptz, p_now timestamptz) returns smallint[]
+create or replace function hwqueue.event_slots(p_since timestamptz, p_until timestamptz,
+  p_now timestamptz) returns smallint[]
 language sql stable
 as $$
   select case when p_since is not null or p_until is not null then array(
     select distinct (d & 15)::smallint
-    from generate_series(hwqueue.event_day(greatest(p_since, p_now - interval '15 days')), hwqueue.event_day(least(p_until, p_now))) d) end
+    from generate_series(hwqueue.event_day(greatest(p_since, p_now - interval '15 days')),
+        hwqueue.event_day(least(p_until, p_now))) d) end
 $$;
 
--- Events are written in the transaction of what they tell, by these alone. Their ids: the transaction's own id, shifted, and a running
--- number. So once all transactions below an id have ended, no event can come below it any more: that is what followers rest on
--- (list_events). A plain sequence would not do: a lower number may be committed later.
+-- Events are written in the transaction of what they tell, by these alone. Their ids: the transaction's
+-- own id, shifted, and a running number. So once all transactions below an id have ended, no event can
+-- come below it any more: that is what followers rest on (list_events). A plain sequence would not do: a
+-- lower number may be committed later.
 
 -- The id of an event that is written now; p_base: that of the shard.
 -- Idempotent: no, every call gives another one.
 create or replace function hwqueue.new_event_id(p_base bigint) returns bigint
 language sql volatile
-as $$ select p_base + (pg_current_xact_id()::text::bigint << 20) + (nextval('hwqueue.event_number') & 1048575) $$;
+as $$ select p_base + (pg_current_xact_id()::text::bigint << 20)
+  + (nextval('hwqueue.event_number') & 1048575) $$;
 
 -- The number of a time's day (UTC); events go where it says, modulo 16.
 create or replace function hwqueue.event_day(p_at timestamptz) returns bigint
 language sql stable
 as $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
 
--- The actor: what the caller says (hwqueue.actor, for this transaction), else the login. Kept beside it is session_user, which the
--- server knows: a function that runs with its owner's rights does not change it.
+-- The actor: what the caller says (hwqueue.actor, for this transaction), else the login. Kept beside it
+-- is session_user, which the server knows: a function that runs with its owner's rights does not change it.
 create or replace function hwqueue.current_actor() returns text
 language sql stable
 as $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;
 
 -- Writes one event.
 -- Idempotent: no.
-create or replace function hwqueue.note_event(p_code text, p_message text, p_shard int, p_detail jsonb default null, p_node uuid default null,
-                                              p_queue text default null, p_class bigint default null) returns void
+create or replace function hwqueue.note_event(p_code text, p_message text, p_shard int,
+  p_detail jsonb default null, p_node uuid default null,
+                                              p_queue text default null,
+                                                p_class bigint default null) returns void
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, login, message, detail)
-  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, p_node, p_queue, p_class, hwqueue.current_actor(),
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, login,
+      message, detail)
+  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
+         p_node, p_queue, p_class, hwqueue.current_actor(),
          session_user, p_message, p_detail
   from hwqueue.shard s where s.shard_id = p_shard;
 end
 $$;
 
--- Writes the same event for some leases, one for each that exists. Planned once: planning is most of a single one.
+-- Writes the same event for some leases, one for each that exists. Planned once: planning is most of a
+-- single one.
 -- Idempotent: no.
-create or replace function hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard int, p_detail jsonb default null,
+create or replace function hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard int,
+  p_detail jsonb default null,
                                                p_node uuid default null) returns void
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -105,36 +125,43 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
-  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, login, message, detail)
-  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, l.lease_id, p_node, q.name, hwqueue.current_actor(),
+  insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, login,
+      message, detail)
+  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
+         l.lease_id, p_node, q.name, hwqueue.current_actor(),
          session_user, p_message, p_detail
   from hwqueue.shard s
   cross join unnest(p_leases) i(lease_id)
   -- fences (offset 0): lease by lease and by key, whatever the statistics say
   cross join lateral (
-    select x.lease_id, x.queue_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i.lease_id offset 0) l
-  cross join lateral (select x.name from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = l.queue_id offset 0) q
+    select x.lease_id, x.queue_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i.lease_id
+    offset 0) l
+  cross join lateral (select x.name from hwqueue.queue x where x.shard_id = p_shard
+      and x.queue_id = l.queue_id offset 0) q
   where s.shard_id = p_shard;
 end
 $$;
 
 -- Tells which keys of a policy have changed, from what to what; nothing when none has.
 -- Idempotent: no.
-create or replace function hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard int) returns void
+create or replace function hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb,
+  p_queue text, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_keys text[] := array(select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key order by t.key);
+  v_keys text[] := array(select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key
+      order by t.key);
 begin
   if v_keys <> '{}' then
     perform hwqueue.note_event(p_code, format('%s: %s changed', p_of, array_to_string(v_keys, ', ')), p_shard,
-      (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k), 'to', jsonb_object_agg(k, p_to -> k)) from unnest(v_keys) k), p_queue => p_queue);
+      (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k), 'to',
+          jsonb_object_agg(k, p_to -> k)) from unnest(v_keys) k), p_queue => p_queue);
   end if;
 end
 $$;
 
--- Tells of another server, and lets ids of events go on above all there are: transaction ids may have begun anew, or go back by those of
--- transactions that were lost.
+-- Tells of another server, and lets ids of events go on above all there are: transaction ids may have
+-- begun anew, or go back by those of transactions that were lost.
 -- Locks: the shard's row is held by the caller. Idempotent: no.
 create or replace function hwqueue.note_generation(p_from bigint, p_to bigint, p_shard int) returns void
 language plpgsql volatile
@@ -142,9 +169,11 @@ as $$
 begin
   update hwqueue.shard s
   set event_base = (1::bigint << 40) + greatest(s.event_base, coalesce((
-    select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard), 0) - (pg_current_xact_id()::text::bigint << 20))
+    select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard),
+           0) - (pg_current_xact_id()::text::bigint << 20))
   where s.shard_id = p_shard;
-  perform hwqueue.note_event('generation_raised', format('another server: claim tokens go on with generation %s', p_to), p_shard,
+  perform hwqueue.note_event('generation_raised',
+      format('another server: claim tokens go on with generation %s', p_to), p_shard,
     jsonb_build_object('from', p_from, 'to', p_to));
 end
 $$;

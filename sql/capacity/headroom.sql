@@ -1,11 +1,14 @@
 -- What a node has left, and whether a class fits: amounts, devices, cores.
 
--- What a class needs and what a node has left, as amounts by name: it fits when the node has at least every amount. The same question as
--- shortage, which asks it of one class and one node, for those that compare many of both at once (sql/views); a test holds the two
--- together. A class that names devices must be asked with shortage besides: which ones are free is no amount.
+-- What a class needs and what a node has left, as amounts by name: it fits when the node has at least
+-- every amount. The same question as shortage, which asks it of one class and one node, for those that
+-- compare many of both at once (sql/views); a test holds the two together. A class that names devices
+-- must be asked with shortage besides: which ones are free is no amount.
 
--- What a class needs. p_cpu_milli, p_cpu_isolation and p_gpu_exclusivity are what it comes to on the node, as for shortage.
-create or replace function hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int, p_gpu_milli int, p_custom jsonb,
+-- What a class needs. p_cpu_milli, p_cpu_isolation and p_gpu_exclusivity are what it comes to on the
+-- node, as for shortage.
+create or replace function hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
+  p_gpu_milli int, p_custom jsonb,
                                                   p_cpu_isolation text, p_gpu_exclusivity text)
 returns table (name text, amount bigint)
 language sql immutable parallel safe
@@ -14,11 +17,14 @@ as $$
   union all select 'memory_mib', p_memory_mib
   union all select 'slots', 1
   union all
-  select case when p_cpu_isolation is null then 'core_milli' when p_cpu_isolation = 'whole_core' then 'core_whole' else 'core_numa' end,
+  select case when p_cpu_isolation is null then 'core_milli' when p_cpu_isolation = 'whole_core'
+         then 'core_whole' else 'core_numa' end,
          case when p_cpu_isolation is null then greatest(p_cpu_milli, 1) else p_cpu_milli end
   union all
-  select case when p_gpu_exclusivity = 'partition_exclusive' then 'gpu_parts' when p_gpu_milli > 0 then 'gpu_most' else 'gpu_whole' end,
-         case when p_gpu_milli > 0 and p_gpu_exclusivity is distinct from 'partition_exclusive' then p_gpu_milli else p_gpu_count end
+  select case when p_gpu_exclusivity = 'partition_exclusive' then 'gpu_parts' when p_gpu_milli > 0
+         then 'gpu_most' else 'gpu_whole' end,
+         case when p_gpu_milli > 0 and p_gpu_exclusivity is distinct from 'partition_exclusive'
+           then p_gpu_milli else p_gpu_count end
   where p_gpu_count > 0
   union all
   select 'custom:' || c.key, c.value::bigint from jsonb_each(coalesce(p_custom, '{}')) c
@@ -41,9 +47,10 @@ as $$
     else coalesce((p_room.custom ->> substr(p_name, 8))::bigint, 0) end
 $$;
 
--- What a node has left. GPUs and custom countables a node does not declare it does not have; cpu, memory and slots it
--- does not declare are not counted (null).
-create or replace function hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) returns hwqueue.headroom
+-- What a node has left. GPUs and custom countables a node does not declare it does not have; cpu, memory
+-- and slots it does not declare are not counted (null).
+create or replace function hwqueue.node_headroom(p_node hwqueue.node,
+  p_load hwqueue.node_load) returns hwqueue.headroom
 language plpgsql immutable parallel safe
 as $$
 declare
@@ -96,9 +103,11 @@ begin
 end
 $$;
 
--- Which devices a class gets: positions in gpu_ids, from 1. A share goes where it leaves the least, whole devices
--- are the lowest free ones, parts those whose turn it is, wanted devices come first. Null when it does not fit.
-create or replace function hwqueue.choose_devices(p_count int, p_milli int, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) returns int[]
+-- Which devices a class gets: positions in gpu_ids, from 1. A share goes where it leaves the least,
+-- whole devices are the lowest free ones, parts those whose turn it is, wanted devices come first. Null
+-- when it does not fit.
+create or replace function hwqueue.choose_devices(p_count int, p_milli int, p_wanted uuid[],
+  p_exclusivity text, p_room hwqueue.headroom) returns int[]
 language sql immutable parallel safe
 as $$
   select case when count(*) = p_count
@@ -108,7 +117,8 @@ as $$
          then coalesce(array_agg(c.position::int order by c.position), '{}') end
   from (
     select f.position
-    from unnest(case when p_exclusivity = 'partition_exclusive' then p_room.gpu_parts else p_room.gpu_free end, p_room.gpu_ids)
+    from unnest(case when p_exclusivity = 'partition_exclusive' then p_room.gpu_parts
+        else p_room.gpu_free end, p_room.gpu_ids)
       with ordinality f(free, id, position)
     where f.free >= case when p_milli > 0 then p_milli else 1000 end
     order by (f.id = any (p_wanted)) desc, f.free, f.position
@@ -124,12 +134,15 @@ as $$
   where c.value::bigint > coalesce((p_free ->> c.key)::bigint, 0)
 $$;
 
--- What of a class's needs does not fit now, as bits: 1 cpu_milli, 2 memory_mib, 4 slots, 8 GPUs, 16 custom countables, 32 cores; 0 when
--- all of it fits. p_cpu_isolation and p_gpu_exclusivity are what the class comes to on the node (cpu_isolation_on); p_cpu_milli
--- of one that takes whole cores is theirs (cpu_needed).
+-- What of a class's needs does not fit now, as bits: 1 cpu_milli, 2 memory_mib, 4 slots, 8 GPUs, 16
+-- custom countables, 32 cores; 0 when all of it fits. p_cpu_isolation and p_gpu_exclusivity are what the
+-- class comes to on the node (cpu_isolation_on); p_cpu_milli of one that takes whole cores is theirs
+-- (cpu_needed).
 -- One expression without subqueries, so that the planner inlines it: a claim asks it of many classes.
-create or replace function hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int, p_gpu_milli int, p_gpu_wanted uuid[],
-                                            p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text default null,
+create or replace function hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
+  p_gpu_milli int, p_gpu_wanted uuid[],
+                                            p_custom jsonb, p_room hwqueue.headroom,
+                                              p_cpu_isolation text default null,
                                             p_gpu_exclusivity text default null) returns int
 language sql stable parallel safe
 as $$
@@ -137,21 +150,26 @@ as $$
     + case when p_memory_mib > p_room.memory_mib then 2 else 0 end
     + case when p_room.slots < 1 then 4 else 0 end
     + case when p_gpu_count = 0 then 0
-           when p_gpu_wanted <> '{}' and hwqueue.choose_devices(p_gpu_count, p_gpu_milli, p_gpu_wanted, p_gpu_exclusivity, p_room) is null then 8
-           when p_gpu_exclusivity = 'partition_exclusive' then case when p_gpu_count > p_room.gpu_parts_free then 8 else 0 end
+           when p_gpu_wanted <> '{}' and hwqueue.choose_devices(p_gpu_count, p_gpu_milli, p_gpu_wanted,
+               p_gpu_exclusivity, p_room) is null then 8
+           when p_gpu_exclusivity = 'partition_exclusive' then case when p_gpu_count > p_room.gpu_parts_free
+             then 8 else 0 end
            when p_gpu_milli > 0 and p_gpu_milli > p_room.gpu_most then 8
            when p_gpu_milli = 0 and p_gpu_count > p_room.gpu_whole then 8
            else 0 end
     + case when p_custom is null or hwqueue.lacking_custom(p_custom, p_room.custom) is null then 0 else 16 end
     + case when p_room.core_milli is null then 0
-           when p_cpu_isolation is null then case when greatest(p_cpu_milli, 1) > p_room.core_milli then 32 else 0 end
-           when p_cpu_milli > 1000 * case when p_cpu_isolation = 'whole_core' then p_room.core_whole else p_room.core_numa end then 32
+           when p_cpu_isolation is null then case when greatest(p_cpu_milli, 1) > p_room.core_milli then 32
+             else 0 end
+           when p_cpu_milli > 1000 * case when p_cpu_isolation = 'whole_core' then p_room.core_whole
+             else p_room.core_numa end then 32
            else 0 end
 $$;
 
 -- The same of a class on a node. In PL/pgSQL, which keeps what each step comes to: shortage is inlined only
 -- where its arguments are variables.
-create or replace function hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns int
+create or replace function hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node,
+  p_load hwqueue.node_load) returns int
 language plpgsql stable parallel safe
 as $$
 declare
@@ -167,7 +185,8 @@ end
 $$;
 
 -- What is short, in words: names of resources, '' when nothing is.
-create or replace function hwqueue.lacking(p_shortage int, p_class hwqueue.placement_class, p_room hwqueue.headroom) returns text
+create or replace function hwqueue.lacking(p_shortage int, p_class hwqueue.placement_class,
+  p_room hwqueue.headroom) returns text
 language sql stable parallel safe
 as $$
   select concat_ws(', ',
@@ -179,40 +198,49 @@ as $$
     case when p_shortage & 32 > 0 then 'cores' end)
 $$;
 
--- Cores and devices one by one: what is idle, and which of it a lease gets. Asked only of nodes that count them.
+-- Cores and devices one by one: what is idle, and which of it a lease gets. Asked only of nodes that
+-- count them.
 
--- How much of each device is in use to those that want whole ones: all of a part, and all of a device that has parts in use.
+-- How much of each device is in use to those that want whole ones: all of a part, and all of a device
+-- that has parts in use.
 create or replace function hwqueue.use_of_devices(p_node hwqueue.node, p_used int[]) returns int[]
 language sql immutable parallel safe
 as $$
   select array_agg(case when d.parent is not null or d.id in (
-                          select x.parent from unnest(p_node.gpu_parents, p_used) x(parent, used) where x.parent is not null and x.used > 0)
+                          select x.parent from unnest(p_node.gpu_parents, p_used) x(parent, used)
+                          where x.parent is not null and x.used > 0)
                         then 1000 else d.used end order by d.ordinality)
   from unnest(p_node.gpu_ids, p_node.gpu_parents, p_used) with ordinality d(id, parent, used, ordinality)
 $$;
 
--- Which parts of devices are free and in which order they are given, lowest number first: those of devices that are broken already, the
--- fewest free parts first, so that most devices stay whole. 0: in use, its device is, or no part.
+-- Which parts of devices are free and in which order they are given, lowest number first: those of
+-- devices that are broken already, the fewest free parts first, so that most devices stay whole. 0: in
+-- use, its device is, or no part.
 create or replace function hwqueue.parts_of_devices(p_node hwqueue.node, p_used int[]) returns int[]
 language sql immutable parallel safe
 as $$
   select array_agg(case when d.parent is null or d.used > 0 or w.used > 0 then 0
-                        else 1000 + case when d.parts_used > 0 then 0 else 2000 end + d.parts_free end order by d.ordinality)
+                        else 1000 + case when d.parts_used > 0 then 0 else 2000 end + d.parts_free end
+                          order by d.ordinality)
   from (select x.*, sum(x.used) over p as parts_used, count(*) filter (where x.used = 0) over p as parts_free
-        from unnest(p_node.gpu_parents, p_used) with ordinality x(parent, used, ordinality) window p as (partition by x.parent)) d
+        from unnest(p_node.gpu_parents, p_used) with ordinality x(parent, used,
+            ordinality) window p as (partition by x.parent)) d
   left join unnest(p_node.gpu_ids, p_used) w(id, used) on w.id = d.parent
 $$;
 
--- How many thousandths of each core a lease gets, in the order of core_ids; null when it does not fit. p_isolation is what its class
--- comes to on the node, p_cpu_milli what it needs.
--- whole_core: idle cores, of NUMA nodes that are in use already before untouched ones, so that few are left broken. strict_isolated:
--- idle cores of the NUMA node with the fewest that suffice. Best effort: as few cores as can be, never one that is full; the
--- rest of its amount on the core where it leaves the least.
-create or replace function hwqueue.choose_cores(p_node hwqueue.node, p_used int[], p_cpu_milli bigint, p_isolation text) returns int[]
+-- How many thousandths of each core a lease gets, in the order of core_ids; null when it does not fit.
+-- p_isolation is what its class comes to on the node, p_cpu_milli what it needs.
+-- whole_core: idle cores, of NUMA nodes that are in use already before untouched ones, so that few are
+-- left broken. strict_isolated: idle cores of the NUMA node with the fewest that suffice. Best effort:
+-- as few cores as can be, never one that is full; the rest of its amount on the core where it leaves the
+-- least.
+create or replace function hwqueue.choose_cores(p_node hwqueue.node, p_used int[], p_cpu_milli bigint,
+  p_isolation text) returns int[]
 language plpgsql immutable
 as $$
 declare
-  v_need bigint := case when p_isolation is null then greatest(p_cpu_milli, 1) else hwqueue.cpu_needed(p_cpu_milli, p_isolation) end;
+  v_need bigint := case when p_isolation is null then greatest(p_cpu_milli, 1)
+    else hwqueue.cpu_needed(p_cpu_milli, p_isolation) end;
   v_full int[];
   v_rest bigint;
   v_last int;
@@ -220,8 +248,10 @@ begin
   if p_isolation is not null then
     v_full := array(
       select c.position
-      from (select u.position, u.used, u.numa, count(*) filter (where u.used = 0) over n as idle, count(*) over n as cores
-            from unnest(p_used, p_node.core_numa) with ordinality u(used, numa, position) window n as (partition by u.numa)) c
+      from (select u.position, u.used, u.numa, count(*) filter (where u.used = 0) over n as idle,
+          count(*) over n as cores
+            from unnest(p_used, p_node.core_numa) with ordinality u(used, numa,
+                position) window n as (partition by u.numa)) c
       where c.used = 0 and (p_isolation = 'whole_core' or c.idle >= v_need / 1000)
       order by p_isolation = 'whole_core' and c.idle = c.cores, c.idle, c.numa, c.position
       limit v_need / 1000);
@@ -230,8 +260,10 @@ begin
     select coalesce(array_agg(c.position::int) filter (where c.so_far <= v_need), '{}'),
            v_need - coalesce(max(c.so_far) filter (where c.so_far <= v_need), 0)
     into v_full, v_rest
-    from (select f.position, sum(f.free) over (order by f.free desc, f.idle, f.numa, f.position rows unbounded preceding) as so_far
-          from (select u.position, u.numa, 1000 - u.used as free, count(*) filter (where u.used = 0) over (partition by u.numa) as idle
+    from (select f.position, sum(f.free) over (order by f.free desc, f.idle, f.numa,
+        f.position rows unbounded preceding) as so_far
+          from (select u.position, u.numa, 1000 - u.used as free,
+              count(*) filter (where u.used = 0) over (partition by u.numa) as idle
                 from unnest(p_used, p_node.core_numa) with ordinality u(used, numa, position)) f
           where f.free > 0) c;
     if v_rest > 0 then
@@ -246,14 +278,16 @@ begin
   end if;
   v_rest := v_need - coalesce((select sum(1000 - p_used[p]) from unnest(v_full) p), 0);
   return array(
-    select case when u.position = any (v_full) then 1000 - u.used when u.position = v_last then v_rest else 0 end
+    select case when u.position = any (v_full) then 1000 - u.used when u.position = v_last then v_rest
+           else 0 end
     from unnest(p_used) with ordinality u(used, position) order by u.position);
 end
 $$;
 
--- What an assignment says of cores: {"cpu_isolation", "cores", "core_milli", "numa", "cpus"}: the ids, how much of each, the NUMA
--- nodes and the threads they have. Null when the node counts none.
-create or replace function hwqueue.assigned_cores(p_node hwqueue.node, p_taken int[], p_isolation text) returns jsonb
+-- What an assignment says of cores: {"cpu_isolation", "cores", "core_milli", "numa", "cpus"}: the ids,
+-- how much of each, the NUMA nodes and the threads they have. Null when the node counts none.
+create or replace function hwqueue.assigned_cores(p_node hwqueue.node, p_taken int[],
+  p_isolation text) returns jsonb
 language sql immutable
 as $$
   select jsonb_build_object('cpu_isolation', coalesce(p_isolation, 'best_effort'),
@@ -261,7 +295,8 @@ as $$
     'numa', jsonb_agg(distinct t.numa),
     'cpus', (select jsonb_agg(cpu order by cpu) from (
                select c::int as cpu from unnest(p_taken) with ordinality x(milli, position)
-               cross join lateral jsonb_array_elements_text(p_node.cores -> (x.position::int - 1) -> 'threads') c where x.milli > 0) cpus))
+               cross join lateral jsonb_array_elements_text(p_node.cores -> (x.position::int - 1) ->
+                   'threads') c where x.milli > 0) cpus))
   from unnest(p_taken, p_node.core_ids, p_node.core_numa) with ordinality t(milli, core, numa, position)
   where t.milli > 0
   having count(*) > 0
@@ -269,8 +304,10 @@ $$;
 
 -- Amounts that a class asks for, and what a node has of them: for reasons and explanations.
 
--- What a class needs on a node of the resources that these bits name (see shortage), as an object of amounts; p_node null: as it was asked.
-create or replace function hwqueue.needs_of(p_class hwqueue.placement_class, p_bits int, p_node hwqueue.node) returns jsonb
+-- What a class needs on a node of the resources that these bits name (see shortage), as an object of
+-- amounts; p_node null: as it was asked.
+create or replace function hwqueue.needs_of(p_class hwqueue.placement_class, p_bits int,
+  p_node hwqueue.node) returns jsonb
 language sql stable parallel safe
 as $$
   select jsonb_strip_nulls(jsonb_build_object(
@@ -279,13 +316,15 @@ as $$
       'slots', case when p_bits & 4 > 0 then 1 end,
       'gpu', case when p_bits & 8 > 0 and p_class.gpu_milli = 0 then p_class.gpu_count end,
       'gpu_milli', case when p_bits & 8 > 0 and p_class.gpu_milli > 0 then p_class.gpu_milli end,
-      'cores', case when p_bits & 32 > 0 then hwqueue.cpu_needed(greatest(p_class.cpu_milli, 1), i.cpu) / 1000.0 end))
+      'cores', case when p_bits & 32 > 0 then hwqueue.cpu_needed(greatest(p_class.cpu_milli, 1),
+          i.cpu) / 1000.0 end))
     || case when p_bits & 16 > 0 then p_class.custom else '{}' end
   from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
 $$;
 
 -- What a node has left of these; with the room of an idle node, what it has in all.
-create or replace function hwqueue.room_for(p_class hwqueue.placement_class, p_bits int, p_node hwqueue.node, p_room hwqueue.headroom) returns jsonb
+create or replace function hwqueue.room_for(p_class hwqueue.placement_class, p_bits int, p_node hwqueue.node,
+  p_room hwqueue.headroom) returns jsonb
 language sql stable parallel safe
 as $$
   select jsonb_strip_nulls(jsonb_build_object(
@@ -299,7 +338,8 @@ as $$
         when i.cpu is null then trim_scale(p_room.core_milli / 1000.0)
         when i.cpu = 'whole_core' then p_room.core_whole else p_room.core_numa end))
     || case when p_bits & 16 > 0 then (
-         select coalesce(jsonb_object_agg(c.key, coalesce(p_room.custom -> c.key, '0')), '{}') from jsonb_each(p_class.custom) c) else '{}' end
+         select coalesce(jsonb_object_agg(c.key, coalesce(p_room.custom -> c.key, '0')), '{}')
+         from jsonb_each(p_class.custom) c) else '{}' end
   from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu,
                hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode) as gpu) i
 $$;

@@ -7,9 +7,9 @@
 --   counts of terms in the node's places are above 0 (away, both ways);
 --   the node has no more cpu and memory left than when some classes did not fit;
 --   the first of the leases that wait for a better node has not waited enough, and no node has moved;
---   the node is the same, what its profile may run and what a service keeps away from (rebind_classes), and how
---   long these queues have leases wait (xmin and ctid of rows, read before what they guard; a claim may judge
---   two batches of classes in one transaction).
+--   the node is the same, what its profile may run and what a service keeps away from (rebind_classes),
+--   and how long these queues have leases wait (xmin and ctid of rows, read before what they guard; a
+--   claim may judge two batches of classes in one transaction).
 -- A class that is left out for too long is late, until `until` at most. One that is not left out is decided
 -- as ever: nothing is claimed on the word of this.
 
@@ -32,7 +32,8 @@ begin
     and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli)
     and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
     and k.profile_version = (
-      select p.xmin || ' ' || p.ctid from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = k.profile_id)
+      select p.xmin || ' ' || p.ctid from hwqueue.profile p where p.shard_id = p_shard
+        and p.profile_id = k.profile_id)
     and k.queue_versions = array(
       select q.xmin || ' ' || q.ctid from unnest(k.queue_ids) i(queue_id)
       join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = i.queue_id)
@@ -132,13 +133,15 @@ $$;
 -- p_queue_head itself: it is not remembered what is left, or what stands first must be checked, or nothing
 -- blocked stands before it any more.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
+create or replace function hwqueue.read_past_blocked(p_state hwqueue.node_state,
+  p_queue_head hwqueue.queue_head,
   p_now timestamptz, p_shard int) returns hwqueue.queue_head
 language plpgsql volatile
 as $$
 declare
   v_queue_head hwqueue.queue_head := p_queue_head;
-  v_classes bigint[] := (hwqueue.cached_candidates(p_state, p_queue_head.queue_ids, null, p_now, p_shard)).classes;
+  v_classes bigint[] := (hwqueue.cached_candidates(p_state, p_queue_head.queue_ids, null, p_now,
+      p_shard)).classes;
   v_head record;
 begin
   if cardinality(v_classes) <= 16 is not true then
@@ -169,7 +172,8 @@ begin
   order by h.tier, h.rank, h.position limit 1;
   if v_head.tier = 0 and not v_head.is_checked and (v_head.rank > p_queue_head.rank or (
       select true from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_head.queue_id and r.tier = 0 and r.rank = v_head.rank
+      where r.shard_id = p_shard and r.queue_id = p_queue_head.queue_id and r.tier = 0
+        and r.rank = v_head.rank
         and r.position >= p_queue_head.position and r.position < v_head.position
       order by r.position limit 1)) then
     v_queue_head.is_front := null;
@@ -184,7 +188,8 @@ end
 $$;
 
 -- The score of a class that prefers something about other leases, or how they spread.
-create or replace function hwqueue.class_score(p_class_id bigint, p_node hwqueue.node, p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamptz, p_shard int)
+create or replace function hwqueue.class_score(p_class_id bigint, p_node hwqueue.node,
+  p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamptz, p_shard int)
 returns double precision
 language plpgsql stable
 as $$
@@ -192,76 +197,100 @@ declare
   v_class hwqueue.placement_class;
   v_facts jsonb;
 begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
+    and c.class_id = p_class_id;
   v_facts := hwqueue.term_facts(v_class, p_node, null, p_now, p_shard);
   return hwqueue.lease_score(p_queue.weight_affinity, p_queue.weight_fit, p_queue.weight_spread,
-    hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, v_facts,
+    hwqueue.class_affinity(v_class, p_node.labels, p_node.rack, p_node.node_id,
+        p_node.resources || p_node.gpu_ids, v_facts,
                            hwqueue.node_taints(p_node)),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
-      select r.share from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = p_class_id), p_room),
+      select r.share from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = p_class_id),
+             p_room),
     hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
 end
 $$;
 
 -- The classes of these queues that a node may run and has room for now, best score first:
 -- sum of weight x term (design 5.2), affinity -100..100 (with the class's strength) and fit 0..100.
--- p_only: of these (claim_candidates), null: of all; p_extra: classes judged but not remembered, [{"class_id", "affinity"}];
+-- p_only: of these (claim_candidates), null: of all; p_extra: classes judged but not remembered,
+-- [{"class_id", "affinity"}];
 -- p_without: classes that this call has found blocked.
--- checked: those that must be checked at the claim, in no order. Attestations expire, so classes that mention trust domains
--- are asked again.
-create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids int[], p_tasks text[], p_only bigint[],
-                                                   p_extra jsonb, p_without bigint[], p_now timestamptz, p_shard int,
-                                                   out classes bigint[], out scores double precision[], out checked bigint[])
+-- checked: those that must be checked at the claim, in no order. Attestations expire, so classes that
+-- mention trust domains are asked again.
+create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom,
+  p_queue_ids int[], p_tasks text[], p_only bigint[],
+                                                   p_extra jsonb, p_without bigint[], p_now timestamptz,
+                                                     p_shard int,
+                                                   out classes bigint[], out scores double precision[],
+                                                     out checked bigint[])
 language plpgsql stable
 as $$
 declare
   v_attested text[] := hwqueue.attested_at(p_node, p_now);
 begin
   select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
-         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'), coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
+         coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'),
+           coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
   into classes, scores, checked
   from (
     select e.class_id, e.is_checked,
-           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now, p_shard)
+           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now,
+               p_shard)
                 else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
-                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0) end as score
+                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0)
+                    end as score
     from hwqueue.queue q
     cross join lateral (
       select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only, p_shard)
       union all
-      select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
-             c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode), '{}'::text[],
+      select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib,
+             c.gpu_count, c.gpu_milli, c.gpu_wanted,
+             c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode),
+               '{}'::text[],
              hwqueue.must_be_checked(c, x.affinity, p_shard)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
-      cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
+      cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation,
+          p_node.default_cpu_isolation) as cpu) i
       where c.queue_id = q.queue_id and not exists (  -- remembered by another session meanwhile
         select from hwqueue.profile_eligibility o
-        where o.shard_id = p_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id and o.class_id = c.class_id)
+        where o.shard_id = p_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id
+          and o.class_id = c.class_id)
     ) e
     left join lateral (  -- fenced: by its key, not all of them for each class
       select s.share from hwqueue.class_fleet s
-      where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0 offset 0) r on true
-    where q.shard_id = p_shard and q.queue_id = any (p_queue_ids) and (p_tasks is null or e.task_name = any (p_tasks))
+      where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0
+      offset 0) r on true
+    where q.shard_id = p_shard and q.queue_id = any (p_queue_ids)
+      and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- to score these takes long
       and (e.affinity is not null or (
-        select true from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id order by r.tier, r.rank, r.position limit 1))
-      and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom, p_room,
+        select true from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id
+        order by r.tier, r.rank, r.position limit 1))
+      and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom,
+          p_room,
                            e.cpu_isolation, e.gpu_exclusivity) = 0
       and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
   ) f;
 end
 $$;
 
--- What a profile and a node may run of a queue, with what it needs and how well it is liked there. A class is in one of the two
--- tables: in the node's when it names nodes, resources or trust domains. p_only: of these classes (null: all).
-create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int, p_only bigint[], p_shard int)
-returns table (class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count int,
-               gpu_milli int, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
+-- What a profile and a node may run of a queue, with what it needs and how well it is liked there. A
+-- class is in one of the two
+-- tables: in the node's when it names nodes, resources or trust domains. p_only: of these classes (null:
+-- all).
+create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int,
+  p_only bigint[], p_shard int)
+returns table (class_id bigint, affinity double precision, task_name text, cpu_milli bigint,
+    memory_mib bigint, gpu_count int,
+               gpu_milli int, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text,
+                 trusts text[], is_checked boolean)
 language sql stable
 as $$
-  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli, p.gpu_wanted, p.custom,
+  select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli,
+         p.gpu_wanted, p.custom,
          p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
   from (
     select * from hwqueue.profile_eligibility a
@@ -270,17 +299,21 @@ as $$
     select o.* from unnest(p_only) k(class_id)
     cross join lateral (  -- fenced: each by its key
       select * from hwqueue.profile_eligibility x
-      where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = p_queue_id and x.class_id = k.class_id offset 0) o) p
+      where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = p_queue_id
+        and x.class_id = k.class_id offset 0) o) p
   union all
-  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli, n.gpu_wanted, n.custom,
+  select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli,
+         n.gpu_wanted, n.custom,
          n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
   from hwqueue.node_eligibility n
-  where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id and (p_only is null or n.class_id = any (p_only))
+  where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
+    and (p_only is null or n.class_id = any (p_only))
 $$;
 
 -- The node of a claim, as it is judged; who asks is alive.
 -- Locks: node_state is held by the caller. Raises: QHN01. Idempotent: yes.
-create or replace function hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamptz, p_shard int) returns hwqueue.node
+create or replace function hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamptz,
+  p_shard int) returns hwqueue.node
 language plpgsql volatile
 as $$
 declare
@@ -297,7 +330,8 @@ $$;
 
 -- Who asks is alive: where leases may spread to is a matter of live nodes.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamptz,
+  p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
@@ -308,14 +342,16 @@ begin
 end
 $$;
 
--- Remembers of a node whether its last claim came upon blocked classes, and that terms wait to be in force (p_awaits, or, upon blocked
--- classes, if they do): its next claim takes a step for them.
+-- Remembers of a node whether its last claim came upon blocked classes, and that terms wait to be in
+-- force (p_awaits, or, upon blocked classes, if they do): its next claim takes a step for them.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard int) returns void
+create or replace function hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean,
+  p_awaits boolean, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_awaits boolean := p_state.awaits_terms or p_awaits or p_blocked and hwqueue.has_unpublished_terms(p_shard);
+  v_awaits boolean := p_state.awaits_terms or p_awaits or p_blocked
+    and hwqueue.has_unpublished_terms(p_shard);
 begin
   if (p_state.met_blocked, p_state.awaits_terms) <> (p_blocked, v_awaits) then
     update hwqueue.node_state s set met_blocked = p_blocked, awaits_terms = v_awaits

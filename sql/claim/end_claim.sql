@@ -1,10 +1,13 @@
 -- Ending a claim: completing it, or putting its lease back, and waiting for one that is held.
 
--- Ends a claim that did not complete: deletes it, gives its room back, writes the attempt down, and puts the lease back
--- at p_next, or finishes it when p_next is null. A lease that was asked to stop because it is cancelled is not put back.
--- Locks: node_state is held by the caller when something was set aside, and the claim; then the lease row, if it goes back.
+-- Ends a claim that did not complete: deletes it, gives its room back, writes the attempt down, and puts
+-- the lease back at p_next, or finishes it when p_next is null. A lease that was asked to stop because
+-- it is cancelled is not put back.
+-- Locks: node_state is held by the caller when something was set aside, and the claim; then the lease
+-- row, if it goes back.
 -- Raises: nothing. Idempotent: no. Gives the new state.
-create or replace function hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamptz,
+create or replace function hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb,
+  p_next timestamptz,
                                              p_now timestamptz, p_shard int) returns text
 language plpgsql volatile
 as $$
@@ -14,27 +17,36 @@ declare
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
 begin
   perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
-  insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at, ended_at, error)
+  insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
+      ended_at, error)
   values (p_shard, p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id,
           case when v_cancelled then 'cancelled' else p_outcome end, p_claim.claimed_at, p_now, p_error);
   if p_next is not null and not v_cancelled then
     update hwqueue.lease l
     set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
     where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
-    return hwqueue.put_back(p_claim.lease_id, v_attempts, (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_next, p_now, p_shard);
+    return hwqueue.put_back(p_claim.lease_id, v_attempts,
+        (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_next, p_now, p_shard);
   end if;
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error)
-  values (p_shard, p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token, p_claim.node_id, v_attempts,
-          v_state, coalesce(p_error, case when v_cancelled then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end));
-  perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end, array[p_claim.lease_id],
-    case when v_cancelled then 'cancelled while it ran' else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
-    p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome, 'error', left(p_error ->> 'message', 200)), p_claim.node_id);
+  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
+      attempt, state, error)
+  values (p_shard, p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token,
+      p_claim.node_id, v_attempts,
+          v_state, coalesce(p_error, case when v_cancelled then jsonb_build_object('reason', 'cancelled',
+              'detail', p_claim.stop_detail) end));
+  perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end,
+      array[p_claim.lease_id],
+    case when v_cancelled then 'cancelled while it ran' else format('dead after attempt %s, which ended %s',
+        p_claim.attempt, p_outcome) end,
+    p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome, 'error',
+        left(p_error ->> 'message', 200)), p_claim.node_id);
   return v_state;
 end
 $$;
 
 -- When the next attempt may start after p_attempt of them, null when there is none left.
-create or replace function hwqueue.next_attempt_at(p_lease uuid, p_attempt int, p_now timestamptz, p_shard int) returns timestamptz
+create or replace function hwqueue.next_attempt_at(p_lease uuid, p_attempt int, p_now timestamptz,
+  p_shard int) returns timestamptz
 language sql volatile
 as $$
   select case when p_attempt < coalesce(l.max_attempts, q.max_attempts)
@@ -44,12 +56,16 @@ as $$
   where l.shard_id = p_shard and l.lease_id = p_lease
 $$;
 
--- The usual end of a claim, in as few looks as can be: completes it if the token is right. With p_is_plain only if nothing was set
--- aside for it, so that no node is involved; with p_node only if it is that node's, else only if it is the caller's. It never waits: a claim that another session
--- holds is skipped, unless the caller holds it (p_holds). False: nothing was done, settle_claim says why.
--- A lease whose claim has eligible_at goes at once, and its result with it; its outcome stays until prune, for figures and dependents.
--- Locks: node_state is held by the caller unless p_is_plain; the claim; the lease row, if that goes. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean,
+-- The usual end of a claim, in as few looks as can be: completes it if the token is right. With
+-- p_is_plain only if nothing was set aside for it, so that no node is involved; with p_node only if it
+-- is that node's, else only if it is the caller's. It never waits: a claim that another session holds is
+-- skipped, unless the caller holds it (p_holds). False: nothing was done, settle_claim says why.
+-- A lease whose claim has eligible_at goes at once, and its result with it; its outcome stays until
+-- prune, for figures and dependents.
+-- Locks: node_state is held by the caller unless p_is_plain; the claim; the lease row, if that goes.
+-- Raises: nothing. Idempotent: no.
+create or replace function hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid,
+  p_is_plain boolean, p_holds boolean,
                                                 p_result jsonb, p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -63,8 +79,10 @@ declare
   v_eligible_at timestamptz;
 begin
   delete from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
-    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
+    and (c.assignment is null or not p_is_plain)
+    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
+    and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
   returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at
   into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at;
   if not found then
@@ -76,9 +94,11 @@ begin
   if v_deltas is not null then
     v_deltas := hwqueue.add_counts(v_deltas, -1, p_shard);
   end if;
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result,
+  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
+      attempt, state, result,
                                eligible_at)
-  values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt, 'completed',
+  values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt,
+      'completed',
           case when v_eligible_at is null then p_result end, v_eligible_at);
   if v_eligible_at is not null then
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
@@ -87,11 +107,12 @@ begin
 end
 $$;
 
--- end_completed_claim for many: by lease and token, claims for which nothing was set aside or counted and that bring no
--- result; with p_node only that node's, else only the caller's. Claims that other sessions hold are left alone. Returns the places in the
--- list of those that it completed.
+-- end_completed_claim for many: by lease and token, claims for which nothing was set aside or counted
+-- and that bring no result; with p_node only that node's, else only the caller's. Claims that other
+-- sessions hold are left alone. Returns the places in the list of those that it completed.
 -- Locks: the claims by lease_id; the rows of leases that go. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard int) returns int[]
+create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid,
+  p_shard int) returns int[]
 language plpgsql volatile
 as $$
 declare
@@ -104,13 +125,17 @@ begin
   with ended as (
     delete from hwqueue.claim c using hwqueue.ordered_items(p_leases, p_tokens, p_shard) i
     where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
-      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null and c.term_deltas is null
+      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null
+      and c.term_deltas is null
       and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
-    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at, c.eligible_at
+    returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
+      c.eligible_at
   ), noted as (
-    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state,
+    insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
+        attempt, state,
                                  eligible_at)
-    select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt, 'completed', e.eligible_at
+    select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt,
+           'completed', e.eligible_at
     from ended e
   )
   select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null)
@@ -143,15 +168,17 @@ $$;
 -- stays open, so a settlement waits for a bounded time only. The claim is busy after that, and is settled
 -- later.
 
--- Whether nobody holds a row any more whose system column xmax this is: whoever locked it last has ended. A heartbeat that has committed leaves its
--- id there. The status, since a snapshot names no subtransactions, and a savepoint may hold the row. False, too, for what may be a multixact: it stands
+-- Whether nobody holds a row any more whose system column xmax this is: whoever locked it last has
+-- ended. A heartbeat that has committed leaves its id there. The status, since a snapshot names no
+-- subtransactions, and a savepoint may hold the row. False, too, for what may be a multixact: it stands
 -- for others; and for a row that this transaction has locked itself.
 create or replace function hwqueue.is_unlocked(p_xmax xid) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_now bigint := pg_current_xact_id()::text::bigint;
-  -- how far back it is, below 0: given out later; not by age(), which counts from where this transaction asked first
+  -- how far back it is, below 0: given out later; not by age(), which counts from where this transaction
+  -- asked first
   v_back bigint := ((v_now - p_xmax::text::bigint + 2147483648) & 4294967295) - 2147483648;
 begin
   return case when mxid_age(p_xmax) > 0 then false
@@ -199,7 +226,8 @@ as $$
 begin
   return (
     select coalesce(jsonb_agg(distinct l.pid), '[]')
-    from hwqueue.claim c join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax and l.granted
+    from hwqueue.claim c join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax
+      and l.granted
     where c.shard_id = p_shard and c.lease_id = any (p_leases));
 end
 $$;
@@ -219,7 +247,8 @@ begin
       perform set_config('lock_timeout', '5s', true);
     end if;
     perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-    v_leases := array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node);
+    v_leases := array(select c.lease_id from hwqueue.claim c
+        where c.shard_id = p_shard and c.node_id = p_node);
     perform 1 from hwqueue.claim c
     where c.shard_id = p_shard and c.lease_id = any (v_leases) order by c.lease_id for update;
     perform hwqueue.abort_subtransaction();
@@ -236,10 +265,13 @@ begin
 end
 $$;
 
--- Makes an open lease claimable again at p_at: a fresh position, the rank it always had. p_since: since when it has been claimable, if it was.
--- Locks: the lease row; its class, skip locked, if that waits; the caller holds (and has deleted) its former entry. Raises: nothing. Idempotent: no.
+-- Makes an open lease claimable again at p_at: a fresh position, the rank it always had. p_since: since
+-- when it has been claimable, if it was.
+-- Locks: the lease row; its class, skip locked, if that waits; the caller holds (and has deleted) its
+-- former entry. Raises: nothing. Idempotent: no.
 -- Wakes: waiting workers, when it is claimable at once. Gives the new state.
-create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int, p_at timestamptz, p_now timestamptz, p_shard int,
+create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int,
+  p_at timestamptz, p_now timestamptz, p_shard int,
                                             p_since timestamptz default null) returns text
 language plpgsql volatile
 as $$
@@ -248,14 +280,19 @@ declare
   v_found record;
   v_position bigint := 0;
 begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
+  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard
+    and l.lease_id = p_lease for no key update;
   if p_at > p_now then
-    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, available_at, deadline)
-    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank, v_lease.class_id, p_lease,
+    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
+        lease_id, available_at, deadline)
+    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
+        v_lease.class_id, p_lease,
             p_at, v_lease.deadline);
   else
-    insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, eligible_at, deadline)
-    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank, v_lease.class_id, p_lease,
+    insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
+        lease_id, eligible_at, deadline)
+    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
+        v_lease.class_id, p_lease,
             coalesce(p_since, p_now), v_lease.deadline)
     returning r.position into v_position;
   end if;
@@ -266,7 +303,8 @@ begin
     return 'scheduled';
   end if;
   select q as queue, c.waits into v_found
-  from hwqueue.queue q join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = v_lease.class_id
+  from hwqueue.queue q join hwqueue.placement_class c on c.shard_id = p_shard
+    and c.class_id = v_lease.class_id
   where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
   if v_found.waits then
     perform hwqueue.wake_classes_of_entries(array[v_lease.class_id], p_shard);

@@ -1,7 +1,8 @@
 -- Locking ready entries and turning them into claims.
 
--- Deletes an entry, if it is the only one, in the try that locked it: what one transaction locks and another deletes, if only its parent, is told by
--- a multixact, whose index entries Postgres does not mark as dead before the next vacuum.
+-- Deletes an entry, if it is the only one, in the try that locked it: what one transaction locks and
+-- another deletes, if only its parent, is told by a multixact, whose index entries Postgres does not
+-- mark as dead before the next vacuum.
 -- Locks: it is held by the caller. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.delete_in_subtransaction(p_ctids tid[]) returns hwqueue.ready
 language plpgsql volatile
@@ -16,7 +17,8 @@ begin
 end
 $$;
 
--- Of places of locked entries those before the first that is another's by now: its entry was moved (assign_target_class).
+-- Of places of locked entries those before the first that is another's by now: its entry was moved
+-- (assign_target_class).
 -- Locks: they are held by the caller. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.still_same_entries(inout ctids tid[], out some_moved boolean)
 language plpgsql volatile
@@ -33,12 +35,14 @@ begin
 end
 $$;
 
--- Turns ready entries that score alike and that the caller has locked into claims, all in one statement, in the order of claim_task:
--- where nothing is set aside.
+-- Turns ready entries that score alike and that the caller has locked into claims, all in one statement,
+-- in the order of claim_task: where nothing is set aside.
 -- Locks: none. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint,
+create or replace function hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text,
+  p_claim_timeout interval, p_generation bigint,
   p_now timestamptz, p_shard int)
-returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
+returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
+    headers jsonb,
                expires_at timestamptz)
 language plpgsql volatile
 as $$
@@ -47,25 +51,31 @@ begin
     with taken as (
       delete from hwqueue.ready r where r.ctid = any (p_ctids) returning r.*
     ), detail as materialized (
-      select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position, (p_generation << 40) + t.claim_count + 1 as claim_token,
+      select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position,
+             (p_generation << 40) + t.claim_count + 1 as claim_token,
              (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
              coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout,
-             case when q.retain_completed = '0' and l.idempotency_key is null then greatest(l.available_at, l.created_at) end as eligible_at
+             case when q.retain_completed = '0' and l.idempotency_key is null
+               then greatest(l.available_at, l.created_at) end as eligible_at
       from taken t
-      -- fences (offset 0): by key, lease for lease. How many are taken is in no statistics, and the planner might read all leases there are
+      -- fences (offset 0): by key, lease for lease. How many are taken is in no statistics, and the
+      -- planner might read all leases there are
       cross join lateral (
         select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = t.lease_id offset 0) l
       cross join lateral (
         select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
     ), granted as (
-      insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
+      insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+          attempt, claim_timeout,
                                  claimed_at, expires_at, check_at, login, eligible_at)
-      select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt, d.claim_timeout,
+      select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt,
+             d.claim_timeout,
              p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login,
              d.eligible_at
       from detail d
     )
-    select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers, p_now + d.claim_timeout
+    select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers,
+           p_now + d.claim_timeout
     from detail d order by d.tier, d.rank, d.position;
 end
 $$;
@@ -77,7 +87,8 @@ $$;
 -- lags by up to 32 claims) it asks for their heads, whatever else stands there; of a single class the walk is
 -- longer, since it comes upon nothing else.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_window(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom,
+create or replace function hwqueue.lock_window(p_profile_id bigint, p_queue_id int, p_classes bigint[],
+  p_tasks text[], p_room hwqueue.headroom,
   p_tier smallint, p_rank bigint, p_from bigint, p_window int, p_limit int,
   p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
@@ -90,7 +101,8 @@ begin
     v_ctids := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_classes[1] and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
+        and r.position between p_from and p_from + 1023 + 8 * p_limit
+        and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
   elsif cardinality(p_classes) <= 200 then
@@ -109,23 +121,27 @@ begin
         and r.position between p_from and v_to
         and exists (select 1 from hwqueue.profile_eligibility e
                     where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
-                      and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+                      and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null
+                      and (p_tasks is null or e.task_name = any (p_tasks))
                       and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
         and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
   end if;
   if v_ctids = '{}' and cardinality(p_classes) <= 64 then
-    v_ctids := hwqueue.lock_class_heads(p_classes, p_queue_id, p_tier, p_rank, p_from, p_limit, p_now, p_shard);
+    v_ctids := hwqueue.lock_class_heads(p_classes, p_queue_id, p_tier, p_rank, p_from, p_limit, p_now,
+        p_shard);
   end if;
   return v_ctids;
 end
 $$;
 
--- Locks the oldest entries of these classes of a queue by tier, rank and position, as far as others have not locked them, and gives their places;
--- looks further back while all that it saw is held by others. Nothing in the queue lives before p_from_*.
+-- Locks the oldest entries of these classes of a queue by tier, rank and position, as far as others have
+-- not locked them, and gives their places; looks further back while all that it saw is held by others.
+-- Nothing in the queue lives before p_from_*.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_class_heads(p_classes bigint[], p_queue_id int, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
+create or replace function hwqueue.lock_class_heads(p_classes bigint[], p_queue_id int, p_from_tier smallint,
+  p_from_rank bigint, p_from_position bigint,
                                               p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
@@ -136,7 +152,8 @@ declare
   v_ctids tid[];
 begin
   if hwqueue.is_head_blocked(p_queue_id, p_shard) then
-    v_from := hwqueue.class_scan_starts(p_classes, (array[p_queue_id], array[p_from_tier], array[p_from_rank], array[p_from_position],
+    v_from := hwqueue.class_scan_starts(p_classes, (array[p_queue_id], array[p_from_tier],
+        array[p_from_rank], array[p_from_position],
                                                array[true], true, null, null, null), p_shard);
   end if;
   if cardinality(p_classes) = 1 then
@@ -144,26 +161,30 @@ begin
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_classes[1] and (r.deadline is null or r.deadline > p_now)
         and (r.tier, r.rank, r.position)
-            >= (coalesce(v_from.class_tiers[1], p_from_tier), coalesce(v_from.class_ranks[1], p_from_rank), coalesce(v_from.class_positions[1], p_from_position))
+            >= (coalesce(v_from.class_tiers[1], p_from_tier), coalesce(v_from.class_ranks[1], p_from_rank),
+                coalesce(v_from.class_positions[1], p_from_position))
       order by r.tier, r.rank, r.position limit p_limit
       for update skip locked);
   end if;
   loop
     v_seen := array(
       select h.place
-      from unnest(p_classes, v_from.class_tiers, v_from.class_ranks, v_from.class_positions) k(class_id, tier, rank, position)
+      from unnest(p_classes, v_from.class_tiers, v_from.class_ranks, v_from.class_positions) k(class_id,
+          tier, rank, position)
       cross join lateral (
         select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
           and (x.tier, x.rank, x.position)
-              >= (coalesce(k.tier, p_from_tier), coalesce(k.rank, p_from_rank), coalesce(k.position, p_from_position))
+              >= (coalesce(k.tier, p_from_tier), coalesce(k.rank, p_from_rank),
+                  coalesce(k.position, p_from_position))
         order by x.tier, x.rank, x.position limit v_depth
       ) h
       order by h.tier, h.rank, h.position limit v_depth);
     v_ctids := array(
       select r.ctid from hwqueue.ready r
       -- by class again: what stood there may be gone, and another entry have its place
-      where r.ctid = any (v_seen) and r.shard_id = p_shard and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+      where r.ctid = any (v_seen) and r.shard_id = p_shard and r.class_id = any (p_classes)
+        and (r.deadline is null or r.deadline > p_now)
       order by r.tier, r.rank, r.position limit p_limit
       for update skip locked);
     exit when v_ctids <> '{}' or cardinality(v_seen) < v_depth or v_depth >= 16384;
@@ -173,16 +194,21 @@ begin
 end
 $$;
 
--- Takes the oldest of these entries that can be had: of a class that must be checked (p_checked) one, which is deleted already (entry); of other
--- classes up to p_limit that follow each other, locked. The entries are given by position and class, oldest first, of one tier, rank and score.
+-- Takes the oldest of these entries that can be had: of a class that must be checked (p_checked) one,
+-- which is deleted already (entry); of other classes up to p_limit that follow each other, locked. The
+-- entries are given by position and class, oldest first, of one tier, rank and score.
 -- p_head: what is known of the first of them, if anything. An entry that another session holds is passed
 -- over: one that has waited its patience says nothing of younger ones.
--- blocked: the class that may not run here now, for that reason; nothing was taken then. 'later': only an entry of it
--- that has waited for a better node may, which stands at later_tier and later_rank, so other classes come first.
--- Locks: node_state is held by the caller; gates, the entries and term_count, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint,
+-- blocked: the class that may not run here now, for that reason; nothing was taken then. 'later': only
+-- an entry of it that has waited for a better node may, which stands at later_tier and later_rank, so
+-- other classes come first.
+-- Locks: node_state is held by the caller; gates, the entries and term_count, skip locked. Raises:
+-- nothing. Idempotent: no.
+create or replace function hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[],
+  p_tier smallint, p_rank bigint,
   p_head hwqueue.entry_ref, p_limit int, p_node hwqueue.node, p_now timestamptz, p_shard int,
-  out ctids tid[], out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint, out reason text, out later_tier smallint, out later_rank bigint)
+  out ctids tid[], out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint, out reason text,
+  out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
 as $$
 declare
@@ -205,19 +231,22 @@ begin
       v_last := v_last + 1;
     end loop;
     if not v_is_checked[v_first] then
-      ctids := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank, p_limit, p_shard);
+      ctids := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank,
+          p_limit, p_shard);
       exit when ctids <> '{}';
     else
       v_head := p_head;
       if v_first > 1 or v_head.lease_id is null then
         select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
         where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
-          and r.position between p_positions[v_first] and p_positions[v_last] and (r.deadline is null or r.deadline > p_now)
+          and r.position between p_positions[v_first] and p_positions[v_last]
+          and (r.deadline is null or r.deadline > p_now)
         order by r.position limit 1;
       end if;
       for v_pass in 1 .. 2 loop
         exit when v_head.lease_id is null;
-        v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier, p_rank, p_node, p_now, p_shard);
+        v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier,
+            p_rank, p_node, p_now, p_shard);
         if v_verdict.reason is not null then
           exit when v_pass = 2;  -- no reason against those that others hold
           blocked := p_classes[v_first];
@@ -226,7 +255,8 @@ begin
           later_rank := v_verdict.rank;
           return;
         end if;
-        v_taken := hwqueue.delete_granted(p_classes[v_first], p_tier, p_rank, p_positions[v_first], p_positions[v_last],
+        v_taken := hwqueue.delete_granted(p_classes[v_first], p_tier, p_rank, p_positions[v_first],
+            p_positions[v_last],
                                         v_verdict.since, v_verdict.only_lease, p_now, p_shard);
         if v_taken.place is not null then
           term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1, p_shard);
@@ -252,10 +282,12 @@ begin
 end
 $$;
 
--- Deletes the oldest entry of a class in a tier and rank, between two positions, that has been claimable since p_since
--- (null: any) and is of that lease (null: of any). No place: others hold all of them, or they have another class by now (assign_target_class).
+-- Deletes the oldest entry of a class in a tier and rank, between two positions, that has been claimable
+-- since p_since (null: any) and is of that lease (null: of any). No place: others hold all of them, or
+-- they have another class by now (assign_target_class).
 -- Locks: the entry, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamptz,
+create or replace function hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint,
+  p_from bigint, p_to bigint, p_since timestamptz,
   p_lease uuid, p_now timestamptz, p_shard int, out place tid, out entry hwqueue.ready)
 language plpgsql volatile
 as $$
@@ -306,7 +338,8 @@ $$;
 
 -- Locks the oldest entries of a lane among the first p_depth, up to p_limit of them, and gives their places.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint,
+create or replace function hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts,
+  p_tier smallint,
   p_rank bigint, p_depth int, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
@@ -335,7 +368,8 @@ end
 $$;
 
 -- The oldest entries of a lane, up to p_limit, as positions and classes, oldest first.
-create or replace function hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint,
+create or replace function hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts,
+  p_tier smallint,
   p_rank bigint, p_limit int, p_now timestamptz, p_shard int, out positions bigint[], out classes bigint[])
 language plpgsql stable
 as $$

@@ -1,12 +1,14 @@
 -- The generation that leads every claim token, and what a new one repairs.
 
--- The generation in a database that is not the one written down; in the first one it stays as it is. A row without a
--- path is from a release that did not write it.
-create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint, p_path text) returns bigint
+-- The generation in a database that is not the one written down; in the first one it stays as it is. A
+-- row without a path is from a release that did not write it.
+create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint,
+  p_path text) returns bigint
 language sql immutable parallel safe
 as $$
   select case when p_shard.timeline is null
-                or (p_shard.timeline, p_shard.system_identifier, coalesce(p_shard.storage_path, p_path)) = (p_timeline, p_system, p_path)
+                or (p_shard.timeline, p_shard.system_identifier,
+                    coalesce(p_shard.storage_path, p_path)) = (p_timeline, p_system, p_path)
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
@@ -17,10 +19,11 @@ create or replace function hwqueue.storage_path() returns text
 language sql stable
 as $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
 
--- The generation that leads every claim token. It rises when this is another server than the last time, by system identifier
--- or timeline, or another database of it, by storage_path: after a failover that lost commits, a restore or a copy, tokens would
--- repeat otherwise (docs/explanation/failover.md). Asking who the server is reads a file; that it has not been started since says
--- the same, for neither changes while a primary runs.
+-- The generation that leads every claim token. It rises when this is another server than the last time,
+-- by system identifier or timeline, or another database of it, by storage_path: after a failover that
+-- lost commits, a restore or a copy, tokens would repeat otherwise (docs/explanation/failover.md).
+-- Asking who the server is reads a file; that it has not been started since says the same, for neither
+-- changes while a primary runs.
 -- Locks: the shard's row, skip locked, only when something changed. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.current_generation(p_shard int) returns bigint
 language plpgsql volatile
@@ -29,19 +32,22 @@ declare
   v_generation bigint;
 begin
   select s.generation into v_generation from hwqueue.shard s
-  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time() and s.storage_path = hwqueue.storage_path();
+  where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time()
+    and s.storage_path = hwqueue.storage_path();
   if v_generation is null then
-    v_generation := hwqueue.note_server(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
+    v_generation := hwqueue.note_server(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1,
+        8))::bit(32)::int, p_shard);
   end if;
   return v_generation;
 end
 $$;
 
--- Writes down which server this is. On another server transaction ids mean something else, so whatever was judged by
--- them is judged again, and sequences may lag behind the tables (logical replication brings none). The new generation
--- follows from the row and the server alone: a session that cannot lock the row uses it unwritten.
--- Locks: the shard's row, skip locked; on another server the rows of queue (dropped ones), profile, profile_queue,
--- node_state, placement_class, term_count and
+-- Writes down which server this is. On another server transaction ids mean something else, so whatever
+-- was judged by them is judged again, and sequences may lag behind the tables (logical replication
+-- brings none). The new generation follows from the row and the server alone: a session that cannot lock
+-- the row uses it unwritten.
+-- Locks: the shard's row, skip locked; on another server the rows of queue (dropped ones), profile,
+-- profile_queue, node_state, placement_class, term_count and
 -- what is remembered of the fleet. Raises: nothing.
 -- Idempotent: yes.
 create or replace function hwqueue.note_server(p_timeline int, p_shard int) returns bigint
@@ -69,13 +75,18 @@ begin
   end if;
   if v_shard.system_identifier <> v_system then
     update hwqueue.placement_class c set created_xid = '0', retired_before = null where c.shard_id = p_shard;
-    update hwqueue.queue q set dropped_before = null where q.shard_id = p_shard and q.dropped_before is not null;
-    update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null where p.shard_id = p_shard;
+    update hwqueue.queue q set dropped_before = null where q.shard_id = p_shard
+      and q.dropped_before is not null;
+    update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null,
+      judged_class = null where p.shard_id = p_shard;
     update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
-    update hwqueue.affinity_term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
+    update hwqueue.affinity_term t set barrier = null, written_xid = '1'
+      where t.shard_id = p_shard and t.published_at is null;
     update hwqueue.node_state n
-    set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0' where n.shard_id = p_shard;
-    update hwqueue.term_counter k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
+    set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0'
+      where n.shard_id = p_shard;
+    update hwqueue.term_counter k set dropped_xid = '0' where k.shard_id = p_shard
+      and k.dropped_xid is not null;
     update hwqueue.ignored_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
@@ -87,8 +98,10 @@ begin
 end
 $$;
 
--- The same, kept in the state of a node, so that its claims need not look at the shard until the server is started again.
--- Locks: node_state is held by the caller; the shard's row, skip locked, only when something changed. Raises: nothing. Idempotent: yes.
+-- The same, kept in the state of a node, so that its claims need not look at the shard until the server
+-- is started again.
+-- Locks: node_state is held by the caller; the shard's row, skip locked, only when something changed.
+-- Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.node_generation(p_node uuid, p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -99,7 +112,8 @@ begin
   update hwqueue.node_state n
   set generation = s.generation, server_started_at = s.server_started_at, storage_path = s.storage_path
   from hwqueue.shard s
-  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time()
+  where n.shard_id = p_shard and n.node_id = p_node and s.shard_id = p_shard
+    and s.server_started_at = pg_postmaster_start_time()
     and s.storage_path = hwqueue.storage_path();
   return v_generation;
 end
@@ -183,7 +197,8 @@ begin
   insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
   values (p_shard, v_version + 1, 0, v_most, pg_current_xact_id());
   for v_marks in
-    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.positions <> case w.class_id when 0 then '{0}' else '{}' end::bigint[]
+    select w.* from hwqueue.low_water w where w.shard_id = p_shard and w.positions <> case w.class_id when 0
+           then '{0}' else '{}' end::bigint[]
     for update skip locked
   loop
     delete from hwqueue.low_water w

@@ -1,26 +1,34 @@
 -- The claim at the head of a single queue.
 
--- What a claim must know of a queue that it names, and of what a node's profile may run there; no row: it is unknown or paused.
--- tier, rank, position: the queue's low-water mark, if it has one (marks: how many it has; most queues have one tier and rank).
--- is_front: the profile likes all its classes alike, it has seen all there are, and nothing comes before the mark: then the next lease is
--- the first of those classes from the mark on. last: how far to look for it: others stand there as well, or, where the front of the queue stands
--- still, what has been claimed since. is_first: and none of them must be checked against others.
+-- What a claim must know of a queue that it names, and of what a node's profile may run there; no row:
+-- it is unknown or paused.
+-- tier, rank, position: the queue's low-water mark, if it has one (marks: how many it has; most queues
+-- have one tier and rank).
+-- is_front: the profile likes all its classes alike, it has seen all there are, and nothing comes before
+-- the mark: then the next lease is the first of those classes from the mark on. last: how far to look
+-- for it: others stand there as well, or, where the front of the queue stands still, what has been
+-- claimed since. is_first: and none of them must be checked against others.
 -- drops_completed: its leases go when they complete.
--- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one select: the planner puts it in place of its call;
--- the looks are ordered, so that each has its index.
-create or replace function hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard int)
+-- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one select: the planner puts it in
+-- place of its call; the looks are ordered, so that each has its index.
+create or replace function hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8,
+  p_classes_unseen xid8[], p_shard int)
 returns setof hwqueue.queue_head
 language sql stable
 as $$
-  select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli, e.most_memory_mib,
+  select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli,
+         e.most_memory_mib,
          cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
          case when cardinality(e.classes) > 1 then (
                 select r.position from hwqueue.ready r
-                where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank = w.ranks[1] and r.position >= w.positions[1]
-                order by r.position limit 1) + case when cardinality(e.classes) <= 64 then least(q.window_size, 40) else q.window_size end - 1
+                where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank = w.ranks[1]
+                  and r.position >= w.positions[1]
+                order by r.position limit 1) + case when cardinality(e.classes) <= 64
+                  then least(q.window_size, 40) else q.window_size end - 1
               when w.stands then w.positions[1] + 1031
               else 9223372036854775807 end,
-         f.is_front, f.is_front and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked, array[q.queue_id],
+         f.is_front, f.is_front and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
+           array[q.queue_id],
          q.retain_completed = '0'
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
@@ -28,18 +36,21 @@ as $$
     where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
   left join lateral (
     select m.tiers, m.ranks, m.positions, m.version < m.blocked_until as stands from hwqueue.low_water m
-    where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0 order by m.version desc limit 1) w on true
+    where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0
+    order by m.version desc limit 1) w on true
   cross join lateral (
     select coalesce(e.scores_equal and e.classes <> '{}' and cardinality(w.tiers) = 1 and w.tiers[1] = 0
            and (
              select c.class_id from hwqueue.placement_class c
-             where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen) order by c.created_xid limit 1) is null
+             where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen)
+             order by c.created_xid limit 1) is null
            -- mostly there is none unseen, and the look costs more than all the others
            and (e.classes_unseen || p_classes_unseen = '{}' or (
              select x.class_id from unnest(e.classes_unseen || p_classes_unseen) u(xid)
              cross join lateral (
                select c.class_id from hwqueue.placement_class c
-               where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid order by c.created_xid limit 1) x
+               where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid
+               order by c.created_xid limit 1) x
              limit 1) is null)
            and (
              select r.position from hwqueue.ready r
@@ -48,22 +59,29 @@ as $$
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
--- The same of several queues: the one whose first entry comes first of all, from there on (rank, position) to the first entry of the next (last),
--- and the ids of all. is_first: each of the queues is open and is as read_queue_head says, without leases of this node alone (p_pinned), which may
--- be liked better, or is empty; else what comes first is not known here. No row: none of them is open.
+-- The same of several queues: the one whose first entry comes first of all, from there on (rank,
+-- position) to the first entry of the next (last), and the ids of all. is_first: each of the queues is
+-- open and is as read_queue_head says, without leases of this node alone (p_pinned), which may be liked
+-- better, or is empty; else what comes first is not known here. No row: none of them is open.
 -- Locks: none. Raises: nothing. Idempotent: yes. Inlined like the other.
-create or replace function hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[],
+create or replace function hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint,
+  p_classes_seen xid8, p_classes_unseen xid8[],
                                                   p_pinned int[], p_shard int)
 returns setof hwqueue.queue_head
 language sql stable
 as $$
-  select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli, k.most_memory_mib,
+  select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli,
+         k.most_memory_mib,
          k.marks, k.tier, k.rank, k.position,
-         least(coalesce(k.last, k.position + least(k.window_size, 40) - 1), case when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank then lead(k.position) over o - 1 end),
-         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues) and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
+         least(coalesce(k.last, k.position + least(k.window_size, 40) - 1), case
+             when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank
+           then lead(k.position) over o - 1 end),
+         null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues)
+           and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
          k.drops_completed
   from (
-    select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli, l.most_memory_mib, l.marks, l.drops_completed,
+    select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli,
+           l.most_memory_mib, l.marks, l.drops_completed,
            f.tier, f.rank, f.position, l.last,
            coalesce(l.marks = 1 and l.tier = 0
              and (l.is_first and l.queue_id <> all (p_pinned)
@@ -72,10 +90,12 @@ as $$
                     where r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank
                     order by r.rank, r.position limit 1) is null), false) as is_known
     from unnest(p_queues) n(name)
-    cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen, p_shard) l
+    cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen,
+        p_shard) l
     left join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = l.queue_id and (r.tier, r.rank, r.position) >= (0, l.rank, l.position)
+      where r.shard_id = p_shard and r.queue_id = l.queue_id
+        and (r.tier, r.rank, r.position) >= (0, l.rank, l.position)
       order by r.tier, r.rank, r.position limit 1) f on true
   ) k
   window o as (order by k.tier, k.rank, k.position)
@@ -84,14 +104,16 @@ $$;
 
 -- Takes what is at the front of a plain node's only queue: see entries_at_head, and take_entries for classes
 -- that must be checked. Where the node has met blocked classes, it asks first which are not
--- (claim_candidates), and looks for these. No places: nothing there can be had. p_queue_head, p_is_tried: see entries_at_head.
+-- (claim_candidates), and looks for these. No places: nothing there can be had. p_queue_head,
+-- p_is_tried: see entries_at_head.
 -- blocked: others that were found to be; meets: blocked ones stand before what was taken, null: as far as is
 -- known they still do;
 -- is_new: one of them for a term that has to be published first.
 -- Locks: as take_entries. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_at_head(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
   p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window int, p_room hwqueue.headroom,
-  p_limit int, p_now timestamptz, p_shard int, out ctids tid[], out term_deltas jsonb, out entry hwqueue.ready,
+  p_limit int, p_now timestamptz, p_shard int, out ctids tid[], out term_deltas jsonb,
+  out entry hwqueue.ready,
   out blocked bigint[], out meets boolean, out is_new boolean)
 language plpgsql volatile
 as $$
@@ -116,12 +138,14 @@ begin
       blocked := v_open.blocked;
     end if;
   end if;
-  v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.is_front, p_tasks, v_only, blocked, p_room,
+  v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.is_front, p_tasks, v_only, blocked,
+      p_room,
                                       p_shard);
   if v_eligible.classes = '{}' then
     return;
   end if;
-  v_seen := hwqueue.entries_at_head(v_eligible, p_queue_head, p_is_tried, p_tasks, p_window, v_only is not null, p_room,
+  v_seen := hwqueue.entries_at_head(v_eligible, p_queue_head, p_is_tried, p_tasks, p_window,
+      v_only is not null, p_room,
                                   p_limit, p_now, p_shard);
   ctids := v_seen.ctids;
   if v_seen.positions = '{}' then
@@ -136,16 +160,20 @@ begin
   if v_only is not null then
     meets := coalesce((v_seen.tier, v_seen.rank) > (p_queue_head.tier, p_queue_head.rank), true) or (
       select true from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier and r.rank = v_seen.rank
-        and r.position >= p_queue_head.position and r.position < v_seen.positions[1] and (v_met is null or r.class_id = any (v_met))
+      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier
+        and r.rank = v_seen.rank
+        and r.position >= p_queue_head.position and r.position < v_seen.positions[1]
+        and (v_met is null or r.class_id = any (v_met))
       order by r.position limit 1) is not null;
     meets := case when not meets or v_met is not null then meets end;
   end if;
   if v_seen.checked = '{}' then
-    ctids := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1], v_seen.positions[cardinality(v_seen.positions)],
+    ctids := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1],
+        v_seen.positions[cardinality(v_seen.positions)],
                                    array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
   else
-    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier, v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
+    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier,
+        v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
     ctids := v_taken.ctids;
     term_deltas := v_taken.term_deltas;
     entry := v_taken.entry;
@@ -182,29 +210,35 @@ end
 $$;
 
 -- What a plain node looks for at the front of its only queue: the classes of these tasks that it has room
--- for, of p_only (claim_candidates; null: of all), without p_without. None: there are none, or the node likes some classes of this
--- queue better than others, or has not been judged for all there are: see pick_leases. p_is_judged: it is known to have been.
+-- for, of p_only (claim_candidates; null: of all), without p_without. None: there are none, or the node
+-- likes some classes of this queue better than others, or has not been judged for all there are: see
+-- pick_leases. p_is_judged: it is known to have been.
 create or replace function hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
-  p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard int,
+  p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom,
+  p_shard int,
   out eligible hwqueue.profile_queue)
 language plpgsql stable
 as $$
 begin
   eligible := p_eligible;
   if p_is_judged is not true and (not p_eligible.scores_equal
-     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen), p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
+     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen),
+         p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
     eligible.classes := '{}';
   elsif p_only is not null then
-    select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
+    select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked),
+           '{}')
     into eligible.classes, eligible.checked
     from unnest(p_only) k(class_id)
     cross join lateral (  -- fenced: each by its key
       select x.class_id, x.is_checked from hwqueue.profile_eligibility x
-      where x.shard_id = p_shard and x.profile_id = p_eligible.profile_id and x.queue_id = p_eligible.queue_id and x.class_id = k.class_id
+      where x.shard_id = p_shard and x.profile_id = p_eligible.profile_id
+        and x.queue_id = p_eligible.queue_id and x.class_id = k.class_id
         and x.gpu_count = 0 and x.custom is null and (p_tasks is null or x.task_name = any (p_tasks))
         and hwqueue.shortage(x.cpu_milli, x.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) e
     where k.class_id <> all (p_without);
-  elsif p_tasks is not null or p_room is distinct from null then  -- of a row, "is not null" would ask every field
+  -- of a row, "is not null" would ask every field
+  elsif p_tasks is not null or p_room is distinct from null then
     eligible.classes := hwqueue.roomy_classes(p_eligible, p_tasks, p_room, p_shard);
   end if;
 end
@@ -214,12 +248,13 @@ $$;
 -- classes must be checked they are locked at once, up to p_limit of them (places). Else they are told by
 -- position and class, oldest first: p_limit or 8 of the front's tier and rank, less where they are far apart;
 -- another session may have them by the time that they are locked. No places and no positions: there are none.
--- Of a few classes it looks for their heads, however far behind the front they are. p_queue_head: what has just
--- been seen of the queue, if anything; p_is_tried: its mark has been tried, in vain. p_is_behind: others, which are
--- left out of the classes, stand before these. checked: which of these classes must be checked; head: what is known of the first
--- entry.
+-- Of a few classes it looks for their heads, however far behind the front they are. p_queue_head: what
+-- has just been seen of the queue, if anything; p_is_tried: its mark has been tried, in vain.
+-- p_is_behind: others, which are left out of the classes, stand before these. checked: which of these
+-- classes must be checked; head: what is known of the first entry.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.entries_at_head(p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head,
+create or replace function hwqueue.entries_at_head(p_eligible hwqueue.profile_queue,
+  p_queue_head hwqueue.queue_head,
   p_is_tried boolean, p_tasks text[], p_window int, p_is_behind boolean, p_room hwqueue.headroom, p_limit int,
   p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out ctids tid[],
   out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_ref)
@@ -240,7 +275,8 @@ begin
     if v_lead = 2 or not v_is_mark then
       v_queue_head := hwqueue.first_live_entry(p_eligible.queue_id, p_shard, v_lead = 1 and not p_is_tried);
       exit when v_queue_head.tier is null
-        or v_lead = 2 and (v_queue_head.tier, v_queue_head.rank, v_queue_head.position) = (tier, rank, v_from);
+        or v_lead = 2 and (v_queue_head.tier, v_queue_head.rank, v_queue_head.position) = (tier, rank,
+            v_from);
       tier := v_queue_head.tier;
       rank := v_queue_head.rank;
       v_from := v_queue_head.position;
@@ -252,7 +288,8 @@ begin
     else
       -- of a few that others stand before, the heads alone
       if not p_is_behind or cardinality(p_eligible.classes) > 16 then
-        v_seen := hwqueue.entries_in_window(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window, v_depth,
+        v_seen := hwqueue.entries_in_window(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window,
+            v_depth,
                                           p_now, p_shard);
         positions := v_seen.positions;
       end if;
@@ -275,12 +312,15 @@ begin
 end
 $$;
 
--- The oldest entries of a few classes of a queue in which nothing lives before p_from_*: p_limit of the best tier and rank that these classes have.
+-- The oldest entries of a few classes of a queue in which nothing lives before p_from_*: p_limit of the
+-- best tier and rank that these classes have.
 -- Each class is looked for from its own mark on, if it has one. No entries: positions is null.
 -- checked: which of their classes must be checked; head: what is known of the first entry.
-create or replace function hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
+create or replace function hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint,
+  p_from_rank bigint, p_from_position bigint,
   p_limit int, p_now timestamptz, p_shard int,
-  out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_ref)
+  out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[],
+  out head hwqueue.entry_ref)
 language plpgsql stable
 as $$
 declare
@@ -296,13 +336,15 @@ begin
     from unnest(p_eligible.classes) k(class_id)
     left join lateral (
       select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-      where m.shard_id = p_shard and m.queue_id = p_eligible.queue_id and m.class_id = k.class_id order by m.version desc limit 1) w on true
+      where m.shard_id = p_shard and m.queue_id = p_eligible.queue_id and m.class_id = k.class_id
+      order by m.version desc limit 1) w on true
     cross join lateral (
       select p_from_tier as tier, p_from_rank as rank, greatest(p_from_position, w.positions[1]) as position
       where w.tiers is null or w.tiers = array[p_from_tier] and w.ranks = array[p_from_rank]
       union all
       select f.tier, f.rank, f.position
-      from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, p_from_tier, p_from_rank, p_from_position, p_shard) f
+      from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, p_from_tier, p_from_rank,
+          p_from_position, p_shard) f
       where w.tiers <> array[p_from_tier] or w.ranks <> array[p_from_rank]) s
     cross join lateral (
       select x.tier, x.rank, x.position, x.lease_id, x.eligible_at from hwqueue.ready x
@@ -317,9 +359,11 @@ begin
 end
 $$;
 
--- The entries of a tier and rank from a position on, of what a profile may run and has room for, p_limit of them within p_window positions (more
--- for a larger batch). checked: which of their classes must be checked; head: what is known of the first entry.
-create or replace function hwqueue.entries_in_window(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint,
+-- The entries of a tier and rank from a position on, of what a profile may run and has room for, p_limit
+-- of them within p_window positions (more for a larger batch). checked: which of their classes must be
+-- checked; head: what is known of the first entry.
+create or replace function hwqueue.entries_in_window(p_eligible hwqueue.profile_queue, p_tasks text[],
+  p_room hwqueue.headroom, p_tier smallint,
   p_rank bigint, p_from bigint, p_window int, p_limit int, p_now timestamptz, p_shard int,
   out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_ref)
 language plpgsql stable
@@ -330,31 +374,38 @@ declare
   v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
 begin
   if cardinality(p_eligible.classes) = 1 then  -- comes upon nothing else
-    select array_agg(e.position), array_agg(p_eligible.classes[1]), p_eligible.checked, array_agg(e.lease_id), array_agg(e.eligible_at)
+    select array_agg(e.position), array_agg(p_eligible.classes[1]), p_eligible.checked,
+           array_agg(e.lease_id), array_agg(e.eligible_at)
     into positions, classes, checked, v_leases, v_times
     from (
       select r.position, r.lease_id, r.eligible_at from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
+      where r.shard_id = p_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier
+        and r.rank = p_rank
+        and r.position between p_from and p_from + 1023 + 8 * p_limit
+        and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit) e;
   elsif cardinality(p_eligible.classes) <= 200 then
-    select array_agg(e.position), array_agg(e.class_id), coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
+    select array_agg(e.position), array_agg(e.class_id),
+           coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
            array_agg(e.lease_id), array_agg(e.eligible_at)
     into positions, classes, checked, v_leases, v_times
     from (
       select r.position, r.class_id, r.lease_id, r.eligible_at from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and v_to and r.class_id = any (p_eligible.classes) and (r.deadline is null or r.deadline > p_now)
+        and r.position between p_from and v_to and r.class_id = any (p_eligible.classes)
+        and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit) e;
   else  -- the list is not complete
-    select array_agg(e.position), array_agg(e.class_id), coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
+    select array_agg(e.position), array_agg(e.class_id),
+           coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
     into positions, classes, checked
     from (
       select r.position, r.class_id, k.is_checked
       from hwqueue.ready r
       cross join lateral (
         select e.is_checked from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id and e.class_id = r.class_id
+        where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id
+          and e.queue_id = p_eligible.queue_id and e.class_id = r.class_id
           and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
           and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) k
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
@@ -367,35 +418,44 @@ begin
 end
 $$;
 
--- Locks the oldest entries of these classes between two positions of a queue, up to p_limit of them, and gives their places.
+-- Locks the oldest entries of these classes between two positions of a queue, up to p_limit of them, and
+-- gives their places.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_between(p_queue_id int, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[],
+create or replace function hwqueue.lock_between(p_queue_id int, p_tier smallint, p_rank bigint,
+  p_from bigint, p_to bigint, p_classes bigint[],
   p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 begin
   return array(
     select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank and r.position between p_from and p_to
+    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
+      and r.position between p_from and p_to
       and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
     order by r.position limit p_limit
     for update skip locked);
 end
 $$;
 
--- Taking leases some of whose classes must be checked at the claim (p_checked). The class is decided first and an entry locked last, so a class
--- that may not run here leaves nothing behind: no lock, no subtransaction, no transaction id of its own.
+-- Taking leases some of whose classes must be checked at the claim (p_checked). The class is decided
+-- first and an entry locked last, so a class that may not run here leaves nothing behind: no lock, no
+-- subtransaction, no transaction id of its own.
 
--- The best entries that may be claimed, locked: one of a class that is to be checked, else up to p_limit of others, all of one score.
--- p_asks: ask which classes are blocked, in one statement, before the first try; else that is done when one was in vain. Other classes that turn
--- out to be blocked, eight in the order of the queue, then eight more in turn (skipped_this_claim), end the search among those that must
--- be checked: what need not be is taken all the same, and later claims of the node go on where this one stopped.
--- A class that is 'later' (take_entries) is set aside until nothing can be had before its place, and the search begins there again.
+-- The best entries that may be claimed, locked: one of a class that is to be checked, else up to p_limit
+-- of others, all of one score.
+-- p_asks: ask which classes are blocked, in one statement, before the first try; else that is done when
+-- one was in vain. Other classes that turn out to be blocked, eight in the order of the queue, then
+-- eight more in turn (skipped_this_claim), end the search among those that must be checked: what need
+-- not be is taken all the same, and later claims of the node go on where this one stopped.
+-- A class that is 'later' (take_entries) is set aside until nothing can be had before its place, and the
+-- search begins there again.
 -- blocked: all that were found to be; is_new: one of them for a term that has to be published first.
 -- Locks: as take_entries. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_constrained(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[],
+create or replace function hwqueue.take_constrained(p_node hwqueue.node, p_classes bigint[],
+  p_scores double precision[], p_checked bigint[],
   p_asks boolean, p_queue_ids int[], p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
-  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
+  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready,
+  out blocked bigint[], out is_new boolean)
 language plpgsql volatile
 as $$
 declare
@@ -419,17 +479,21 @@ begin
       v_asked := true;
     end if;
     if v_tries = 8 then
-      v_left_out := hwqueue.skipped_this_claim(p_checked, blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, p_shard);
+      v_left_out := hwqueue.skipped_this_claim(p_checked, blocked || array(select l.class_id
+          from unnest(v_later) l), p_node.node_id, p_shard);
     end if;
     if blocked <> '{}' or v_tries > p_asks::int then  -- after a try there are others to leave out
-      select coalesce(array_agg(k.class_id order by k.ordinality), '{}'), array_agg(k.score order by k.ordinality)
+      select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
+             array_agg(k.score order by k.ordinality)
       into v_classes, v_scores
       from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
-      where k.class_id not in (select unnest(blocked || v_left_out) union all select l.class_id from unnest(v_later) l);
+      where k.class_id not in (select unnest(blocked || v_left_out) union all select l.class_id
+          from unnest(v_later) l);
     end if;
     exit when v_classes = '{}' and v_later = '{}';
     select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
-    v_try := hwqueue.try_score_groups(v_classes, v_scores, p_checked, p_node, v_from, v_next.tier, v_next.rank,
+    v_try := hwqueue.try_score_groups(v_classes, v_scores, p_checked, p_node, v_from, v_next.tier,
+        v_next.rank,
                                p_limit, p_window, p_probe, p_now, p_shard);
     v_tries := v_tries + 1;
     if v_try.blocked is null then
@@ -438,7 +502,8 @@ begin
       term_deltas := v_try.term_deltas;
       entry := v_try.entry;
       exit when ctids <> '{}' or v_later = '{}';
-      v_from := hwqueue.scan_starts_after(v_from, v_next.tier, v_next.rank);  -- all before that place has been tried
+      -- all before that place has been tried
+      v_from := hwqueue.scan_starts_after(v_from, v_next.tier, v_next.rank);
       v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));
     elsif v_try.reason = 'later' then
       v_later := v_later || row(v_try.blocked, v_try.later_tier, v_try.later_rank)::hwqueue.later_class;
@@ -451,10 +516,12 @@ begin
 end
 $$;
 
--- Of classes that must be checked those that a claim leaves out after eight tries in vain: all that are not blocked but the next eight that
--- have entries, by their ids from where the node's last such claim stopped. So each of them is tried by some claim, however many there are.
+-- Of classes that must be checked those that a claim leaves out after eight tries in vain: all that are
+-- not blocked but the next eight that have entries, by their ids from where the node's last such claim
+-- stopped. So each of them is tried by some claim, however many there are.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard int) returns bigint[]
+create or replace function hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid,
+  p_shard int) returns bigint[]
 language plpgsql volatile
 as $$
 declare
@@ -462,15 +529,19 @@ declare
   v_open bigint[];
   v_lead bigint[];
 begin
-  v_after := (select s.next_constrained_class from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node);
-  v_open := array(select k from unnest(p_checked) k where k not in (select unnest(p_blocked)) order by k <= v_after, k);
+  v_after := (select s.next_constrained_class from hwqueue.node_state s
+      where s.shard_id = p_shard and s.node_id = p_node);
+  v_open := array(select k from unnest(p_checked) k where k not in (select unnest(p_blocked))
+      order by k <= v_after, k);
   v_lead := array(
     select k.class_id from unnest(v_open) with ordinality k(class_id, n)
     cross join lateral (
-      select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = k.class_id order by r.tier, r.rank, r.position limit 1) h
+      select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = k.class_id
+      order by r.tier, r.rank, r.position limit 1) h
     order by k.n limit 8);
   if v_lead <> '{}' then
-    update hwqueue.node_state s set next_constrained_class = v_lead[cardinality(v_lead)] where s.shard_id = p_shard and s.node_id = p_node;
+    update hwqueue.node_state s set next_constrained_class = v_lead[cardinality(v_lead)]
+      where s.shard_id = p_shard and s.node_id = p_node;
   end if;
   return array(select k from unnest(v_open) k where k <> all (v_lead));
 end

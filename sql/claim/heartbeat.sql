@@ -17,12 +17,15 @@ begin
       'for example [{"lease_id": "...", "claim_token": 1}]');
   end if;
   for v_item, v_field in
-    select e.value, format('p_claims[%s]', e.ordinality - 1) from jsonb_array_elements(coalesce(p_claims, '[]')) with ordinality e
+    select e.value, format('p_claims[%s]', e.ordinality - 1)
+    from jsonb_array_elements(coalesce(p_claims, '[]')) with ordinality e
   loop
     perform hwqueue.check_object(v_item, array['lease_id', 'claim_token'], v_field);
     if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
-       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0, 9223372036854775807) is null then
-      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field), jsonb_build_object('field', v_field),
+       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0,
+           9223372036854775807) is null then
+      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field),
+          jsonb_build_object('field', v_field),
         'pass both as claim_task gave them');
     end if;
   end loop;
@@ -34,14 +37,18 @@ create or replace function hwqueue.check_extend(p_extend interval) returns void
 language plpgsql immutable
 as $$
 begin
-  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '30 days' or not isfinite(p_extend) then
-    perform hwqueue.refuse('QHA01', format('p_extend must be from one second to 30 days, got %s', coalesce(p_extend::text, 'null')),
-      jsonb_build_object('field', 'p_extend'), 'give a span such as interval ''5 minutes'', and extend it again');
+  if p_extend is null or p_extend < interval '1 second' or p_extend > interval '30 days'
+    or not isfinite(p_extend) then
+    perform hwqueue.refuse('QHA01', format('p_extend must be from one second to 30 days, got %s',
+        coalesce(p_extend::text, 'null')),
+      jsonb_build_object('field', 'p_extend'),
+        'give a span such as interval ''5 minutes'', and extend it again');
   end if;
 end
 $$;
 
--- Refuses a node that is not registered, not the caller's or not at this epoch; one that is, but held by another session, passes.
+-- Refuses a node that is not registered, not the caller's or not at this epoch; one that is, but held by
+-- another session, passes.
 -- Locks: none. Raises: QHN01, QHN03, QHN04. Idempotent: yes.
 create or replace function hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard int) returns void
 language plpgsql volatile
@@ -50,7 +57,8 @@ declare
   v_epoch bigint;
   v_login text;
 begin
-  select s.node_epoch, s.login into v_epoch, v_login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
+  select s.node_epoch, s.login into v_epoch, v_login from hwqueue.node_state s
+  where s.shard_id = p_shard and s.node_id = p_node;
   perform hwqueue.check_login(p_node, v_login, p_shard);
   if (v_epoch = p_epoch) is not true then
     perform hwqueue.refuse_epoch(p_node, v_epoch, coalesce(p_epoch, 0), p_shard);
@@ -60,7 +68,8 @@ end
 $$;
 
 -- The verdicts on the claims of a heartbeat that were not extended: held by others at this moment, or gone.
-create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[], p_held uuid[], p_now timestamptz,
+create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[],
+  p_held uuid[], p_now timestamptz,
                                                     p_shard int)
 returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)
 language sql stable
@@ -72,6 +81,7 @@ as $$
          c.expires_at, p_shard, b.claim_token
   from unnest(p_leases, p_tokens) b(lease_id, claim_token)
   left join hwqueue.claim c
-    on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token and c.node_id = p_node
+    on c.shard_id = p_shard and c.lease_id = b.lease_id and c.claim_token = b.claim_token
+      and c.node_id = p_node
   where c.lease_id is null or c.lease_id <> all (p_held)
 $$;

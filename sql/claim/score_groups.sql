@@ -1,12 +1,16 @@
 -- Score groups: ready entries that a claim orders by age alone.
 
--- One try: the best entries of these classes that can be had, before p_to_tier and p_to_rank (null: all of them). No places:
--- there are none, or the class of the best one, blocked, may not run here now, for that reason (take_entries says when later).
+-- One try: the best entries of these classes that can be had, before p_to_tier and p_to_rank (null: all
+-- of them). No places: there are none, or the class of the best one, blocked, may not run here now, for
+-- that reason (take_entries says when later).
 -- Where nothing must be checked, entries that it has not seen are looked up and locked in one statement.
 -- Locks: as take_entries.
-create or replace function hwqueue.try_score_groups(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node,
-  p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint, p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
-  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint,
+create or replace function hwqueue.try_score_groups(p_classes bigint[], p_scores double precision[],
+  p_checked bigint[], p_node hwqueue.node,
+  p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint, p_limit int, p_window int, p_probe int,
+  p_now timestamptz, p_shard int,
+  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready,
+  out blocked bigint,
   out reason text, out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
 as $$
@@ -24,22 +28,26 @@ declare
 begin
   ctids := '{}';
   while ctids = '{}' and blocked is null and p_from.queue_ids is not null loop
-    v_group := hwqueue.next_score_group(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
+    v_group := hwqueue.next_score_group(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from,
+        p_window, p_probe, p_now, p_shard);
     exit when v_group.classes is null or (v_group.tier, v_group.rank) >= (p_to_tier, p_to_rank);
     score := v_group.score;
     v_limit := least(p_limit, v_group.takes);
     v_positions := v_group.positions;
     v_seen := v_group.seen_classes;
-    v_sees := v_positions is not null and (v_group.is_head is not true or v_limit = 1 or v_seen[1] = any (p_checked));
+    v_sees := v_positions is not null and (v_group.is_head is not true or v_limit = 1
+        or v_seen[1] = any (p_checked));
     v_depth := case when v_sees then 0 else v_limit end;
     loop
       if v_depth > 0 and p_checked = '{}' then
-        ctids := hwqueue.lock_score_group(v_group.classes, p_from, v_group.tier, v_group.rank, v_depth, v_limit,
+        ctids := hwqueue.lock_score_group(v_group.classes, p_from, v_group.tier, v_group.rank, v_depth,
+            v_limit,
                                     p_now, p_shard);
         exit when ctids <> '{}' or v_depth >= 16384;
       else
         if v_depth > 0 then
-          v_behind := hwqueue.score_group_entries(v_group.classes, p_from, v_group.tier, v_group.rank, v_depth,
+          v_behind := hwqueue.score_group_entries(v_group.classes, p_from, v_group.tier, v_group.rank,
+              v_depth,
                                            p_now, p_shard);
           v_positions := v_behind.positions;
           v_seen := v_behind.classes;
@@ -56,7 +64,8 @@ begin
         exit when ctids <> '{}' or blocked is not null
           or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
       end if;
-      v_depth := least(8 * greatest(v_depth, v_limit), 16384);  -- others hold what was seen: look further back
+      -- others hold what was seen: look further back
+      v_depth := least(8 * greatest(v_depth, v_limit), 16384);
     end loop;
     v_after_tier := v_group.tier;
     v_after_rank := v_group.rank;
@@ -64,18 +73,24 @@ begin
 end
 $$;
 
--- A lane is what claims cannot tell apart but by age: the ready entries of one tier and rank whose classes score the same.
--- Gives the best lane that has an entry, by tier, rank, score (higher first); with p_after_*, the best one after that lane.
--- p_classes, p_scores: what may be claimed, best score first. Looks at the heads of the first p_probe of them; with more classes
--- than that, or than 16, it looks at the first p_window entries of each queue's order before: whatever the front holds has the
--- best tier and rank there is, and only a class with a better score could come first. Not where a front stands still and what is there is
--- far apart, unless there are more classes than p_probe. p_from: where scans start; what was claimed before is in the indexes till a vacuum.
--- classes: of the lane. positions, seen_classes: of entries that it saw there, oldest first; is_head: of the oldest of the lane alone.
+-- A lane is what claims cannot tell apart but by age: the ready entries of one tier and rank whose
+-- classes score the same.
+-- Gives the best lane that has an entry, by tier, rank, score (higher first); with p_after_*, the best
+-- one after that lane.
+-- p_classes, p_scores: what may be claimed, best score first. Looks at the heads of the first p_probe of
+-- them; with more classes than that, or than 16, it looks at the first p_window entries of each queue's
+-- order before: whatever the front holds has the best tier and rank there is, and only a class with a
+-- better score could come first. Not where a front stands still and what is there is far apart, unless
+-- there are more classes than p_probe. p_from: where scans start; what was claimed before is in the
+-- indexes till a vacuum.
+-- classes: of the lane. positions, seen_classes: of entries that it saw there, oldest first; is_head: of
+-- the oldest of the lane alone.
 -- takes: how many may be taken at once, since something older may not have been looked at; null: any number.
 -- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.next_score_group(p_classes bigint[], p_scores double precision[],
   p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts,
-  p_window int, p_probe int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out classes bigint[],
+  p_window int, p_probe int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint,
+  out score double precision, out classes bigint[],
   out positions bigint[], out seen_classes bigint[], out is_head boolean, out takes int)
 language plpgsql stable
 as $$
@@ -86,7 +101,8 @@ declare
   v_start bigint;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
-     and (not (true = any (p_from.stands)) or cardinality(p_classes) > p_probe or hwqueue.is_head_dense(p_from, p_window, p_shard)) then
+     and (not (true = any (p_from.stands)) or cardinality(p_classes) > p_probe
+         or hwqueue.is_head_dense(p_from, p_window, p_shard)) then
     v_queue_head := hwqueue.window_score_group(p_classes, p_scores, p_from, p_window, p_now, p_shard);
     tier := v_queue_head.tier;
     rank := v_queue_head.rank;
@@ -99,10 +115,12 @@ begin
       if p_from.differ and i % 16 = 1 then  -- mostly one of the first has something
         v_from := hwqueue.class_scan_starts(p_classes[i : i + 15], p_from, p_shard);
       end if;
-      -- not in the statement: before Postgres 18 it would be planned each time. In order, for the index by class
+      -- not in the statement: before Postgres 18 it would be planned each time. In order, for the index
+      -- by class
       v_start := hwqueue.scan_start_of(v_from, (i - 1) % 16 + 1, tier, rank);
       perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_score_group.tier and r.rank = next_score_group.rank
+      where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_score_group.tier
+        and r.rank = next_score_group.rank
         and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;
       if found then
         score := p_scores[i];
@@ -115,16 +133,20 @@ begin
     v_from := hwqueue.class_scan_starts(p_classes[1 : p_probe], p_from, p_shard);
     select h.tier, h.rank, h.position, k.class_id, k.score into v_head
     from (
-      select c.class_id, c.score, coalesce(c.tier, p_from.tiers[1]) as tier, coalesce(c.rank, p_from.ranks[1]) as rank,
-             coalesce(c.position, p_from.positions[1]) as position, p_after_rank + (c.score >= p_after_score)::int as after_rank
-      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], v_from.class_tiers, v_from.class_ranks, v_from.class_positions)
+      select c.class_id, c.score, coalesce(c.tier, p_from.tiers[1]) as tier,
+             coalesce(c.rank, p_from.ranks[1]) as rank,
+             coalesce(c.position, p_from.positions[1]) as position,
+               p_after_rank + (c.score >= p_after_score)::int as after_rank
+      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], v_from.class_tiers, v_from.class_ranks,
+          v_from.class_positions)
            c(class_id, score, tier, rank, position)) k
     cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
     cross join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
         and (r.tier, r.rank, r.position) >= (case when a.is_after then p_after_tier else k.tier end,
-          case when a.is_after then k.after_rank else k.rank end, case when a.is_after then 0 else k.position end)
+          case when a.is_after then k.after_rank else k.rank end, case when a.is_after then 0
+            else k.position end)
       order by r.tier, r.rank, r.position limit 1
     ) h
     order by h.tier, h.rank, k.score desc, h.position limit 1;
@@ -140,7 +162,9 @@ begin
     end if;
   end if;
   if tier is not null then
-    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score) where k.score = next_score_group.score);
+    classes := array(select k.class_id
+        from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
+      where k.score = next_score_group.score);
     if cardinality(p_classes) > p_probe and positions is not null then
       classes := array(select distinct c from unnest(classes || seen_classes) c);
     end if;
@@ -148,11 +172,14 @@ begin
 end
 $$;
 
--- The best lane among the first p_window entries of each queue's order, with the positions and classes of its entries there, oldest first.
--- takes: of several queues, how many of these are older than what was not looked at, at least one. Joined by hash: to look up 100 entries in
--- 1,000 classes takes a third of the time.
-create or replace function hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window int,
-  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[], out classes bigint[], out takes int)
+-- The best lane among the first p_window entries of each queue's order, with the positions and classes
+-- of its entries there, oldest first.
+-- takes: of several queues, how many of these are older than what was not looked at, at least one.
+-- Joined by hash: to look up 100 entries in 1,000 classes takes a third of the time.
+create or replace function hwqueue.window_score_group(p_classes bigint[], p_scores double precision[],
+  p_from hwqueue.scan_starts, p_window int,
+  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision,
+  out positions bigint[], out classes bigint[], out takes int)
 language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
 as $$
 declare
@@ -160,38 +187,45 @@ declare
 begin
   with seen as not materialized (  -- of one queue it is read once
     select q.queue_id, w.tier, w.rank, w.position, w.class_id, w.deadline
-    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank, position)
+    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank,
+        position)
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = q.queue_id and (r.tier, r.rank, r.position) >= (q.tier, q.rank, q.position)
+      where r.shard_id = p_shard and r.queue_id = q.queue_id
+        and (r.tier, r.rank, r.position) >= (q.tier, q.rank, q.position)
       order by r.tier, r.rank, r.position limit p_window
     ) w
   )
   select l.tier, l.rank, l.score, l.positions, l.classes, case when cardinality(p_from.queue_ids) > 1 then (
            select min(o.seen_to) from (
              select case when bool_or((s.tier, s.rank) > (l.tier, l.rank)) then 9223372036854775807
-                         else coalesce(max(s.position) filter (where (s.tier, s.rank) = (l.tier, l.rank)), -1) end as seen_to
+                         else coalesce(max(s.position) filter (where (s.tier, s.rank) = (l.tier, l.rank)),
+                             -1) end as seen_to
              from seen s group by s.queue_id having count(*) = p_window) o) end
   into tier, rank, score, positions, classes, v_seen_to
   from (
-    select s.tier, s.rank, k.score, array_agg(s.position order by s.position) as positions, array_agg(s.class_id order by s.position) as classes
+    select s.tier, s.rank, k.score, array_agg(s.position order by s.position) as positions,
+           array_agg(s.class_id order by s.position) as classes
     from seen s
     join unnest(p_classes, p_scores) k(class_id, score) on k.class_id = s.class_id
     where s.deadline is null or s.deadline > p_now
     group by s.tier, s.rank, k.score order by s.tier, s.rank, k.score desc limit 1) l;
-  takes := case when v_seen_to is not null then greatest(1, (select count(*) from unnest(positions) p where p <= v_seen_to)) end;
+  takes := case when v_seen_to is not null
+    then greatest(1, (select count(*) from unnest(positions) p where p <= v_seen_to)) end;
 end
 $$;
 
--- Whether the first p_window entries of each queue stand close together, in the tier and rank of its front: then a look at them walks little that
--- is gone.
-create or replace function hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window int, p_shard int) returns boolean
+-- Whether the first p_window entries of each queue stand close together, in the tier and rank of its
+-- front: then a look at them walks little that is gone.
+create or replace function hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window int,
+  p_shard int) returns boolean
 language plpgsql stable
 as $$
 begin
   return (
     select bool_and(w.seen = p_window)
-    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank, position)
+    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank,
+        position)
     cross join lateral (
       select count(*) as seen from (
         select from hwqueue.ready r

@@ -1,8 +1,10 @@
 -- Settling claims: checks, verdicts, one by one or in batches.
 
--- Settles what settle_and_claim was given, but for a single completion: those of p_settle (p_given of them), then those of p_completed.
+-- Settles what settle_and_claim was given, but for a single completion: those of p_settle (p_given of
+-- them), then those of p_completed.
 -- Locks: node_state is held by the caller; its claims by lease_id. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.settle_lists(p_state hwqueue.node_state, p_given int, p_settle jsonb, p_completed uuid[],
+create or replace function hwqueue.settle_lists(p_state hwqueue.node_state, p_given int, p_settle jsonb,
+  p_completed uuid[],
   p_completed_tokens bigint[], p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
@@ -11,19 +13,23 @@ declare
   v_completed int := cardinality(p_completed);
   v_held uuid[];
 begin
-  if p_given > 0 and v_completed > 0 then  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
-    v_held := hwqueue.held_claims(p_completed || array(select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e), p_shard);
+  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
+  if p_given > 0 and v_completed > 0 then
+    v_held := hwqueue.held_claims(p_completed || array(select (e.value ->> 'lease_id')::uuid
+        from jsonb_array_elements(p_settle) e), p_shard);
     if v_held <> '{}' then
       perform hwqueue.await_claims(v_held, '900ms', p_shard);
     end if;
   end if;
   if p_given > 0 then
-    return query select e.ordinal, e.lease_id, e.verdict, e.state from hwqueue.settle_each(p_state.node_id, p_settle, p_shard) e;
+    return query select e.ordinal, e.lease_id, e.verdict, e.state
+      from hwqueue.settle_each(p_state.node_id, p_settle, p_shard) e;
   end if;
   if v_completed > 0 then
     return query
       select p_given + c.ordinal, c.lease_id, c.verdict, c.state
-      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.has_limits, p_shard) c;
+      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.has_limits,
+          p_shard) c;
   end if;
 end
 $$;
@@ -42,23 +48,29 @@ begin
       'for example [{"lease_id": "...", "claim_token": 1, "outcome": "complete"}]');
   end if;
   for v_item, v_field in
-    select e.value, format('p_settle[%s]', e.ordinality - 1) from jsonb_array_elements(p_settle) with ordinality e
+    select e.value, format('p_settle[%s]', e.ordinality - 1)
+    from jsonb_array_elements(p_settle) with ordinality e
   loop
     perform hwqueue.check_settlement(v_item, v_field);
     if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
-       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0, 9223372036854775807) is null then
-      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field), jsonb_build_object('field', v_field),
+       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0,
+           9223372036854775807) is null then
+      perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field),
+          jsonb_build_object('field', v_field),
         'pass both as claim_task gave them');
     end if;
-    perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'), v_field || '.result', p_shard);
+    perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'),
+        v_field || '.result', p_shard);
   end loop;
   return jsonb_array_length(p_settle);
 end
 $$;
 
 -- Completes what it can and tells what it could not and why; with p_node only that node's claims.
--- Locks: node_state is held by the caller; the claims by lease_id, as settle_each. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_is_counted boolean, p_shard int)
+-- Locks: node_state is held by the caller; the claims by lease_id, as settle_each. Raises: nothing.
+-- Idempotent: no.
+create or replace function hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid,
+  p_is_counted boolean, p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
@@ -75,7 +87,8 @@ begin
       from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
       where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
     loop
-      if hwqueue.end_completed_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null, p_shard) then
+      if hwqueue.end_completed_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null,
+          p_shard) then
         v_done := v_done || v_item.ordinal;
       end if;
     end loop;
@@ -83,12 +96,15 @@ begin
   if cardinality(v_done) < cardinality(p_lease_ids) then
     return query
       with rest as (
-        select i.lease_id, i.claim_token, i.ordinality::int as ordinal, row_number() over (order by i.ordinality) as place
-        from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality) where i.ordinality <> all (v_done)
+        select i.lease_id, i.claim_token, i.ordinality::int as ordinal,
+               row_number() over (order by i.ordinality) as place
+        from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
+        where i.ordinality <> all (v_done)
       )
       select r.ordinal, r.lease_id, s.verdict, s.state
       from hwqueue.settle_each(p_node, (
-        select jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'claim_token', r.claim_token, 'outcome', 'complete') order by r.place)
+        select jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'claim_token', r.claim_token, 'outcome',
+               'complete') order by r.place)
         from rest r), p_shard) s
       join rest r on r.place = s.ordinal
       where s.verdict <> 'ok' order by r.ordinal;
@@ -98,30 +114,38 @@ $$;
 
 -- How many there are, if the two lists match. The arguments' names are for its errors.
 -- Locks: none. Raises: QHA01. Idempotent: yes.
-create or replace function hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text, p_tokens_name text) returns int
+create or replace function hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text,
+  p_tokens_name text) returns int
 language plpgsql immutable
 as $$
 begin
-  if array_ndims(p_lease_ids) > 1 or array_ndims(p_tokens) > 1 or cardinality(p_lease_ids) is distinct from cardinality(p_tokens)
+  if array_ndims(p_lease_ids) > 1 or array_ndims(p_tokens) > 1
+    or cardinality(p_lease_ids) is distinct from cardinality(p_tokens)
      or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 1000 then
-    perform hwqueue.refuse('QHA01', format('%s and %s must be lists of the same length, of at most 1000', p_ids_name, p_tokens_name),
-      jsonb_build_object('field', p_ids_name), 'give each lease''s claim_token at the same place as its lease_id');
+    perform hwqueue.refuse('QHA01', format('%s and %s must be lists of the same length, of at most 1000',
+        p_ids_name, p_tokens_name),
+      jsonb_build_object('field', p_ids_name),
+        'give each lease''s claim_token at the same place as its lease_id');
   end if;
   if array_position(p_lease_ids, null) is not null then
-    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_ids_name), jsonb_build_object('field', p_ids_name),
+    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_ids_name),
+        jsonb_build_object('field', p_ids_name),
       'pass each lease_id as claim_task gave it');
   end if;
   if array_position(p_tokens, null) is not null then
-    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_tokens_name), jsonb_build_object('field', p_tokens_name),
+    perform hwqueue.refuse('QHA01', format('%s must not contain null', p_tokens_name),
+        jsonb_build_object('field', p_tokens_name),
       'pass each claim_token as claim_task gave it');
   end if;
   return cardinality(p_lease_ids);
 end
 $$;
 
--- Settles a batch, one by one. For claims that other sessions hold it waits once, for less than a second (or lock_timeout): longer than
--- deadlock_timeout it never holds up the node. What is held still then is busy.
--- Locks: node_state is held by the caller; the claims by lease_id, skip locked; the rows of leases that go back.
+-- Settles a batch, one by one. For claims that other sessions hold it waits once, for less than a second
+-- (or lock_timeout): longer than deadlock_timeout it never holds up the node. What is held still then is
+-- busy.
+-- Locks: node_state is held by the caller; the claims by lease_id, skip locked; the rows of leases that
+-- go back.
 -- Raises: nothing. Idempotent: no.
 create or replace function hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
@@ -141,14 +165,17 @@ begin
     loop
       lease_id := v_item ->> 'lease_id';
       if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
-         and hwqueue.end_completed_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, false, null, p_shard) then
+         and hwqueue.end_completed_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node,
+             false, false, null, p_shard) then
         verdict := 'ok';
         state := 'completed';
         return next;
         continue;
       end if;
-      v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint, v_item, p_shard);
-      verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token' else v_result.verdict end;
+      v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint,
+          v_item, p_shard);
+      verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token'
+        else v_result.verdict end;
       state := v_result.state;
       if verdict = 'busy' and v_busy is null then
         v_leases := v_leases || lease_id;
@@ -158,15 +185,18 @@ begin
     end loop;
     exit when v_busy is not null or v_leases = '{}';
     v_busy := array(
-      select e.ordinality from jsonb_array_elements(p_settle) with ordinality e where (e.value ->> 'lease_id')::uuid = any (v_leases));
+      select e.ordinality from jsonb_array_elements(p_settle) with ordinality e
+      where (e.value ->> 'lease_id')::uuid = any (v_leases));
     perform hwqueue.await_claims(v_leases, '900ms', p_shard);
   end loop;
 end
 $$;
 
--- Settles a claim of a node whose state the caller has locked (null: of any node, locked by the caller); a claim of another node is not touched.
+-- Settles a claim of a node whose state the caller has locked (null: of any node, locked by the caller);
+-- a claim of another node is not touched.
 -- Locks: the claim, skip locked; the lease row, if it goes back. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard int,
+create or replace function hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint,
+  p_settlement jsonb, p_shard int,
                                                     out verdict text, out state text)
 language plpgsql volatile
 as $$
@@ -184,13 +214,16 @@ begin
 end
 $$;
 
--- The heart of complete_lease, fail_lease and release_lease: settles by lease and token, and turns every verdict but ok
--- into its error.
+-- The heart of complete_lease, fail_lease and release_lease: settles by lease and token, and turns every
+-- verdict but ok into its error.
 -- It waits up to five seconds (or lock_timeout) for another session that holds the claim.
--- Locks: node_state of the claim's node if something was set aside; the claim; the lease row, if it goes back.
--- Raises: QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another login's, QHL09 busy, QHA01, QHA02.
+-- Locks: node_state of the claim's node if something was set aside; the claim; the lease row, if it goes
+-- back.
+-- Raises: QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another
+-- login's, QHL09 busy, QHA01, QHA02.
 -- Idempotent: no.
-create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb, p_shard int) returns text
+create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb,
+  p_shard int) returns text
 language plpgsql volatile
 as $$
 declare
@@ -203,13 +236,17 @@ begin
   perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   loop
-    -- a peek: what is set aside for a running claim may change until its node is held, then it is looked at again
-    select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
+    -- a peek: what is set aside for a running claim may change until its node is held, then it is looked
+    -- at again
+    select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      and c.claim_token = p_token;
     if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
-      perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_claim.node_id for no key update;
+      perform 1 from hwqueue.node_state s where s.shard_id = p_shard
+        and s.node_id = v_claim.node_id for no key update;
     end if;
     select s.verdict, s.state into v_result
-    from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null, hwqueue.clock(), p_shard) s;
+    from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null,
+        hwqueue.clock(), p_shard) s;
     exit when v_result.verdict not in ('needs_node_lock', 'busy')
       or v_result.verdict = 'busy' and not hwqueue.await_claims(array[p_lease], '5s', p_shard);
   end loop;
@@ -221,7 +258,8 @@ end
 $$;
 
 -- Locks: none. Raises: the error of the verdict, always. Idempotent: yes.
-create or replace function hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard int) returns void
+create or replace function hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text,
+  p_state text, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -230,45 +268,57 @@ declare
 begin
   case p_verdict
     when 'lost' then
-      perform hwqueue.refuse('QHL01', format('claim %s of lease %s is lost: the lease is %s', p_token, p_lease, p_state), v_detail,
+      perform hwqueue.refuse('QHL01', format('claim %s of lease %s is lost: the lease is %s', p_token,
+          p_lease, p_state), v_detail,
         'it expired and was handed on, or its node was superseded: drop the result, another claim has the lease or had it');
     when 'cancelled' then
-      perform hwqueue.refuse('QHL02', format('lease %s is cancelled', p_lease), v_detail, 'stop working on it; nothing else to do');
+      perform hwqueue.refuse('QHL02', format('lease %s is cancelled', p_lease), v_detail,
+          'stop working on it; nothing else to do');
     when 'finished' then
-      perform hwqueue.refuse('QHL03', format('claim %s of lease %s is settled already: the lease is %s', p_token, p_lease, p_state), v_detail,
+      perform hwqueue.refuse('QHL03', format('claim %s of lease %s is settled already: the lease is %s',
+          p_token, p_lease, p_state), v_detail,
         'settle a claim once; an earlier call whose answer was lost may have done it');
     when 'bad_token' then
-      perform hwqueue.refuse('QHL05', format('claim %s of lease %s was never granted', coalesce(p_token::text, 'null'), p_lease), v_detail,
+      perform hwqueue.refuse('QHL05', format('claim %s of lease %s was never granted',
+          coalesce(p_token::text, 'null'), p_lease), v_detail,
         'pass the claim_token that claim_task gave for this lease');
     when 'foreign' then
       v_login := (select c.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
-      perform hwqueue.refuse('QHL08', format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
-        to_json(v_login), to_json(session_user::text)), v_detail || jsonb_build_object('login', v_login, 'given_login', session_user),
+      perform hwqueue.refuse('QHL08',
+          format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
+        to_json(v_login), to_json(session_user::text)), v_detail || jsonb_build_object('login', v_login,
+          'given_login', session_user),
         hwqueue.login_hint(v_login));
     when 'busy' then
-      perform hwqueue.refuse('QHL09', format('claim %s of lease %s is busy: another session holds it', p_token, p_lease),
+      perform hwqueue.refuse('QHL09', format('claim %s of lease %s is busy: another session holds it',
+          p_token, p_lease),
         v_detail || jsonb_build_object('sessions', hwqueue.claim_holders(array[p_lease], p_shard)),
         'nothing was settled; call again. A transaction that was left open holds it, an unfinished cancel_lease, say');
     else
-      perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')), v_detail,
+      perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')),
+          v_detail,
         'check the id; finished leases go once their queue''s retention is over');
   end case;
 end
 $$;
 
--- Checks the parts of a settlement before anything is locked: {"outcome", "result", "error", "retry", "retry_at", "delay"}.
+-- Checks the parts of a settlement before anything is locked: {"outcome", "result", "error", "retry",
+-- "retry_at", "delay"}.
 -- Locks: none. Raises: QHA01. Idempotent: yes.
 create or replace function hwqueue.check_settlement(p_settlement jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 begin
-  perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error', 'retry', 'retry_at', 'delay'], p_field);
+  perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error',
+      'retry', 'retry_at', 'delay'], p_field);
   if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"'), true) then
     perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail or release', p_field),
-      jsonb_build_object('field', p_field || '.outcome'), 'for example {"lease_id": "...", "claim_token": 1, "outcome": "complete"}');
+      jsonb_build_object('field', p_field || '.outcome'),
+        'for example {"lease_id": "...", "claim_token": 1, "outcome": "complete"}');
   end if;
   if jsonb_typeof(p_settlement -> 'error') not in ('object', 'null') then
-    perform hwqueue.refuse('QHA01', format('%s.error must be a JSON object', p_field), jsonb_build_object('field', p_field || '.error'),
+    perform hwqueue.refuse('QHA01', format('%s.error must be a JSON object', p_field),
+        jsonb_build_object('field', p_field || '.error'),
       'for example {"message": "..."}');
   end if;
   perform hwqueue.check_payload(p_settlement -> 'error', p_field || '.error', 65536),
@@ -280,7 +330,8 @@ $$;
 
 -- A result must fit its queue's limit.
 -- Locks: none. Raises: QHA01. Idempotent: yes.
-create or replace function hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard int) returns void
+create or replace function hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text,
+  p_shard int) returns void
 language plpgsql stable
 as $$
 declare
@@ -296,14 +347,19 @@ begin
 end
 $$;
 
--- Settles one claim: {"outcome": "complete"|"fail"|"release", "result", "error", "retry", "retry_at", "delay"}.
--- An expired claim that nobody has reaped settles like any other: a claim is lost by being granted anew, not by the clock.
--- p_holds_node: the caller holds the node_state of the claim's node. If it does not, and something is set aside for the claim, nothing
--- is done; the verdict is counted. While another session holds the claim nothing is done either; the verdict is busy (await_claims).
--- Locks: the claim, skip locked; the lease row, if it goes back. Raises: nothing for a claim that is gone, the verdict says so: ok, lost, cancelled, finished,
--- bad_token, foreign (another login's or node's), unknown.
+-- Settles one claim: {"outcome": "complete"|"fail"|"release", "result", "error", "retry", "retry_at",
+-- "delay"}.
+-- An expired claim that nobody has reaped settles like any other: a claim is lost by being granted anew,
+-- not by the clock.
+-- p_holds_node: the caller holds the node_state of the claim's node. If it does not, and something is
+-- set aside for the claim, nothing is done; the verdict is counted. While another session holds the
+-- claim nothing is done either; the verdict is busy (await_claims).
+-- Locks: the claim, skip locked; the lease row, if it goes back. Raises: nothing for a claim that is
+-- gone, the verdict says so: ok, lost, cancelled, finished, bad_token, foreign (another login's or
+-- node's), unknown.
 -- Idempotent: no, the second settlement finds finished.
-create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamptz, p_shard int,
+create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb,
+  p_holds_node boolean, p_now timestamptz, p_shard int,
                                                 out verdict text, out state text)
 language plpgsql volatile
 as $$
@@ -313,7 +369,8 @@ declare
 begin
   -- by token: whoever has an old one waits for nobody
   select c.* into v_claim from hwqueue.claim c
-  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or p_holds_node)
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
+    and (c.assignment is null or p_holds_node)
     and hwqueue.is_own(c.login) for update skip locked;
   if not found then
     select c.claim_token, c.assignment, c.login into v_claim.claim_token, v_claim.assignment, v_claim.login
@@ -322,14 +379,16 @@ begin
       verdict := case when v_claim.assignment is null or p_holds_node then 'busy' else 'needs_node_lock' end;
       state := 'claimed';
     else
-      select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
+      select w.verdict, w.state into verdict, state
+      from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
     end if;
     return;
   end if;
   verdict := 'ok';
   case p_settlement ->> 'outcome'
     when 'complete' then
-      perform hwqueue.end_completed_claim(p_lease, p_token, null, false, true, nullif(p_settlement -> 'result', 'null'), p_shard);
+      perform hwqueue.end_completed_claim(p_lease, p_token, null, false, true,
+          nullif(p_settlement -> 'result', 'null'), p_shard);
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then
@@ -338,7 +397,8 @@ begin
           v_next := coalesce((p_settlement ->> 'retry_at')::timestamptz, v_next);
         end if;
       end if;
-      state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now, p_shard);
+      state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now,
+          p_shard);
     when 'release' then
       v_next := p_now + coalesce(hwqueue.json_interval(p_settlement -> 'delay', 'delay'), interval '0');
       state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);
@@ -346,18 +406,20 @@ begin
 end
 $$;
 
--- Why a token settles nothing. p_current is the token of the claim that runs now, if one does: a right one that settles nothing is another
--- login's or node's.
-create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint, p_shard int,
+-- Why a token settles nothing. p_current is the token of the claim that runs now, if one does: a right
+-- one that settles nothing is another login's or node's.
+create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint,
+  p_shard int,
                                                    out verdict text, out state text)
 language plpgsql volatile
 as $$
 declare
   v_last bigint;  -- token of the last claim that has ended
 begin
-  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along; of one that went when it completed the
-  -- outcome knows, for a while
-  select coalesce(o.claim_token, l.claim_token), coalesce(o.state, hwqueue.lease_state(p_lease, p_shard)) into v_last, state
+  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along; of one
+  -- that went when it completed the outcome knows, for a while
+  select coalesce(o.claim_token, l.claim_token), coalesce(o.state, hwqueue.lease_state(p_lease, p_shard))
+         into v_last, state
   from (values (p_lease)) i(lease_id)
   left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
   left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = i.lease_id;

@@ -12,7 +12,8 @@ begin
   if v_queues is null and v_tasks is null then
     delete from hwqueue.served s where s.shard_id = p_shard and s.node_id = p_node;
   else
-    insert into hwqueue.served as s (shard_id, node_id, queues, tasks) values (p_shard, p_node, v_queues, v_tasks)
+    insert into hwqueue.served as s (shard_id, node_id, queues, tasks)
+      values (p_shard, p_node, v_queues, v_tasks)
     on conflict (shard_id, node_id) do update set queues = excluded.queues, tasks = excluded.tasks
     where (s.queues, s.tasks) is distinct from (excluded.queues, excluded.tasks);
   end if;
@@ -21,7 +22,8 @@ $$;
 
 -- What a worker that serves these queues and tasks (null: any) lacks for a queue and task: {"queue"} or
 -- {"task"}; null: nothing. A draft of a class may have no queue and no task.
-create or replace function hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) returns jsonb
+create or replace function hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text,
+  p_task text) returns jsonb
 language sql immutable parallel safe
 as $$
   select case when p_queue <> all (p_queues) then jsonb_build_object('queue', p_queue)
@@ -31,7 +33,8 @@ $$;
 -- Classes of leases: drawn up from what a spawn asks for, found by digest, written when new.
 
 -- What classes of equal content have in common. p_placement must be normal.
-create or replace function hwqueue.class_digest(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb,
+create or replace function hwqueue.class_digest(p_queue_id int, p_task text, p_tenant text, p_service uuid,
+  p_labels jsonb, p_placement jsonb,
                                                 p_patience interval, p_target uuid)
 returns bytea
 language sql stable
@@ -42,10 +45,13 @@ as $$
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
--- The class that this content makes, not written anywhere yet. p_placement must be normal. p_away_from: services that its own service
--- keeps away from, by that service's policy: no part of its content, since it may change.
-create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
-                                               p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard int)
+-- The class that this content makes, not written anywhere yet. p_placement must be normal. p_away_from:
+-- services that its own service keeps away from, by that service's policy: no part of its content, since
+-- it may change.
+create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid,
+  p_labels jsonb,
+                                               p_placement jsonb, p_patience interval, p_target uuid,
+                                                 p_away_from uuid[], p_shard int)
 returns hwqueue.placement_class
 language plpgsql immutable
 as $$
@@ -54,7 +60,8 @@ declare
   v_resources jsonb := coalesce(p_placement -> 'resources', '{}');
 begin
   v_class.shard_id := p_shard;
-  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target);
+  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement,
+      p_patience, p_target);
   v_class.queue_id := p_queue_id;
   v_class.task_name := p_task;
   v_class.tenant := p_tenant;
@@ -73,11 +80,13 @@ begin
   v_class.is_pinned := jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
     'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust))', '{}', true);
   v_class.trusts := array(
-    select distinct t #>> '{}' from jsonb_path_query(v_class.required, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
+    select distinct t #>> '{}' from jsonb_path_query(v_class.required,
+           'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
   v_class.cpu_milli := coalesce((v_resources ->> 'cpu_milli')::bigint, 0);
   v_class.memory_mib := coalesce((v_resources ->> 'memory_mib')::bigint, 0);
   v_class.gpu_milli := coalesce((v_resources ->> 'gpu_milli')::int, 0);
-  v_class.gpu_count := coalesce((v_resources ->> 'gpu')::int, case when v_class.gpu_milli > 0 then 1 else 0 end);
+  v_class.gpu_count := coalesce((v_resources ->> 'gpu')::int, case when v_class.gpu_milli > 0 then 1
+      else 0 end);
   v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
     select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
     where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
@@ -89,39 +98,52 @@ begin
 end
 $$;
 
--- The id of the class with this content (p_patience: null for the queue's; p_target: the only lease that it is for): of one that is committed (or of this transaction), else of one written now.
+-- The id of the class with this content (p_patience: null for the queue's; p_target: the only lease that
+-- it is for): of one that is committed (or of this transaction), else of one written now.
 -- A twin written at the same time by another session is harmless and drains; nobody waits for anybody.
 -- Locks: the new row; above read committed the class, for key share. Raises: 40001 there.
-create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_tenant text, p_service uuid, p_labels jsonb,
-                                              p_placement jsonb, p_shard int, p_patience interval default null, p_target uuid default null)
+create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_tenant text, p_service uuid,
+  p_labels jsonb,
+                                              p_placement jsonb, p_shard int,
+                                                p_patience interval default null, p_target uuid default null)
 returns bigint
 language plpgsql volatile
 as $$
 declare
   -- before the look: whoever finds a class has an id that prune_classes waits for
   v_xid xid8 := pg_current_xact_id();
-  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target);
+  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement,
+      p_patience, p_target);
   v_class_id bigint;
   v_class hwqueue.placement_class;
 begin
   select c.class_id into v_class_id from hwqueue.placement_class c
   where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
   if v_class_id is null then
-    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience, p_target,
+    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement,
+        p_patience, p_target,
                                    hwqueue.service_away_from(p_service, p_shard), p_shard);
     insert into hwqueue.placement_class as c (
-      shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred, anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation, gpu_exclusivity, tolerate, trusts, spread, terms,
+      shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred,
+        anchors, is_pinned,
+      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation, gpu_exclusivity,
+        tolerate, trusts, spread, terms,
       away_from, patience, target, cost, created_xid, created_at)
     values (
-      p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required, v_class.preferred,
-      v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate, v_class.trusts,
-      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_class.cost, v_xid, hwqueue.clock())
+      p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required,
+        v_class.preferred,
+      v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count,
+        v_class.gpu_milli,
+      v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate,
+        v_class.trusts,
+      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_class.cost, v_xid,
+        hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such transactions do
-    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id for key share;
+    -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such
+    -- transactions do
+    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard
+      and c.class_id = v_class_id for key share;
   end if;
   return v_class_id;
 end
@@ -140,7 +162,8 @@ begin
     (select array_agg(k.kind || ':' || (t.value #>> '{}') order by t.ordinality)
      from (values (1, 'node'), (2, 'resource'), (4, 'rack')) k(rarity, kind),
           lateral (select e.value from jsonb_array_elements(p_required) e
-                   where e.value ? k.kind and not e.value ? 'away' and not (e.value ->> 'unknown') is not distinct from 'pass' limit 1) e,
+                   where e.value ? k.kind and not e.value ? 'away'
+                     and not (e.value ->> 'unknown') is not distinct from 'pass' limit 1) e,
           lateral jsonb_array_elements(e.value -> k.kind) with ordinality t
      group by k.rarity order by k.rarity limit 1),
     (select array_agg('label:' || (e.value ->> 'label') || '=' || t.value::text order by t.ordinality)
@@ -174,13 +197,15 @@ create or replace function hwqueue.node_anchors(p_node uuid, p_resources uuid[])
 language sql immutable parallel safe
 as $$ select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r) $$;
 
--- Policies of services, as far as terms go by them: what its leases keep away from, and what "the same place" means.
+-- Policies of services, as far as terms go by them: what its leases keep away from, and what "the same
+-- place" means.
 
 -- The services that a service keeps away from.
 create or replace function hwqueue.service_away_from(p_service uuid, p_shard int) returns uuid[]
 language plpgsql stable
 as $$
 begin
-  return coalesce((select s.away_from from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service), '{}');
+  return coalesce((select s.away_from from hwqueue.service s
+      where s.shard_id = p_shard and s.service_id = p_service), '{}');
 end
 $$;

@@ -1,8 +1,10 @@
 -- Affinity terms of a class: what it asks about other leases, cut into parts that can be counted.
 
 -- A list of normal expressions in which those about other leases carry the index of their term.
--- p_place: require, any (inside one), prefer. p_together: the items of all required leases terms toward, which one lease must meet at once.
-create or replace function hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class,
+-- p_place: require, any (inside one), prefer. p_together: the items of all required leases terms toward,
+-- which one lease must meet at once.
+create or replace function hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb,
+  p_class hwqueue.placement_class,
                                               inout p_terms jsonb, out exprs jsonb)
 language plpgsql immutable
 as $$
@@ -17,8 +19,10 @@ begin
   for v_expr in select e.value from jsonb_array_elements(p_exprs) with ordinality e order by e.ordinality loop
     if v_expr ? 'any' then
       v_branches := '[]'::jsonb;
-      for v_branch in select b.value from jsonb_array_elements(v_expr -> 'any') with ordinality b order by b.ordinality loop
-        v_bound := hwqueue.bind_exprs(v_branch, case p_place when 'require' then 'any' else p_place end, null, p_class, p_terms);
+      for v_branch in select b.value from jsonb_array_elements(v_expr -> 'any') with ordinality b
+        order by b.ordinality loop
+        v_bound := hwqueue.bind_exprs(v_branch, case p_place when 'require' then 'any' else p_place end,
+            null, p_class, p_terms);
         p_terms := v_bound.p_terms;
         v_branches := v_branches || jsonb_build_array(v_bound.exprs);
       end loop;
@@ -26,10 +30,12 @@ begin
     elsif v_expr ?| array['leases', 'service', 'lease'] then
       v_items := case
         when v_expr ? 'lease' then jsonb_build_array(jsonb_build_object('lease', v_expr -> 'lease'))
-        when v_expr ? 'service' then jsonb_build_array(jsonb_build_object('service', v_expr -> 'service', 'tenants', '*'))
+        when v_expr ? 'service' then jsonb_build_array(jsonb_build_object('service', v_expr -> 'service',
+            'tenants', '*'))
         when p_place = 'require' and not v_expr ? 'away' then p_together
         else jsonb_build_array(hwqueue.term_item(v_expr -> 'leases', v_expr -> 'tenants', p_class)) end;
-      v_bound := hwqueue.add_term(case when p_place = 'prefer' then 'soft' when not v_expr ? 'away' then 'toward'
+      v_bound := hwqueue.add_term(case when p_place = 'prefer' then 'soft' when not v_expr ? 'away'
+          then 'toward'
                                        when p_place = 'require' then 'away' else 'apart' end,
                                   v_items, v_expr ->> 'domain', p_class, p_terms);
       p_terms := v_bound.p_terms;
@@ -40,8 +46,8 @@ begin
 end
 $$;
 
--- Binds all that a class asks about other leases: its requirements, preferences and spread carry the index of their terms then. What its
--- service keeps away from is required of it, too.
+-- Binds all that a class asks about other leases: its requirements, preferences and spread carry the
+-- index of their terms then. What its service keeps away from is required of it, too.
 create or replace function hwqueue.bind_terms(inout p_class hwqueue.placement_class)
 language plpgsql immutable
 as $$
@@ -59,15 +65,19 @@ begin
     return;  -- as of most classes
   end if;
   v_bound := hwqueue.bind_exprs(v_required, 'require', (
-    select coalesce(jsonb_agg(hwqueue.term_item(e.value -> 'leases', e.value -> 'tenants', p_class) order by e.ordinality), '[]')
-    from jsonb_array_elements(v_required) with ordinality e where e.value ? 'leases' and not e.value ? 'away'), p_class, p_class.terms);
+    select coalesce(jsonb_agg(hwqueue.term_item(e.value -> 'leases', e.value -> 'tenants', p_class)
+           order by e.ordinality), '[]')
+    from jsonb_array_elements(v_required) with ordinality e where e.value ? 'leases'
+      and not e.value ? 'away'), p_class, p_class.terms);
   p_class.required := v_bound.exprs;
   p_class.terms := v_bound.p_terms;
   p_class.preferred := '[]';
-  for v_item in select p.value from jsonb_array_elements(v_preferred) with ordinality p order by p.ordinality loop
+  for v_item in select p.value from jsonb_array_elements(v_preferred) with ordinality p
+    order by p.ordinality loop
     v_bound := hwqueue.bind_exprs(v_item -> 'when', 'prefer', null, p_class, p_class.terms);
     p_class.terms := v_bound.p_terms;
-    p_class.preferred := p_class.preferred || jsonb_build_object('weight', v_item -> 'weight', 'when', v_bound.exprs);
+    p_class.preferred := p_class.preferred || jsonb_build_object('weight', v_item -> 'weight', 'when',
+        v_bound.exprs);
   end loop;
   p_class := hwqueue.bind_spread(p_class);
 end
@@ -84,11 +94,14 @@ declare
   v_selection jsonb;
   v_nodes jsonb;
 begin
-  for v_item in select s.value from jsonb_array_elements(p_class.spread) with ordinality s order by s.ordinality loop
+  for v_item in select s.value from jsonb_array_elements(p_class.spread) with ordinality s
+    order by s.ordinality loop
     v_selection := jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class));
     v_nodes := case when v_item ? 'max_skew' then hwqueue.spread_nodes(v_item, p_class) end;
-    v_bound := hwqueue.add_term(case when v_item ? 'max_per_domain' then 'cap' when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
-                                     else 'soft' end, v_selection, v_item ->> 'domain', p_class, p_class.terms, v_nodes);
+    v_bound := hwqueue.add_term(case when v_item ? 'max_per_domain' then 'cap'
+        when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
+                                     else 'soft' end, v_selection, v_item ->> 'domain', p_class,
+                                       p_class.terms, v_nodes);
     p_class.terms := v_bound.p_terms;
     v_item := v_item || jsonb_build_object('term', v_bound.index);
     if v_item ? 'max_skew' and v_nodes is null then  -- which nodes count is asked node by node
@@ -102,28 +115,34 @@ begin
 end
 $$;
 
--- Which nodes count for a required max_skew, as a term says it (scope_includes); null when rack and labels do not tell.
+-- Which nodes count for a required max_skew, as a term says it (scope_includes); null when rack and
+-- labels do not tell.
 create or replace function hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) returns jsonb
 language sql immutable
 as $$
-  select case when not p_class.is_pinned and not p_spread ? 'when' and p_spread #>> '{count_nodes,taints}' is distinct from 'honor' then
+  select case when not p_class.is_pinned and not p_spread ? 'when'
+    and p_spread #>> '{count_nodes,taints}' is distinct from 'honor' then
       case when r.exprs = '[]' then '{}' else jsonb_build_object('require', r.exprs) end
       || case when d.domains = '[]' then '{}' else jsonb_build_object('domains', d.domains) end end
   from (
     select coalesce(jsonb_agg(e.value order by e.ordinality), '[]') as exprs
     from jsonb_array_elements(p_class.placement -> 'require') with ordinality e
-    where p_spread #>> '{count_nodes,affinity}' is distinct from 'ignore' and not e.value ?| array['leases', 'service', 'lease']
+    where p_spread #>> '{count_nodes,affinity}' is distinct from 'ignore'
+      and not e.value ?| array['leases', 'service', 'lease']
   ) r, (
     select coalesce(jsonb_agg(distinct s.value -> 'domain'), '[]') as domains
     from jsonb_array_elements(p_class.spread) s
-    where s.value ? 'max_skew' and not s.value ? 'when' and s.value ->> 'domain' not in ('node', p_spread ->> 'domain')
+    where s.value ? 'max_skew' and not s.value ? 'when' and s.value ->> 'domain' not in ('node',
+        p_spread ->> 'domain')
   ) d
 $$;
 
--- What a node is in a domain: nodes of one value are in the same place; null when the node lacks the label, or has a list there.
+-- What a node is in a domain: nodes of one value are in the same place; null when the node lacks the
+-- label, or has a list there.
 -- own:rack: that of a failure domain, where a node without a rack is alone.
 -- One expression without subqueries, so that the planner inlines it.
-create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) returns text
+create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint,
+  p_labels jsonb) returns text
 language sql immutable parallel safe
 as $$
   select case p_domain
@@ -131,52 +150,65 @@ as $$
     when 'own:node' then p_node::text
     when 'rack' then p_rack::text
     when 'own:rack' then coalesce(p_rack::text, p_node::text)
-    else case when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6)) in ('string', 'number', 'boolean')
+    else case when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6)) in ('string',
+        'number', 'boolean')
               then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
               when p_domain like 'own:%' then p_node::text end
   end
 $$;
 
--- Whether a node with that rack and those labels is one of {"require": [EXPR, ...], "domains": [DOMAIN, ...]}: it meets all of those and
--- has a value for each of these.
-create or replace function hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) returns boolean
+-- Whether a node with that rack and those labels is one of {"require": [EXPR, ...], "domains": [DOMAIN,
+-- ...]}: it meets all of those and has a value for each of these.
+create or replace function hwqueue.scope_includes(p_nodes jsonb, p_rack bigint,
+  p_labels jsonb) returns boolean
 language sql immutable parallel safe
 as $$
   select hwqueue.exprs_hold(coalesce(p_nodes -> 'require', '[]'), p_labels, p_rack, null, '{}', null)
     and not exists (
-      select 1 from jsonb_array_elements_text(p_nodes -> 'domains') d where hwqueue.domain_value(d, null, p_rack, p_labels) is null)
+      select 1 from jsonb_array_elements_text(p_nodes -> 'domains') d
+      where hwqueue.domain_value(d, null, p_rack, p_labels) is null)
 $$;
 
--- Where a term counts what runs on a node; null: nowhere, since the node has no value for it or is none of those that it speaks of (nodes, see
--- term_specs).
-create or replace function hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) returns text
+-- Where a term counts what runs on a node; null: nowhere, since the node has no value for it or is none
+-- of those that it speaks of (nodes, see term_specs).
+create or replace function hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint,
+  p_labels jsonb) returns text
 language sql immutable parallel safe
 as $$
   select case when not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', p_rack, p_labels)
               then hwqueue.domain_value(p_domain, p_node, p_rack, p_labels) end
 $$;
 
--- The domain that a term speaks of: as written, or, of a service without one, its failure domain, else that of the lease's queue.
+-- The domain that a term speaks of: as written, or, of a service without one, its failure domain, else
+-- that of the lease's queue.
 create or replace function hwqueue.term_domain(p_spec jsonb, p_shard int) returns text
 language sql stable
 as $$
   select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:' || coalesce(
-    (select s.failure_domain from hwqueue.service s where s.shard_id = p_shard and s.service_id = (p_spec #>> '{all,0,service}')::uuid),
-    (select q.failure_domain from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = (p_spec ->> 'queue')::int), 'rack') end
+    (select s.failure_domain from hwqueue.service s where s.shard_id = p_shard
+        and s.service_id = (p_spec #>> '{all,0,service}')::uuid),
+    (select q.failure_domain from hwqueue.queue q where q.shard_id = p_shard
+        and q.queue_id = (p_spec ->> 'queue')::int), 'rack') end
 $$;
 
--- Terms: what a class asks about other leases, cut into parts that can be counted. A term is a selection of leases, a domain, and the
--- use that is made of it; equal ones share a row in hwqueue.affinity_term, found by digest:
---   {"use", "all": [ITEM, ...], "domain": "node" | "rack" | "label:KEY" | "failure", "queue": only with "failure",
+-- Terms: what a class asks about other leases, cut into parts that can be counted. A term is a selection
+-- of leases, a domain, and the use that is made of it; equal ones share a row in hwqueue.affinity_term,
+-- found by digest:
+--   {"use", "all": [ITEM, ...], "domain": "node" | "rack" | "label:KEY" | "failure", "queue": only with
+--   "failure",
 --    "nodes": only of skew, which nodes it speaks of if not of all (scope_includes)}
--- ITEM: {"exprs", "tenants"}, {"service", "tenants"}, {"task", "queue", "tenants"} or {"lease"}; a lease is selected when all match.
--- use: toward, away (symmetric), apart (away inside an any: not symmetric), skew, cap (max_per_domain), tally (skew's counts by node, where it
--- takes more than rack and labels to know which nodes count), soft (scores only).
+-- ITEM: {"exprs", "tenants"}, {"service", "tenants"}, {"task", "queue", "tenants"} or {"lease"}; a lease
+-- is selected when all match.
+-- use: toward, away (symmetric), apart (away inside an any: not symmetric), skew, cap (max_per_domain),
+-- tally (skew's counts by node, where it takes more than rack and labels to know which nodes count),
+-- soft (scores only).
 -- Raises: QHC03 where said.
 
--- What a selector of a class means: {"same": ...} is resolved, tenants are the class's own unless others are named.
+-- What a selector of a class means: {"same": ...} is resolved, tenants are the class's own unless others
+-- are named.
 -- Raises: QHC03 for the same service in a lease without one.
-create or replace function hwqueue.term_item(p_selector jsonb, p_tenants jsonb, p_class hwqueue.placement_class) returns jsonb
+create or replace function hwqueue.term_item(p_selector jsonb, p_tenants jsonb,
+  p_class hwqueue.placement_class) returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -188,14 +220,16 @@ begin
     return jsonb_build_object('task', p_class.task_name, 'queue', p_class.queue_id, 'tenants', v_tenants);
   elsif p_class.service_id is null then
     perform hwqueue.refuse('QHC03', 'a selector asks for the same service, but the lease has none',
-      jsonb_build_object('field', 'options.service_id'), 'give the lease a service_id, or select by labels or the same task');
+      jsonb_build_object('field', 'options.service_id'),
+        'give the lease a service_id, or select by labels or the same task');
   end if;
   return jsonb_build_object('service', p_class.service_id, 'tenants', v_tenants);
 end
 $$;
 
 -- Writes a term among those of a class, once, and gives its index.
-create or replace function hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class,
+create or replace function hwqueue.add_term(p_use text, p_items jsonb, p_domain text,
+  p_class hwqueue.placement_class,
                                             inout p_terms jsonb, p_nodes jsonb default null, out index int)
 language plpgsql immutable
 as $$
@@ -204,19 +238,21 @@ declare
     || case when p_domain is null then jsonb_build_object('queue', p_class.queue_id) else '{}' end
     || case when p_nodes <> '{}' then jsonb_build_object('nodes', p_nodes) else '{}' end;
 begin
-  select (t.ordinality - 1)::int into index from jsonb_array_elements(p_terms) with ordinality t where t.value -> 'spec' = v_spec;
+  select (t.ordinality - 1)::int into index from jsonb_array_elements(p_terms) with ordinality t
+  where t.value -> 'spec' = v_spec;
   if not found then
     index := jsonb_array_length(p_terms);
     p_terms := p_terms || jsonb_build_object('spec', v_spec, 'self', hwqueue.term_selects(v_spec, p_class),
-      'digest', ('x' || substr(encode(sha256(convert_to(v_spec::text, 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint);
+      'digest', ('x' || substr(encode(sha256(convert_to(v_spec::text, 'UTF8')), 'hex'), 1,
+          16))::bit(64)::bigint);
   end if;
 end
 $$;
 
 -- Which classes a term selects, and how the two find each other without reading all of either.
 
--- Whether the leases of a class are selected. A term on one lease selects the class made for that lease (target); the others of
--- its class, if it has one in common with others, are told apart at the claim.
+-- Whether the leases of a class are selected. A term on one lease selects the class made for that lease
+-- (target); the others of its class, if it has one in common with others, are told apart at the claim.
 create or replace function hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) returns boolean
 language plpgsql immutable
 as $$
@@ -228,10 +264,12 @@ begin
       when v_item ? 'lease' then coalesce(v_item ->> 'lease' = p_class.target::text, false)
       when jsonb_typeof(v_item -> 'tenants') = 'array' and not v_item -> 'tenants' ? p_class.tenant then false
       when v_item ? 'service' then coalesce(v_item ->> 'service' = p_class.service_id::text, false)
-      when v_item ? 'task' then v_item ->> 'task' = p_class.task_name and (v_item ->> 'queue')::int = p_class.queue_id
+      when v_item ? 'task' then v_item ->> 'task' = p_class.task_name
+        and (v_item ->> 'queue')::int = p_class.queue_id
       else not exists (
         select 1 from jsonb_array_elements(v_item -> 'exprs') e
-        where not hwqueue.label_holds(e.value ->> 'op', p_class.labels -> (e.value ->> 'label'), e.value -> 'values'))
+        where not hwqueue.label_holds(e.value ->> 'op', p_class.labels -> (e.value ->> 'label'),
+            e.value -> 'values'))
       end) then
       return false;
     end if;
@@ -245,10 +283,14 @@ create or replace function hwqueue.term_anchors(p_spec jsonb) returns text[]
 language sql immutable
 as $$
   select coalesce(
-    (select array['lease:' || (i.value ->> 'lease')] from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'lease' limit 1),
-    (select array['service:' || (i.value ->> 'service')] from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'service' limit 1),
-    (select array['task:' || (i.value ->> 'task')] from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'task' limit 1),
-    (select array(select 'label:' || (e.value ->> 'label') || '=' || left(v.value, 200) from jsonb_array_elements_text(e.value -> 'values') v)
+    (select array['lease:' || (i.value ->> 'lease')] from jsonb_array_elements(p_spec -> 'all') i
+        where i.value ? 'lease' limit 1),
+    (select array['service:' || (i.value ->> 'service')] from jsonb_array_elements(p_spec -> 'all') i
+        where i.value ? 'service' limit 1),
+    (select array['task:' || (i.value ->> 'task')] from jsonb_array_elements(p_spec -> 'all') i
+        where i.value ? 'task' limit 1),
+    (select array(select 'label:' || (e.value ->> 'label') || '=' || left(v.value, 200)
+        from jsonb_array_elements_text(e.value -> 'values') v)
      from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
      where e.value ->> 'op' = 'in' order by jsonb_array_length(e.value -> 'values') limit 1),
     array['*'])

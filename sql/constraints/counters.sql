@@ -1,9 +1,11 @@
 -- Counters of affinity terms: what runs where, kept by claims.
 
--- Counts for a term what runs already and was claimed by calls that did not know it. False when a claim is held by somebody, who
--- may be settling it, or when there are any and p_holds is false: then nothing was done, and a later call tries again.
+-- Counts for a term what runs already and was claimed by calls that did not know it. False when a claim
+-- is held by somebody, who may be settling it, or when there are any and p_holds is false: then nothing
+-- was done, and a later call tries again.
 -- Locks: claims, skip locked; term_count, skip locked.
-create or replace function hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard int) returns boolean
+create or replace function hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean,
+  p_shard int) returns boolean
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
@@ -26,12 +28,14 @@ begin
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     where c.shard_id = p_shard and c.class_id = any (v_classes) and (c.term_deltas @> v_known) is not true
       and (coalesce(c.lease_id = v_lease, true)
-           or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
+           or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest',
+               p_term.digest))));
   if v_claims <> '{}' and not p_holds then
     return false;
   end if;
   select count(*) into v_locked from (
-    select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_claims) for update skip locked) l;
+    select 1 from hwqueue.claim c where c.shard_id = p_shard
+      and c.lease_id = any (v_claims) for update skip locked) l;
   if v_locked < cardinality(v_claims) then
     return false;
   end if;
@@ -53,29 +57,36 @@ begin
 end
 $$;
 
--- The terms that a claim of a class touches on a node: its own and those that select it. place is '' where the node has no value for it.
--- decides: the class goes by it; counts: the claim changes it; by_counters_alone: it is counted, and selects by what classes are. Of terms that name
--- a lease, those that name p_lease; is_named: some name a lease of the class, this one or another.
-create or replace function hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int,
+-- The terms that a claim of a class touches on a node: its own and those that select it. place is ''
+-- where the node has no value for it.
+-- decides: the class goes by it; counts: the claim changes it; by_counters_alone: it is counted, and
+-- selects by what classes are. Of terms that name a lease, those that name p_lease; is_named: some name
+-- a lease of the class, this one or another.
+create or replace function hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid,
+  p_node hwqueue.node, p_shard int,
                                                  out touched hwqueue.touched_term[], out is_named boolean)
 language plpgsql stable
 as $$
 begin
   select coalesce(array_agg(
-           row(t.term_id, t.use, t.domain, coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
-               t.decides, t.counts, t.lease_id is null and (t.published_at is not null or not t.decides and not t.holds_up))::hwqueue.touched_term
+           row(t.term_id, t.use, t.domain,
+               coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
+               t.decides, t.counts, t.lease_id is null and (t.published_at is not null or not t.decides
+                   and not t.holds_up))::hwqueue.touched_term
            order by t.term_id) filter (where t.decides or coalesce(t.lease_id = p_lease, true)), '{}'),
          coalesce(bool_or(t.is_member and t.lease_id is not null), false)
   into touched, is_named
   from (
-    select t.term_id, t.use, t.domain, t.spec, t.published_at, t.holds_up, (t.spec #>> '{all,0,lease}')::uuid as lease_id,
+    select t.term_id, t.use, t.domain, t.spec, t.published_at, t.holds_up,
+           (t.spec #>> '{all,0,lease}')::uuid as lease_id,
            bool_or(u.decides) as decides, bool_or(u.counts) as counts, bool_or(u.is_member) as is_member
     from (
       select k.term_id, true as decides, (s.value -> 'self')::boolean as counts, false as is_member
       from jsonb_array_elements(p_class.terms) s
       join hwqueue.affinity_term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
       union all
-      select m.term_id, false, true, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
+      select m.term_id, false, true, true from hwqueue.class_term m
+      where m.shard_id = p_shard and m.class_id = p_class.class_id
     ) u
     join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = u.term_id
     group by t.shard_id, t.term_id) t;
@@ -93,7 +104,8 @@ begin
   foreach v_term in array p_touched loop
     if v_term.counts or v_term.use = 'away' then
       v_deltas := coalesce(v_deltas, '[]') || jsonb_build_object(
-        't', v_term.term_id, 'd', v_term.place, 'n', v_term.counts::int, 'h', (v_term.use = 'away' and v_term.decides)::int);
+        't', v_term.term_id, 'd', v_term.place, 'n', v_term.counts::int, 'h',
+          (v_term.use = 'away' and v_term.decides)::int);
     end if;
   end loop;
   return v_deltas;
@@ -101,12 +113,13 @@ end
 $$;
 
 -- The same of a claim of a class on a node.
-create or replace function hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int) returns jsonb
+create or replace function hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid,
+  p_node hwqueue.node, p_shard int) returns jsonb
 language sql stable
 as $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_node, p_shard)).touched) $$;
 
--- Counts running leases anew: those of a node that has other labels or another rack now, or those of a class with other terms; the other
--- one is null.
+-- Counts running leases anew: those of a node that has other labels or another rack now, or those of a
+-- class with other terms; the other one is null.
 -- Locks: node_state is held by the caller, for a node; the claims by lease_id; term_count, skip locked.
 create or replace function hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard int) returns void
 language plpgsql volatile
@@ -115,28 +128,35 @@ declare
   v_claim record;
 begin
   perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.term_deltas is not null order by c.lease_id for update;
+  where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id)
+    and c.term_deltas is not null order by c.lease_id for update;
   for v_claim in
     select c.lease_id, c.term_deltas, hwqueue.counts_of(k, c.lease_id, n, p_shard) as new_deltas
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.term_deltas is not null
+    where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id)
+      and c.term_deltas is not null
   loop
     if v_claim.term_deltas is distinct from v_claim.new_deltas then
-      perform hwqueue.add_counts(v_claim.term_deltas, -1, p_shard), hwqueue.add_counts(v_claim.new_deltas, 1, p_shard);
-      update hwqueue.claim c set term_deltas = v_claim.new_deltas where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
+      perform hwqueue.add_counts(v_claim.term_deltas, -1, p_shard),
+        hwqueue.add_counts(v_claim.new_deltas, 1, p_shard);
+      update hwqueue.claim c set term_deltas = v_claim.new_deltas
+        where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
     end if;
   end loop;
 end
 $$;
 
--- How many leases of a term run in a domain: the sum over all its rows in term_count, each written under its own lock. So nobody who
--- ends a claim waits for anybody: if the row is held, another one is added. counted, in a claim, says what it has added:
---   [{"t": term_id, "d": domain value, "n": 1 if the term selects it, "h": 1 if it keeps away from the term's leases}]
+-- How many leases of a term run in a domain: the sum over all its rows in term_count, each written under
+-- its own lock. So nobody who ends a claim waits for anybody: if the row is held, another one is added.
+-- counted, in a claim, says what it has added:
+--   [{"t": term_id, "d": domain value, "n": 1 if the term selects it, "h": 1 if it keeps away from the
+--   term's leases}]
 
--- Adds a claim's counts (p_sign 1) or takes them away (-1). Gives what it was given. A row is updated in place 32 times, then written anew: under an old
--- snapshot every version must be passed. Counts of max_skew say when they were last lowered (spread_fleet).
+-- Adds a claim's counts (p_sign 1) or takes them away (-1). Gives what it was given. A row is updated in
+-- place 32 times, then written anew: under an old snapshot every version must be passed. Counts of
+-- max_skew say when they were last lowered (spread_fleet).
 -- Locks: one row of term_count for each count, skip locked. Idempotent: no.
 create or replace function hwqueue.add_counts(p_deltas jsonb, p_sign int, p_shard int) returns jsonb
 language plpgsql volatile
@@ -154,10 +174,12 @@ begin
     v_holders := p_sign * (p_deltas #> array[i::text, 'h'])::int;
     update hwqueue.term_counter k
     set leases = k.leases + v_leases, holders = k.holders + v_holders, updates = k.updates + 1,
-        dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
+        dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id()
+          else k.dropped_xid end
     where k.updates < 32 and k.ctid = (
       select x.ctid from hwqueue.term_counter x
-      where x.shard_id = p_shard and x.term_id = v_term_id and x.domain = v_domain limit 1 for no key update skip locked);
+      where x.shard_id = p_shard and x.term_id = v_term_id and x.domain = v_domain
+      limit 1 for no key update skip locked);
     if not found then
       perform hwqueue.write_count(v_term_id, v_domain, v_leases, v_holders, p_sign < 0, p_shard);
     end if;
@@ -166,9 +188,11 @@ begin
 end
 $$;
 
--- Writes one of the rows of a count anew, with so much more; another one, if all of them are held or there are none.
+-- Writes one of the rows of a count anew, with so much more; another one, if all of them are held or
+-- there are none.
 -- Locks: one row of term_count, skip locked. Idempotent: no.
-create or replace function hwqueue.write_count(p_term_id bigint, p_domain text, p_leases int, p_holders int, p_is_less boolean, p_shard int)
+create or replace function hwqueue.write_count(p_term_id bigint, p_domain text, p_leases int, p_holders int,
+  p_is_less boolean, p_shard int)
 returns void
 language plpgsql volatile
 as $$
@@ -181,14 +205,18 @@ begin
   limit 1 for no key update skip locked;
   delete from hwqueue.term_counter k where k.ctid = v_row.place;
   insert into hwqueue.term_counter (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
-  select p_shard, p_term_id, p_domain, p_leases + coalesce(v_row.leases, 0), p_holders + coalesce(v_row.holders, 0), 0,
-         case when t.use <> 'skew' then null when p_is_less then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
-  from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = p_term_id;  -- pruned meanwhile: nobody asks any more
+  select p_shard, p_term_id, p_domain, p_leases + coalesce(v_row.leases, 0),
+         p_holders + coalesce(v_row.holders, 0), 0,
+         case when t.use <> 'skew' then null when p_is_less then pg_current_xact_id()
+           else coalesce(v_row.dropped_xid, '0') end
+  -- pruned meanwhile: nobody asks any more
+  from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = p_term_id;
 end
 $$;
 
 -- What runs of a term in a domain: leases selected, and leases that keep away from those.
-create or replace function hwqueue.read_count(p_term_id bigint, p_domain text, p_shard int, out leases bigint, out holders bigint)
+create or replace function hwqueue.read_count(p_term_id bigint, p_domain text, p_shard int,
+  out leases bigint, out holders bigint)
 language plpgsql stable
 as $$
 begin
@@ -203,17 +231,21 @@ create or replace function hwqueue.read_total(p_term_id bigint, p_shard int) ret
 language plpgsql stable
 as $$
 begin
-  return (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = p_term_id);
+  return (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k
+      where k.shard_id = p_shard and k.term_id = p_term_id);
 end
 $$;
 
--- How many of those are asked to stop, or, with p_expired, have expired and are not reaped: they count for away, capacity and exclusivity, no
--- longer for toward and spread. With a null domain those of all domains.
-create or replace function hwqueue.stopping_count(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamptz, p_shard int) returns bigint
+-- How many of those are asked to stop, or, with p_expired, have expired and are not reaped: they count
+-- for away, capacity and exclusivity, no longer for toward and spread. With a null domain those of all
+-- domains.
+create or replace function hwqueue.stopping_count(p_term_id bigint, p_domain text, p_expired boolean,
+  p_now timestamptz, p_shard int) returns bigint
 language plpgsql stable
 as $$
 declare
-  v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
+  v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain,
+      'n', 1)));
 begin
   return (
     select count(*) from (
@@ -221,21 +253,25 @@ begin
       where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where p_expired and c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now
+      where p_expired and c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard)
+        and p_now
         and c.expires_at <= p_now and c.term_deltas @> v_wanted) l);
 end
 $$;
 
--- Where looks for expired claims start, by check_at: what has been reaped or settled below it may still be in the index (lead_reap).
+-- Where looks for expired claims start, by check_at: what has been reaped or settled below it may still
+-- be in the index (lead_reap).
 create or replace function hwqueue.claims_scan_start(p_shard int) returns timestamptz
 language sql stable
 as $$
-  select coalesce((select m.claims_from from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
+  select coalesce((select m.claims_from from hwqueue.reap_cursor m where m.shard_id = p_shard
+         order by m.version desc limit 1), '-infinity')
 $$;
 
--- How many stay, in a place or, with null, in all: without those asked to stop and, with p_expired, the expired. p_recount: by place, see
--- recount_term; null: by what claims have counted.
-create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamptz, p_shard int)
+-- How many stay, in a place or, with null, in all: without those asked to stop and, with p_expired, the
+-- expired. p_recount: by place, see recount_term; null: by what claims have counted.
+create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text,
+  p_expired boolean, p_now timestamptz, p_shard int)
 returns bigint
 language plpgsql stable
 as $$
@@ -250,6 +286,7 @@ begin
   else
     v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
   end if;
-  return case when v_held > 0 then v_held - hwqueue.stopping_count(p_term_id, p_place, p_expired, p_now, p_shard) else 0 end;
+  return case when v_held > 0 then v_held - hwqueue.stopping_count(p_term_id, p_place, p_expired, p_now,
+      p_shard) else 0 end;
 end
 $$;

@@ -1,10 +1,11 @@
 -- What is cached of the fleet for max_skew and for patience.
 
--- Looks at the fleet for what a class asks of max_skew and prefers, and remembers it: the fleet itself if what is remembered of it holds no
--- longer, the floors of its terms, and how well nodes suit it. A walk over all nodes and places, so it is for when somebody
--- came upon the need of it.
+-- Looks at the fleet for what a class asks of max_skew and prefers, and remembers it: the fleet itself
+-- if what is remembered of it holds no longer, the floors of its terms, and how well nodes suit it. A
+-- walk over all nodes and places, so it is for when somebody came upon the need of it.
 -- Locks: what was remembered before, skip locked.
-create or replace function hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamptz,
+  p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -19,8 +20,10 @@ begin
     select t.*
     from hwqueue.placement_class c
     cross join lateral jsonb_array_elements(c.spread) s
-    join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
-    where c.shard_id = p_shard and c.class_id = p_class_id and t.use = 'skew' and not s.value ? 'tally' and t.published_at is not null
+    join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest =
+      (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
+    where c.shard_id = p_shard and c.class_id = p_class_id and t.use = 'skew' and not s.value ? 'tally'
+      and t.published_at is not null
   loop
     v_fleet := hwqueue.cached_fleet(v_term.spec, v_term.domain, p_now, p_shard);
     if v_fleet.fleet_id is not null then
@@ -40,25 +43,31 @@ begin
       select o.ctid from hwqueue.spread_floor o
       where o.shard_id = p_shard and o.term_id = v_term.term_id for update skip locked));
     insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
-    values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid);
+    values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest, v_floor.unseen,
+        v_floor.next_xid);
   end loop;
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
+    and c.class_id = p_class_id;
   v_range := hwqueue.cached_range(p_class_id, p_now, p_shard);
   if v_class.preferred <> '[]' and v_range.class_id is null then
     v_range := hwqueue.scan_range(v_class, p_now, p_shard);
     delete from hwqueue.class_range r where r.ctid = any (array(
-      select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
+      select o.ctid from hwqueue.class_range o where o.shard_id = p_shard
+        and o.class_id = p_class_id for update skip locked));
     v_range.range_id := nextval('hwqueue.class_range_range_id_seq');
     insert into hwqueue.class_range overriding system value select v_range.*;
   end if;
 end
 $$;
 
--- How well nodes suit a class at best and at worst, for patience: remembered as the fleet is for max_skew (spread_fleet).
+-- How well nodes suit a class at best and at worst, for patience: remembered as the fleet is for
+-- max_skew (spread_fleet).
 
--- How well the best and the worst node suit a class, as it is remembered; null when that holds no longer: a node has moved (see spread_fleet),
--- or one of the two has been silent for too long. What others do in silence makes no difference.
-create or replace function hwqueue.cached_range(p_class_id bigint, p_now timestamptz, p_shard int) returns hwqueue.class_range
+-- How well the best and the worst node suit a class, as it is remembered; null when that holds no
+-- longer: a node has moved (see spread_fleet), or one of the two has been silent for too long. What
+-- others do in silence makes no difference.
+create or replace function hwqueue.cached_range(p_class_id bigint, p_now timestamptz,
+  p_shard int) returns hwqueue.class_range
 language plpgsql stable
 as $$
 declare
@@ -67,16 +76,20 @@ begin
   select r.* into v_range from hwqueue.class_range r
   where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
   return case
-    when v_range.live_until > p_now and not hwqueue.has_fleet_changed(v_range.unseen, v_range.next_xid, p_shard) and not exists (
+    when v_range.live_until > p_now and not hwqueue.has_fleet_changed(v_range.unseen, v_range.next_xid,
+        p_shard) and not exists (
       select 1 from hwqueue.node_state s
       where s.shard_id = p_shard and s.node_id = any (array[v_range.best_node, v_range.worst_node])
         and (s.seen_at + s.heartbeat_timeout > p_now) is not true) then v_range end;
 end
 $$;
 
--- The highest and the lowest affinity for a class among live, uncordoned nodes with room for it when they are idle; null: there are none.
--- Good for a second while a node may yet prove to be alive, by a sign of life that was given in time and is not committed (scan_fleet).
-create or replace function hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns hwqueue.class_range
+-- The highest and the lowest affinity for a class among live, uncordoned nodes with room for it when
+-- they are idle; null: there are none.
+-- Good for a second while a node may yet prove to be alive, by a sign of life that was given in time and
+-- is not committed (scan_fleet).
+create or replace function hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamptz,
+  p_shard int) returns hwqueue.class_range
 language plpgsql stable
 as $$
 declare
@@ -98,18 +111,22 @@ begin
       and (p_class.is_pinned or hwqueue.is_unseen(p_class.created_xid, p.classes_unseen, p.classes_seen))
       and hwqueue.suits(p_class, p, null, '{}')
     union all
-    select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints), null, n.node_id
+    select hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, p.taints),
+           null, n.node_id
     from hwqueue.node n
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
     where n.shard_id = p_shard and n.node_id = any (v_named) and p_class.cost <= 500
-      and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now), n.gpu_ids, n.gpu_parents)
+      and hwqueue.suits(p_class, p, n.node_id, n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now),
+          n.gpu_ids, n.gpu_parents)
   )
   select b.affinity, w.affinity, b.node_id, w.node_id, coalesce(d.until, 'infinity'), x.unseen, x.next_xid
-  into v_range.best, v_range.worst, v_range.best_node, v_range.worst_node, v_range.live_until, v_range.unseen, v_range.next_xid
+  into v_range.best, v_range.worst, v_range.best_node, v_range.worst_node, v_range.live_until,
+    v_range.unseen, v_range.next_xid
   from hwqueue.visible_now() x
   left join lateral (
     select p_now + interval '1 second' as until from hwqueue.node_state s
-    where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
+    where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now
+      and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
   -- from either end, to the first that lives
   left join lateral (
     select a.affinity, l.node_id from (select * from able order by affinity desc offset 0) a
@@ -125,9 +142,11 @@ begin
 end
 $$;
 
--- One of these nodes that lives, is not cordoned and has room for a class when it is idle: those of a profile, without some, or one node.
+-- One of these nodes that lives, is not cordoned and has room for a class when it is idle: those of a
+-- profile, without some, or one node.
 -- Null: there is none.
-create or replace function hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamptz,
+create or replace function hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint,
+  p_without uuid[], p_node uuid, p_now timestamptz,
                                              p_shard int) returns uuid
 language plpgsql stable
 as $$
@@ -136,7 +155,8 @@ begin
     select n.node_id
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
-    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard)) and n.node_id <> all (p_without)
+    where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p_profile_id, p_shard))
+      and n.node_id <> all (p_without)
       and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
       and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0
     union all
@@ -150,22 +170,27 @@ begin
 end
 $$;
 
--- What is remembered of the fleet for max_skew, so that a claim need not walk over all nodes. Two things, each with what its reader had seen
--- (base/session.sql):
---   spread_fleet: the places of live nodes, for a domain and a kind of nodes. It holds as long as no node has moved or come
---     back (node_state.moved_xid) and none can have died (live_until). A sign of life may be committed long after it was given: then its node
---     was alive to itself and dead to the look, and says nothing of coming back. So the look names all that may yet live by such a sign
---     (doubtful): it was given within their timeout, and is good for another one.
---   spread_floor: the fewest leases of a term in one of those places. Claims only raise that; where leases have ended since, the count says
+-- What is remembered of the fleet for max_skew, so that a claim need not walk over all nodes. Two
+-- things, each with what its reader had seen (base/session.sql):
+--   spread_fleet: the places of live nodes, for a domain and a kind of nodes. It holds as long as no
+--   node has moved or come
+--     back (node_state.moved_xid) and none can have died (live_until). A sign of life may be committed
+--     long after it was given: then its node was alive to itself and dead to the look, and says nothing
+--     of coming back. So the look names all that may yet live by such a sign (doubtful): it was given
+--     within their timeout, and is good for another one.
+--   spread_floor: the fewest leases of a term in one of those places. Claims only raise that; where
+--   leases have ended since, the count says
 --     so (term_count.dropped_xid). So it takes a look at those places to know that the floor still bears.
 
 -- Whether a node has moved or come back in a transaction that a look knew nothing of.
-create or replace function hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard int) returns boolean
+create or replace function hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8,
+  p_shard int) returns boolean
 language plpgsql stable
 as $$
 begin
   return exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid >= p_next_xid)
-      or exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (p_unseen));
+      or exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard
+          and s.moved_xid = any (p_unseen));
 end
 $$;
 
@@ -175,26 +200,33 @@ language sql immutable parallel safe
 as $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
 
 -- The fleet as it is remembered, without its places; null when that holds no longer.
-create or replace function hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
+create or replace function hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamptz,
+  p_shard int) returns hwqueue.spread_fleet
 language plpgsql stable
 as $$
 declare
   v_fleet hwqueue.spread_fleet;
 begin
-  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.doubtful, f.live_until, f.unseen, f.next_xid into v_fleet
+  select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.doubtful,
+         f.live_until, f.unseen, f.next_xid into v_fleet
   from hwqueue.spread_fleet f
-  where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain) order by f.fleet_id desc limit 1;
-  return case when v_fleet.live_until > p_now and not hwqueue.has_fleet_changed(v_fleet.unseen, v_fleet.next_xid, p_shard)
+  where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain)
+  order by f.fleet_id desc limit 1;
+  return case when v_fleet.live_until > p_now and not hwqueue.has_fleet_changed(v_fleet.unseen,
+      v_fleet.next_xid, p_shard)
                    and not exists (
                      select 1 from hwqueue.node_state s
-                     where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful) and s.seen_at + s.heartbeat_timeout > p_now)
+                     where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful)
+                       and s.seen_at + s.heartbeat_timeout > p_now)
               then v_fleet end;
 end
 $$;
 
 -- The fleet as it is: a walk over all nodes.
-create or replace function hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
-language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan
+create or replace function hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamptz,
+  p_shard int) returns hwqueue.spread_fleet
+language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
+  set plan_cache_mode = force_custom_plan
   set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
 as $$
 declare
@@ -203,11 +235,13 @@ begin
   select coalesce(array_agg(distinct l.place) filter (where l.is_live), '{}'),
          coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
          coalesce(array_agg(l.node_id) filter (where not l.is_live and l.doubtful_until > p_now), '{}'),
-         coalesce(min(l.live_until) filter (where l.is_live), 'infinity'), (select x.unseen from hwqueue.visible_now() x),
+         coalesce(min(l.live_until) filter (where l.is_live), 'infinity'),
+           (select x.unseen from hwqueue.visible_now() x),
          (select x.next_xid from hwqueue.visible_now() x)
   into v_fleet.places, v_fleet.dead, v_fleet.doubtful, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
   from (
-    select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
+    select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place,
+           s.seen_at + n.heartbeat_timeout as live_until,
            s.seen_at + 2 * n.heartbeat_timeout as doubtful_until,
            hwqueue.is_live(n, s, p_now) as is_live,
            -- one in doubt may have claims that are not committed
@@ -215,7 +249,8 @@ begin
              select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id)) as has_died
     from (
       select k.profile_id, k.rack, k.labels from hwqueue.profile k
-      where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
+      where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes',
+          k.rack, k.labels)) offset 0) p
     join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id and n.deregistered_at is null
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
   ) l
@@ -229,8 +264,10 @@ end
 $$;
 
 -- The fewest leases of a term in one of these places: a walk over all of them.
-create or replace function hwqueue.scan_floor(p_term_id bigint, p_places text[], p_shard int) returns hwqueue.spread_floor
-language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan
+create or replace function hwqueue.scan_floor(p_term_id bigint, p_places text[],
+  p_shard int) returns hwqueue.spread_floor
+language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
+  set plan_cache_mode = force_custom_plan
 as $$
 declare
   v_floor hwqueue.spread_floor;

@@ -1,10 +1,14 @@
 -- Spread of leases over domains: max_skew, max_per_domain and the preference.
 
--- Whether one more lease of a class would break one of its required spread limits on a node: spread_exceeded, or null.
+-- Whether one more lease of a class would break one of its required spread limits on a node:
+-- spread_exceeded, or null.
 -- Kubernetes' topology spread (max_skew), and a cap on matching leases in a domain (max_per_domain).
--- p_counts: what spread_counts gave; null: a claim, which goes by what is remembered of the fleet ('unlooked' when that does not tell).
--- Locks: none; the caller holds the gate of its own domain, or only looks: what others do elsewhere can only raise the minimum.
-create or replace function hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb, p_now timestamptz, p_shard int)
+-- p_counts: what spread_counts gave; null: a claim, which goes by what is remembered of the fleet
+-- ('unlooked' when that does not tell).
+-- Locks: none; the caller holds the gate of its own domain, or only looks: what others do elsewhere can
+-- only raise the minimum.
+create or replace function hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class,
+  p_facts jsonb, p_counts jsonb, p_now timestamptz, p_shard int)
 returns text
 language plpgsql stable
 as $$
@@ -18,26 +22,32 @@ begin
   elsif v_fact ->> 'value' is null then
     return 'spread_exceeded';
   elsif p_spread ? 'max_per_domain' then
-    return case when (v_fact ->> 'here')::bigint + v_self > (p_spread ->> 'max_per_domain')::bigint then 'spread_exceeded' end;
+    return case when (v_fact ->> 'here')::bigint + v_self > (p_spread ->> 'max_per_domain')::bigint
+      then 'spread_exceeded' end;
   elsif (v_fact ->> 'here')::bigint + v_self <= (p_spread ->> 'max_skew')::bigint then
     return null;  -- however few there are elsewhere
   elsif p_counts is null and not p_spread ? 'tally' then
-    return hwqueue.cached_skew_reason(p_spread, v_fact, (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_now, p_shard);
+    return hwqueue.cached_skew_reason(p_spread, v_fact,
+        (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_now, p_shard);
   end if;
   v_counts := coalesce(v_counts, hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard));
   return case when coalesce((v_counts #>> array['here', v_fact ->> 'value'])::bigint, 0) + v_self
-      - case when (v_counts ->> 'places')::int < coalesce((p_spread ->> 'min_domains')::int, 1) then 0 else (v_counts ->> 'least')::bigint end
+      - case when (v_counts ->> 'places')::int < coalesce((p_spread ->> 'min_domains')::int, 1) then 0
+        else (v_counts ->> 'least')::bigint end
       > (p_spread ->> 'max_skew')::bigint then 'spread_exceeded' end;
 end
 $$;
 
--- How well one more lease of a class would be spread if it ran on a node, 0..100, the mean over its kinds of spread preferences; 0 without any.
--- "when": "prefer": 100 / (1 + c), c the rounded sum of count x ln(domains + 2) + max_skew - 1 (Kubernetes' PodTopologySpread score, turned
--- round); 0 where the node lacks a domain. "targets": 100 x percent / (percent + share), weighted, share what the domain would hold of
--- all that match, this lease included, in percent: 50 at the target; without a target the rest of the hundred, and without any all
+-- How well one more lease of a class would be spread if it ran on a node, 0..100, the mean over its
+-- kinds of spread preferences; 0 without any.
+-- "when": "prefer": 100 / (1 + c), c the rounded sum of count x ln(domains + 2) + max_skew - 1
+-- (Kubernetes' PodTopologySpread score, turned round); 0 where the node lacks a domain. "targets": 100 x
+-- percent / (percent + share), weighted, share what the domain would hold of all that match, this lease
+-- included, in percent: 50 at the target; without a target the rest of the hundred, and without any all
 -- domains alike.
 -- p_recounts, p_counts: what recount_terms gave as terms and spread; null: not known, for claims.
-create or replace function hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamptz, p_shard int)
+create or replace function hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb,
+  p_recounts jsonb, p_counts jsonb, p_now timestamptz, p_shard int)
 returns double precision
 language plpgsql stable
 as $$
@@ -55,12 +65,15 @@ begin
     v_fact := p_facts -> (v_spread ->> 'term')::int;
     if v_spread ? 'targets' then
       v_weight := coalesce((v_spread ->> 'weight')::double precision, 100);
-      v_gain := v_gain + v_weight * hwqueue.target_gain(v_spread, v_fact, p_class, p_recounts -> (v_spread ->> 'term')::int, p_now, p_shard);
+      v_gain := v_gain + v_weight * hwqueue.target_gain(v_spread, v_fact, p_class,
+          p_recounts -> (v_spread ->> 'term')::int, p_now, p_shard);
       v_weights := v_weights + v_weight;
     elsif v_spread ? 'when' then
-      v_counts := coalesce(p_counts -> v_index, hwqueue.spread_counts(v_spread, p_class, null, p_now, p_shard));
+      v_counts := coalesce(p_counts -> v_index, hwqueue.spread_counts(v_spread, p_class, null, p_now,
+          p_shard));
       v_cost := coalesce(v_cost, 0) + case when v_fact ->> 'value' is null then 'infinity' else
-        coalesce((v_counts #>> array['here', v_fact ->> 'value'])::double precision, 0) * ln((v_counts ->> 'places')::double precision + 2)
+        coalesce((v_counts #>> array['here', v_fact ->> 'value'])::double precision,
+            0) * ln((v_counts ->> 'places')::double precision + 2)
         + (v_spread ->> 'max_skew')::int - 1 end;
     end if;
   end loop;
@@ -73,21 +86,24 @@ end
 $$;
 
 -- The gain of one {"targets"}, 0..1.
-create or replace function hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamptz, p_shard int)
+create or replace function hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class,
+  p_recount jsonb, p_now timestamptz, p_shard int)
 returns double precision
 language plpgsql stable
 as $$
 declare
   v_term_id bigint := (
     select t.term_id from hwqueue.affinity_term t
-    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
+    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term',
+        'digest'])::bigint);
   v_share double precision;
   v_percent double precision;
 begin
   if p_fact ->> 'value' is null then
     return 0;
   end if;
-  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.remaining_count(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
+  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.remaining_count(v_term_id,
+      p_recount, null, true, p_now, p_shard) + 1);
   v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
       select count(distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels))
       from hwqueue.node n
@@ -95,18 +111,22 @@ begin
       where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)))
     else coalesce(
       (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
-       where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text else t.value ->> 'value' end = p_fact ->> 'value'),
-      100 - (select coalesce(sum((t.value ->> 'percent')::double precision), 0) from jsonb_array_elements(p_spread -> 'targets') t
+       where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text
+         else t.value ->> 'value' end = p_fact ->> 'value'),
+      100 - (select coalesce(sum((t.value ->> 'percent')::double precision), 0)
+          from jsonb_array_elements(p_spread -> 'targets') t
              where t.value ->> 'value' <> '*')) end;
   return v_percent / (v_percent + v_share);
 end
 $$;
 
--- How leases are spread over a domain, for max_skew: {"places": domains that count, "least": the fewest leases in one of them,
--- "here": {PLACE: leases}, where there are any}. As Kubernetes counts: domains of live nodes that have a value for every domain of the class's
--- spreads of the same kind (required or preferred) and, as asked, meet its requirements on nodes and have no taint that keeps it out; leases
+-- How leases are spread over a domain, for max_skew: {"places": domains that count, "least": the fewest
+-- leases in one of them, "here": {PLACE: leases}, where there are any}. As Kubernetes counts: domains of
+-- live nodes that have a value for every domain of the class's spreads of the same kind (required or
+-- preferred) and, as asked, meet its requirements on nodes and have no taint that keeps it out; leases
 -- on other nodes are not there. p_recounts: the terms of recount_terms; null: by what claims have counted.
-create or replace function hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class, p_recounts jsonb, p_now timestamptz, p_shard int) returns jsonb
+create or replace function hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class,
+  p_recounts jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -115,7 +135,8 @@ declare
 begin
   if not p_spread ? 'tally' then
     return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
-      (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
+      (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint,
+        p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
   end if;
   v_profiles := case when not p_class.is_pinned then array(
     select p.profile_id from hwqueue.profile p
@@ -126,7 +147,8 @@ begin
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
     where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-      and case when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id, n.resources || n.gpu_ids,
+      and case when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id,
+          n.resources || n.gpu_ids,
                                                                                 hwqueue.attested_at(n, p_now))
                else n.profile_id = any (v_profiles) end
   ), run as (
@@ -138,7 +160,8 @@ begin
     select count(distinct l.place) as places from live l
   )
   select jsonb_build_object('places', a.places,
-    'least', case when a.places > (select count(*) from run) then 0 else coalesce((select min(r.leases) from run r), 0) end,
+    'least', case when a.places > (select count(*) from run) then 0
+      else coalesce((select min(r.leases) from run r), 0) end,
     'here', (select coalesce(jsonb_object_agg(r.place, r.leases), '{}') from run r))
   into v_counts from all_places a;
   return v_counts;
@@ -146,22 +169,26 @@ end
 $$;
 
 -- Whether a node counts.
-create or replace function hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[],
+create or replace function hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class,
+  p_profile hwqueue.profile, p_node uuid, p_resources uuid[],
                                                       p_attested text[] default '{}') returns boolean
 language sql stable
 as $$
   select not exists (
       select 1 from jsonb_array_elements(p_class.spread) k
       where k.value ? 'max_skew' and k.value ->> 'when' is not distinct from p_spread ->> 'when'
-        and k.value ->> 'domain' <> 'node' and hwqueue.domain_value(k.value ->> 'domain', p_node, p_profile.rack, p_profile.labels) is null)
+        and k.value ->> 'domain' <> 'node' and hwqueue.domain_value(k.value ->> 'domain', p_node,
+            p_profile.rack, p_profile.labels) is null)
     and (p_spread #>> '{count_nodes,affinity}' is not distinct from 'ignore'
-         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested))
+         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
+             p_attested))
     and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
 $$;
 
 -- Running leases that a class's term by node selects, node by node, without those that are about to leave.
-create or replace function hwqueue.tally(p_class hwqueue.placement_class, p_term int, p_recounts jsonb, p_now timestamptz, p_shard int)
+create or replace function hwqueue.tally(p_class hwqueue.placement_class, p_term int, p_recounts jsonb,
+  p_now timestamptz, p_shard int)
 returns table (node_id uuid, leases bigint)
 language plpgsql stable
 as $$
@@ -187,8 +214,10 @@ begin
 end
 $$;
 
--- spread_counts where a term's own places tell which nodes count: by a walk over all places. p_spec: of the term.
-create or replace function hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamptz, p_shard int)
+-- spread_counts where a term's own places tell which nodes count: by a walk over all places. p_spec: of
+-- the term.
+create or replace function hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint,
+  p_recount jsonb, p_now timestamptz, p_shard int)
 returns jsonb
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
 as $$
@@ -199,11 +228,13 @@ declare
   v_counts jsonb;
 begin
   if p_recount is null then
-    v_term_id := (select t.term_id from hwqueue.affinity_term t where t.shard_id = p_shard and t.digest = p_digest);
+    v_term_id := (select t.term_id from hwqueue.affinity_term t
+        where t.shard_id = p_shard and t.digest = p_digest);
     v_gone := hwqueue.stopping_by_place(v_term_id, v_fleet.dead, p_now, p_shard);
   end if;
   select jsonb_build_object('places', count(*), 'least', coalesce(min(l.leases), 0),
-                            'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0), '{}'))
+                            'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0),
+                                '{}'))
   into v_counts
   from (
     select p.place, coalesce(r.leases, 0) as leases
@@ -221,10 +252,11 @@ $$;
 
 -- max_skew by what is remembered of the fleet (spread_fleet).
 
--- Whether one more lease of a class would break a max_skew in its place: spread_exceeded, null, or 'unlooked' when what is remembered does
--- not tell.
+-- Whether one more lease of a class would break a max_skew in its place: spread_exceeded, null, or
+-- 'unlooked' when what is remembered does not tell.
 -- Locks: none; as spread_reason.
-create or replace function hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamptz, p_shard int) returns text
+create or replace function hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint,
+  p_now timestamptz, p_shard int) returns text
 language plpgsql stable
 as $$
 declare
@@ -275,16 +307,18 @@ begin
       where n.leases - coalesce((v_gone ->> s.place)::bigint, 0) < v_level
         and (s.is_live or s.place = any (array(
           select unnest(f.places) from hwqueue.spread_fleet f
-          where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id)))) then
+          where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key
+            and f.fleet_id = v_fleet.fleet_id)))) then
     return 'spread_exceeded';
   end if;
   return case when v_floor.least < v_level then 'unlooked' end;
 end
 $$;
 
--- Running leases of a term that have been counted and do not count for spread, by place: {PLACE: leases}. Those that are asked to stop, have
--- expired, or are on one of these dead nodes.
-create or replace function hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamptz, p_shard int) returns jsonb
+-- Running leases of a term that have been counted and do not count for spread, by place: {PLACE:
+-- leases}. Those that are asked to stop, have expired, or are on one of these dead nodes.
+create or replace function hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamptz,
+  p_shard int) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -299,7 +333,8 @@ begin
         where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
         union all
         select c.lease_id, c.term_deltas from hwqueue.claim c
-        where c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now and c.expires_at <= p_now
+        where c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now
+          and c.expires_at <= p_now
           and c.term_deltas @> v_wanted
         union all
         select c.lease_id, c.term_deltas from hwqueue.claim c
@@ -312,8 +347,8 @@ begin
 end
 $$;
 
--- Whether so much has been written since a look that the next one is due: whatever was written is passed at every claim, even if it is
--- one place over and over.
+-- Whether so much has been written since a look that the next one is due: whatever was written is passed
+-- at every claim, even if it is one place over and over.
 create or replace function hwqueue.is_old_floor(p_next_xid xid8) returns boolean
 language sql stable
 as $$ select pg_snapshot_xmax(pg_current_snapshot())::text::bigint - p_next_xid::text::bigint > 10000 $$;

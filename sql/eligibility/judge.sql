@@ -1,9 +1,10 @@
 -- Which classes a profile or a node may run: judged once, cached, refreshed when either is new.
 
--- Judges the classes that a node's profile has not seen yet (and, for classes that name nodes, resources or trust domains, that
--- the node has not), and remembers which are eligible. A spawn of a new class tells nobody and waits for nobody (judge_for_profile).
--- Returns in extra what could not be remembered, because another session is judging for the profile at this moment, as
--- [{"class_id", "affinity"}]; whether there may be more to judge; and, if there was
+-- Judges the classes that a node's profile has not seen yet (and, for classes that name nodes, resources
+-- or trust domains, that the node has not), and remembers which are eligible. A spawn of a new class
+-- tells nobody and waits for nobody (judge_for_profile).
+-- Returns in extra what could not be remembered, because another session is judging for the profile at
+-- this moment, as [{"class_id", "affinity"}]; whether there may be more to judge; and, if there was
 -- anything to judge, whether terms wait to be in force.
 -- Locks: node_state is held by the caller; the profile row, skip locked.
 create or replace function hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard int,
@@ -20,19 +21,23 @@ begin
   extra := '[]'::jsonb;
   more := false;
   awaits := false;
-  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
+  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard
+    and p.profile_id = p_node.profile_id;
   -- mostly there is nothing: one question for both
-  if not hwqueue.has_new_classes(least(hwqueue.valid_next_xid(v_profile.classes_seen), hwqueue.valid_next_xid(p_state.classes_seen)),
+  if not hwqueue.has_new_classes(least(hwqueue.valid_next_xid(v_profile.classes_seen),
+      hwqueue.valid_next_xid(p_state.classes_seen)),
                                  v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
     return;
   end if;
   awaits := hwqueue.has_unpublished_terms(p_shard);
   -- read again: current_generation has reset what was seen since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  if hwqueue.has_new_classes(hwqueue.valid_next_xid(v_state.classes_seen), v_state.classes_unseen, p_shard) then
+  if hwqueue.has_new_classes(hwqueue.valid_next_xid(v_state.classes_seen), v_state.classes_unseen, p_shard)
+    then
     more := hwqueue.judge_pinned(p_node, v_state, c_limit, p_shard) = c_limit;
   end if;
-  if not hwqueue.has_new_classes(hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
+  if not hwqueue.has_new_classes(hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen,
+      p_shard) then
     return;
   end if;
   select p.* into v_locked from hwqueue.profile p
@@ -41,11 +46,13 @@ begin
     more := hwqueue.judge_for_profile(v_locked, c_limit, false, p_shard) = c_limit or more;
   else
     v_batch := (hwqueue.next_classes(
-      row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class)::hwqueue.judging_progress,
+      row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid,
+          v_profile.judged_class)::hwqueue.judging_progress,
       v_profile.anchors, false, c_limit, p_shard)).batch;
     perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
-             hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]') into extra
+             hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))),
+               '[]') into extra
     from unnest(v_batch) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
     where hwqueue.suits(c, v_profile, null, '{}')
@@ -56,14 +63,16 @@ begin
 end
 $$;
 
--- Judging in batches, in the order of the transactions that wrote the classes: a claim judges one batch, of up to 500 classes that
--- cost no more than judge_budget, and up to eight while it finds nothing to run; reap judges ahead of claims. So a claim is bounded however
--- many classes are new and whatever they ask. What was judged is kept.
+-- Judging in batches, in the order of the transactions that wrote the classes: a claim judges one batch,
+-- of up to 500 classes that cost no more than judge_budget, and up to eight while it finds nothing to
+-- run; reap judges ahead of claims. So a claim is bounded however many classes are new and whatever they
+-- ask. What was judged is kept.
 
--- Judges up to p_limit classes for a profile. Returns how many; p_limit: there may be more. p_is_upkeep: a batch with
--- a class that costs more than judge_budget is left to claims.
+-- Judges up to p_limit classes for a profile. Returns how many; p_limit: there may be more. p_is_upkeep:
+-- a batch with a class that costs more than judge_budget is left to claims.
 -- Locks: the caller holds the profile's row; the shard's row, skip locked.
-create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int, p_is_upkeep boolean, p_shard int)
+create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int,
+  p_is_upkeep boolean, p_shard int)
 returns int
 language plpgsql volatile
 as $$
@@ -72,7 +81,8 @@ declare
 begin
   select n.batch, n.judged, n.more into v_next
   from hwqueue.next_classes(
-    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class)::hwqueue.judging_progress,
+    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid,
+        p_profile.judged_class)::hwqueue.judging_progress,
     p_profile.anchors, false, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
     return 0;  -- what is unseen is the caller's own, and judged
@@ -81,41 +91,50 @@ begin
       where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.cost > hwqueue.judge_budget()) then
     return 0;
   elsif v_next.batch <> '{}' then
-    perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
-    insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+    perform hwqueue.rebind_classes(v_next.batch, false, p_shard),
+      hwqueue.note_selected(v_next.batch, p_shard);
+    insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli,
+        memory_mib, gpu_count,
       gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-    select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-           c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+    select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name,
+           hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+           c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard),
+             i.cpu,
            hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
     from hwqueue.placement_class c
-    cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints) as affinity offset 0) a
-    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
+    cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}',
+        p_profile.taints) as affinity offset 0) a
+    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation,
+        p_profile.default_cpu_isolation) as cpu) i
     where c.shard_id = p_shard and c.class_id = any (v_next.batch)
       and hwqueue.suits(c, p_profile, null, '{}')
     on conflict do nothing;
     perform hwqueue.cache_eligible(p_profile.profile_id, v_next.batch, p_shard);
-    -- of classes that ask for GPUs: it orders claims of nothing else. For the rest, and when another session is
-    -- at it, reap makes the estimate
+    -- of classes that ask for GPUs: it orders claims of nothing else. For the rest, and when another
+    -- session is at it, reap makes the estimate
     perform hwqueue.refresh_reach(array(
       select c.class_id from hwqueue.placement_class c
       where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.gpu_count > 0
-        and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
+        and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard
+            and r.class_id = c.class_id)
       order by c.class_id limit 50), p_shard);
   end if;
   update hwqueue.profile p
   set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
       judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  update hwqueue.profile_queue s set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
+  update hwqueue.profile_queue s set classes_seen = (v_next.judged).next_xid,
+    classes_unseen = (v_next.judged).unseen
   where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
   return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
 $$;
 
--- The same for the classes that name nodes, resources or trust domains, for one node. With all its attestations: a claim asks which of
--- them have expired.
+-- The same for the classes that name nodes, resources or trust domains, for one node. With all its
+-- attestations: a claim asks which of them have expired.
 -- Locks: node_state is held by the caller.
-create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit int, p_shard int) returns int
+create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit int,
+  p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -123,32 +142,42 @@ declare
   v_next record;
 begin
   select n.batch, n.judged, n.more into v_next
-  from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class)::hwqueue.judging_progress,
+  from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid,
+      p_state.judged_class)::hwqueue.judging_progress,
                             p_node.anchors, true, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
     return 0;
   elsif v_next.batch <> '{}' then
-    perform hwqueue.rebind_classes(v_next.batch, false, p_shard), hwqueue.note_selected(v_next.batch, p_shard);
-    insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
+    perform hwqueue.rebind_classes(v_next.batch, false, p_shard),
+      hwqueue.note_selected(v_next.batch, p_shard);
+    insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli,
+        memory_mib, gpu_count,
       gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
-    select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-           c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+    select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name,
+           hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
+           c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity,
+             hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
            hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
     from hwqueue.placement_class c
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = p_node.node_id  -- p_node has the profile that is judged
+    -- p_node has the profile that is judged
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = p_node.node_id
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
     cross join lateral (
-      select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints) as affinity offset 0) a
-    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
+      select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources,
+             p.taints) as affinity offset 0) a
+    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation,
+        p_node.default_cpu_isolation) as cpu) i
     where c.shard_id = p_shard and c.class_id = any (v_next.batch)
-      and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
+      and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids,
+          p_node.gpu_parents)
     on conflict do nothing;
   end if;
   update hwqueue.node_state s
   set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
       judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id,
       pinned_queues = case when v_next.batch = '{}' then s.pinned_queues else array(
-        select distinct e.queue_id from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node.node_id) end
+        select distinct e.queue_id from hwqueue.node_eligibility e
+        where e.shard_id = p_shard and e.node_id = p_node.node_id) end
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
   return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
@@ -156,14 +185,17 @@ $$;
 
 -- Which classes a profile, or a node, has not been judged for.
 --
--- How far a profile (and for classes that name nodes, resources or trust domains: a node) has come is what its last judge has seen
--- (base/session.sql): classes_unseen and classes_seen, the latter being its next_xid. A batch may end amid the classes of one transaction:
--- those of judged_xid up to judged_class are judged, too. That is a sound place to stop, since all of them are there once it has ended.
--- As long as it runs only its own calls judge them, and it may still make older classes candidates (is_woken): then judged_class is
--- negative, and says so to later calls of the transaction alone. When it has ended, all its classes are judged again.
+-- How far a profile (and for classes that name nodes, resources or trust domains: a node) has come is
+-- what its last judge has seen (base/session.sql): classes_unseen and classes_seen, the latter being its
+-- next_xid. A batch may end amid the classes of one transaction: those of judged_xid up to judged_class
+-- are judged, too. That is a sound place to stop, since all of them are there once it has ended.
+-- As long as it runs only its own calls judge them, and it may still make older classes candidates
+-- (is_woken): then judged_class is negative, and says so to later calls of the transaction alone. When
+-- it has ended, all its classes are judged again.
 
--- Whether there are classes that have not been judged by whoever has seen this. Ordered, so that each half is one probe of the index:
--- mostly there is nothing, and a scan would read every class to find that out.
+-- Whether there are classes that have not been judged by whoever has seen this. Ordered, so that each
+-- half is one probe of the index: mostly there is nothing, and a scan would read every class to find
+-- that out.
 create or replace function hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard int) returns boolean
 language plpgsql stable
 as $$
@@ -173,13 +205,15 @@ begin
       or (select x.class_id from unnest(p_unseen) u(xid)
           cross join lateral (
             select c.class_id from hwqueue.placement_class c
-            where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid order by c.created_xid limit 1) x
+            where c.shard_id = p_shard and c.created_xid >= u.xid and c.created_xid <= u.xid
+            order by c.created_xid limit 1) x
           limit 1) is not null;
 end
 $$;
 
--- Of transactions whose classes were unseen, those whose classes still are: they run, or have ended and left classes. A busy moment leaves
--- many ids behind, and each costs claims an index probe, so whoever writes the row anyway writes them shorter.
+-- Of transactions whose classes were unseen, those whose classes still are: they run, or have ended and
+-- left classes. A busy moment leaves many ids behind, and each costs claims an index probe, so whoever
+-- writes the row anyway writes them shorter.
 create or replace function hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard int) returns xid8[]
 language plpgsql stable
 as $$
@@ -187,23 +221,29 @@ begin
   return case when p_unseen = '{}' then p_unseen else array(
     select u from unnest(p_unseen) u
     where not hwqueue.has_ended(u)
-       or exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u)) end;
+       or exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u))
+         end;
 end
 $$;
 
--- The next classes to judge, of those that hang on one of the anchors, and what has been judged once they are.
+-- The next classes to judge, of those that hang on one of the anchors, and what has been judged once
+-- they are.
 -- A class that is no candidate yet (in_force) is passed over: it gets a new created_xid when it becomes one.
--- Read in one statement with what it sees, so a class of the batch is of a transaction that has ended, or of the caller's. The caller's own
--- come last: they are unseen by later calls as long as it runs, and must not keep those from reaching others. Those that it made candidates
--- may be older than the last one judged, and are judged by each of its calls.
+-- Read in one statement with what it sees, so a class of the batch is of a transaction that has ended,
+-- or of the caller's. The caller's own come last: they are unseen by later calls as long as it runs, and
+-- must not keep those from reaching others. Those that it made candidates may be older than the last one
+-- judged, and are judged by each of its calls.
 -- Claims forbid bitmap scans; this is what the GIN index on anchors is for.
-create or replace function hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit int, p_shard int,
-                                                out batch bigint[], out judged hwqueue.judging_progress, out more boolean)
+create or replace function hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[],
+  p_pinned boolean, p_limit int, p_shard int,
+                                                out batch bigint[], out judged hwqueue.judging_progress,
+                                                  out more boolean)
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
   v_own xid8 := pg_current_xact_id_if_assigned();
-  v_from hwqueue.judging_progress := case when hwqueue.valid_next_xid(p_from.next_xid) = p_from.next_xid then p_from
+  v_from hwqueue.judging_progress := case when hwqueue.valid_next_xid(p_from.next_xid) = p_from.next_xid
+    then p_from
                                       else row('0', '{}', null, null)::hwqueue.judging_progress end;
   v_now record;
   v_own_judged bigint := case when v_from.xid = v_own then -v_from.class_id end;
@@ -213,8 +253,10 @@ begin
   from hwqueue.visible_now() s
   cross join lateral (
     -- as many as the budget has room for, the last one may go beyond it
-    select coalesce(array_agg(k.class_id order by k.place) filter (where k.spent < hwqueue.judge_budget()), '{}') as classes,
-           array_agg(k.created_xid order by k.place) filter (where k.spent < hwqueue.judge_budget()) as xids, count(*) as found
+    select coalesce(array_agg(k.class_id order by k.place) filter (where k.spent < hwqueue.judge_budget()),
+           '{}') as classes,
+           array_agg(k.created_xid order by k.place) filter (where k.spent < hwqueue.judge_budget()) as xids,
+             count(*) as found
     from (
       select u.created_xid, u.class_id, row_number() over o as place, sum(u.cost) over o - u.cost as spent
       from (
@@ -222,7 +264,8 @@ begin
         from unnest(v_from.unseen) r(xid)
         cross join lateral (
           select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
+          where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid
+            then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
             and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
           order by c.class_id limit p_limit) x
@@ -230,7 +273,8 @@ begin
         union all
         (select false, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard
-           and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
+           and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid
+               then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
            and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
          order by c.created_xid, c.class_id limit p_limit)
@@ -260,19 +304,24 @@ begin
 end
 $$;
 
--- Adds a batch of judged classes to what nodes of a profile without GPUs and custom countables may run of each queue.
+-- Adds a batch of judged classes to what nodes of a profile without GPUs and custom countables may run
+-- of each queue.
 -- Locks: the caller holds the profile's row.
-create or replace function hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard int) returns void
+create or replace function hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[],
+  p_shard int) returns void
 language sql volatile
 as $$
-  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, most_cpu_milli, most_memory_mib, scores_equal,
+  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names,
+      most_cpu_milli, most_memory_mib, scores_equal,
                                           checked, classes_seen)
-  select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
+  select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201],
+         (array_agg(distinct e.task_name))[1 : 51],
          max(e.cpu_milli), max(e.memory_mib),
          bool_and(coalesce(e.affinity = 0, false)),
          coalesce((array_agg(e.class_id) filter (where e.is_checked))[1 : 201], '{}'), '0'
   from hwqueue.profile_eligibility e
-  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch) and e.gpu_count = 0 and e.custom is null
+  where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch)
+    and e.gpu_count = 0 and e.custom is null
   group by e.queue_id
   on conflict (shard_id, profile_id, queue_id) do update
   set classes = array(select distinct u from unnest(s.classes || excluded.classes) u limit 201),
@@ -283,8 +332,9 @@ as $$
       scores_equal = s.scores_equal and excluded.scores_equal
 $$;
 
--- Estimates which share of the nodes could take each class, by labels and total capacity; the 200 commonest kinds of
--- node speak for all, fewer where classes cost much to judge. Orders scarce work first and decides nothing.
+-- Estimates which share of the nodes could take each class, by labels and total capacity; the 200
+-- commonest kinds of node speak for all, fewer where classes cost much to judge. Orders scarce work
+-- first and decides nothing.
 -- Does nothing when another session is at it.
 -- Locks: the shard's row, skip locked.
 create or replace function hwqueue.refresh_reach(p_class_ids bigint[], p_shard int) returns void
@@ -310,7 +360,8 @@ begin
     group by n.profile_id, n.cpu_milli, n.memory_mib, n.custom, n.slots, cardinality(n.gpu_ids), n.core_numa,
              cardinality(array_remove(n.gpu_parents, null))
     order by count(*) desc limit (
-      select greatest(1, least(200, 20 * hwqueue.judge_budget() / greatest(1, sum(c.cost))))::bigint from hwqueue.placement_class c
+      select greatest(1, least(200, 20 * hwqueue.judge_budget() / greatest(1, sum(c.cost))))::bigint
+      from hwqueue.placement_class c
       where c.shard_id = p_shard and c.class_id = any (p_class_ids))
   ), example as materialized (  -- read once for all classes
     select k.nodes, n as node, p as profile
@@ -321,9 +372,11 @@ begin
     select c.class_id, f.share
     from hwqueue.placement_class c
     cross join lateral (  -- class by class: its few patterns stay compiled
-      select coalesce(sum(e.nodes) filter (where hwqueue.suits(c, e.profile, (e.node).node_id, (e.node).resources || (e.node).gpu_ids,
+      select coalesce(sum(e.nodes) filter (where hwqueue.suits(c, e.profile, (e.node).node_id,
+             (e.node).resources || (e.node).gpu_ids,
                  (e.node).attested, (e.node).gpu_ids, (e.node).gpu_parents)
-               and hwqueue.class_shortage(c, e.node, hwqueue.idle_load(e.node)) = 0), 0) / sum(e.nodes) as share
+               and hwqueue.class_shortage(c, e.node, hwqueue.idle_load(e.node)) = 0),
+                 0) / sum(e.nodes) as share
       from example e
       offset 0) f
     where c.shard_id = p_shard and c.class_id = any (p_class_ids) and f.share is not null

@@ -7,7 +7,8 @@
 create or replace function hwqueue.profile_digest(p_node hwqueue.node) returns bytea
 language sql stable
 as $$
-  select sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack) || case when m.more = '{}' then '[]' else jsonb_build_array(m.more) end)::text, 'UTF8'))
+  select sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack) || case when m.more = '{}'
+         then '[]' else jsonb_build_array(m.more) end)::text, 'UTF8'))
   from (select jsonb_strip_nulls(jsonb_build_object(
           'taints', nullif(hwqueue.node_taints(p_node), '[]'),
           'cpu_isolation', to_jsonb(nullif(p_node.cpu_isolation, '{best_effort}')),
@@ -19,7 +20,8 @@ $$;
 -- The profile of all nodes like this one, written if it is new, and kept from being pruned until the node is
 -- written.
 -- Locks: the profile, for key share, and if it is new the one that is judged for it.
-create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint
+create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz,
+  p_shard int) returns bigint
 language plpgsql volatile
 as $$
 begin
@@ -29,7 +31,8 @@ $$;
 
 -- The profile that is judged for nodes like this one, written if it is new; null: their own.
 -- Locks: the profile, for key share.
-create or replace function hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamptz, p_shard int) returns bigint
+create or replace function hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamptz,
+  p_shard int) returns bigint
 language plpgsql volatile
 as $$
 declare
@@ -41,12 +44,13 @@ begin
   end if;
   v_node.labels := p_node.labels - v_left_out;
   return hwqueue.write_profile(
-    v_node, sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8')), v_left_out, p_now, p_shard);
+    v_node, sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8')),
+      v_left_out, p_now, p_shard);
 end
 $$;
 
--- The profile with this digest, written if there is none. p_left_out: labels that p_node does not have because
--- its profile leaves them out; such a profile is judged by itself.
+-- The profile with this digest, written if there is none. p_left_out: labels that p_node does not have
+-- because its profile leaves them out; such a profile is judged by itself.
 -- Locks: the profile, for key share, and if it is new the one that is judged for it.
 create or replace function hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[],
   p_now timestamptz, p_shard int) returns bigint
@@ -59,12 +63,14 @@ begin
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = p_digest for key share;
     exit when found;
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity,
+    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation,
+        gpu_exclusivity,
       default_cpu_isolation, gpu_share_mode, judged_as, left_out, created_at)
     values (p_shard, p_digest, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
       hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation, p_node.gpu_exclusivity,
       p_node.default_cpu_isolation, p_node.gpu_share_mode,
-      case when p_left_out = '{}' then hwqueue.find_judged_profile(p_node, p_now, p_shard) end, p_left_out, p_now)
+      case when p_left_out = '{}' then hwqueue.find_judged_profile(p_node, p_now, p_shard) end, p_left_out,
+        p_now)
     on conflict do nothing;
   end loop;
   return v_profile_id;
@@ -92,7 +98,8 @@ begin
     set unseen = s.unseen, next_xid = s.next_xid,
         is_mentioned = exists (
             select 1 from hwqueue.placement_class c
-            where c.shard_id = p_shard and not c.is_pinned and c.created_xid >= hwqueue.valid_next_xid(v_label.next_xid)
+            where c.shard_id = p_shard and not c.is_pinned and c.created_xid >=
+              hwqueue.valid_next_xid(v_label.next_xid)
               and hwqueue.mentions_label(c, array[v_label.key]))
           or exists (
             select 1 from hwqueue.placement_class c
@@ -110,7 +117,8 @@ begin
     return 0;
   end if;
   v_nodes := array(
-    select s.node_id from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    select s.node_id from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard
+      and s.node_id = n.node_id
     where n.shard_id = p_shard and n.profile_id = any (v_profiles) and s.profile_id <> n.profile_id
     order by s.node_id limit p_limit for no key update of s skip locked);
   -- read again, now that they are held

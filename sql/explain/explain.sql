@@ -1,9 +1,10 @@
 -- Why a lease is where it is, in one sentence.
 
--- How many ready leases of its queue come before one, by tier, rank and position, at most 10,001; between leases of one tier and rank a node's liking
--- decides first, so this is the place of a lease that all nodes like alike.
--- Column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison. From the low-water mark of its tier and rank on: what
--- was claimed before it may still be in the index.
+-- How many ready leases of its queue come before one, by tier, rank and position, at most 10,001;
+-- between leases of one tier and rank a node's liking decides first, so this is the place of a lease
+-- that all nodes like alike.
+-- Column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison. From
+-- the low-water mark of its tier and rank on: what was claimed before it may still be in the index.
 create or replace function hwqueue.place_in_line(p_lease hwqueue.lease, p_shard int) returns bigint
 language plpgsql stable
 as $$
@@ -11,28 +12,36 @@ declare
   v_mark bigint := coalesce((
     select m.position
     from (select w.* from hwqueue.low_water w
-          where w.shard_id = p_shard and w.queue_id = p_lease.queue_id and w.class_id = 0 order by w.version desc limit 1) w
+          where w.shard_id = p_shard and w.queue_id = p_lease.queue_id and w.class_id = 0
+          order by w.version desc limit 1) w
     cross join lateral unnest(w.tiers, w.ranks, w.positions) m(tier, rank, "position")
     where m.tier = p_lease.tier and m.rank = p_lease.rank), 0);
 begin
   return (select count(*) from (
-    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier < p_lease.tier limit 10001)
+    (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_lease.queue_id
+        and r.tier < p_lease.tier limit 10001)
     union all
     (select 1 from hwqueue.ready r
-     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank < p_lease.rank limit 10001)
+     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier
+       and r.rank < p_lease.rank limit 10001)
     union all
     (select 1 from hwqueue.ready r
-     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier and r.rank = p_lease.rank
+     where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier
+       and r.rank = p_lease.rank
        and r.position >= v_mark and r.position < p_lease.position limit 10001)
     limit 10001) b);
 end
 $$;
 
 -- Why leases of a class are pending: what explain_class and explain_lease have in common.
--- p_lease, p_eligible_at, p_deadline: of the lease that is asked about, or of the first in line; p_lease null: there is none.
-create or replace function hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamptz, p_deadline timestamptz,
-  p_now timestamptz, p_shard int, out headline text, out code text, out permanent boolean, out waits_until timestamptz, out funnel jsonb,
-  out sole_blockers jsonb, out nearest jsonb, out help jsonb, out pending bigint, out nodes_registered bigint, out nodes_live bigint,
+-- p_lease, p_eligible_at, p_deadline: of the lease that is asked about, or of the first in line; p_lease
+-- null: there is none.
+create or replace function hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid,
+  p_eligible_at timestamptz, p_deadline timestamptz,
+  p_now timestamptz, p_shard int, out headline text, out code text, out permanent boolean,
+  out waits_until timestamptz, out funnel jsonb,
+  out sole_blockers jsonb, out nearest jsonb, out help jsonb, out pending bigint,
+  out nodes_registered bigint, out nodes_live bigint,
   out nodes_matching bigint, out nodes_free bigint)
 language plpgsql stable
 as $$
@@ -46,20 +55,26 @@ begin
   select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_class.queue_id;
   v_prefers := p_eligible_at + coalesce(p_class.patience, v_queue.patience) > p_now
     and (p_class.preferred <> '[]' or exists (
-           select 1 from hwqueue.profile p where p.shard_id = p_shard and p.taints @> '[{"effect": "prefer_no_schedule"}]'));
+           select 1 from hwqueue.profile p where p.shard_id = p_shard
+             and p.taints @> '[{"effect": "prefer_no_schedule"}]'));
   v_fleet := hwqueue.judge_fleet(p_class, v_known, coalesce(v_prefers, false), p_now, p_shard);
   select count(*) into pending
-  from (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = p_class.class_id limit 10001) r;
+  from (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = p_class.class_id
+      limit 10001) r;
   select f.registered, f.live, f.matching, f.free, f.funnel
   into nodes_registered, nodes_live, nodes_matching, nodes_free, funnel
   from jsonb_to_record(v_fleet) f(registered bigint, live bigint, matching bigint, free bigint, funnel jsonb);
   sole_blockers := (
-    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
-      'predicate', case when s.value ? 'lacks' then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
-                        else hwqueue.without_terms(s.value -> 'predicate') end, 'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', s.value -> 'stage', 'code',
+           s.value -> 'code', 'permanent', s.value -> 'permanent',
+      'predicate', case when s.value ? 'lacks' then jsonb_build_object('resources',
+          hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
+                        else hwqueue.without_terms(s.value -> 'predicate') end, 'words',
+                          hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
       'samples', s.value -> 'samples')) order by s.ordinality), '[]')
     from jsonb_array_elements(v_fleet -> 'sole') with ordinality s);
-  nearest := hwqueue.near_nodes(array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n order by n.ordinality),
+  nearest := hwqueue.near_nodes(array(select n.value::uuid
+      from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n order by n.ordinality),
                                 p_class, p_lease, v_known, p_now, p_shard);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
   select h.headline, h.code, h.permanent into headline, code, permanent
@@ -67,14 +82,19 @@ begin
   if p_deadline <= p_now then
     code := 'deadline_exceeded';
     permanent := true;
-    headline := format('its deadline passed %s ago: the next reap fails it', hwqueue.span_words(p_now - p_deadline));
+    headline := format('its deadline passed %s ago: the next reap fails it',
+        hwqueue.span_words(p_now - p_deadline));
   elsif code is null and v_prefers and v_fleet ->> 'best_free' is not null then
-    select n.* into v_free from hwqueue.node n where n.shard_id = p_shard and n.node_id = (v_fleet ->> 'best_free')::uuid;
-    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, true, p_now, p_shard)).wait;
+    select n.* into v_free from hwqueue.node n where n.shard_id = p_shard
+      and n.node_id = (v_fleet ->> 'best_free')::uuid;
+    waits_until := p_eligible_at + (hwqueue.waits_for(p_class, v_free, p_eligible_at, true, p_now,
+        p_shard)).wait;
     if waits_until > p_now then
       code := 'waiting_for_preferred';
-      headline := format('waits %s more for node %s, which suits it better than %s', hwqueue.span_words(waits_until - p_now), v_fleet ->> 'best',
-        case nodes_free when 1 then 'the free node ' || v_free.name else 'the ' || nodes_free || ' free nodes' end);
+      headline := format('waits %s more for node %s, which suits it better than %s',
+          hwqueue.span_words(waits_until - p_now), v_fleet ->> 'best',
+        case nodes_free when 1 then 'the free node ' || v_free.name
+          else 'the ' || nodes_free || ' free nodes' end);
     else
       waits_until := null;
     end if;
@@ -95,44 +115,59 @@ as $$
 $$;
 
 -- A lease that runs: where, since when, until when, and who asked it to stop.
-create or replace function hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamptz, p_shard int, out headline text, out code text)
+create or replace function hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease,
+  p_now timestamptz, p_shard int, out headline text, out code text)
 language plpgsql stable
 as $$
 declare
-  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_claim.node_id), p_claim.node_id::text);
-  v_most int := coalesce(p_lease.max_attempts, (select q.max_attempts from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_lease.queue_id));
+  v_node text := coalesce((select n.name from hwqueue.node n
+      where n.shard_id = p_shard and n.node_id = p_claim.node_id), p_claim.node_id::text);
+  v_most int := coalesce(p_lease.max_attempts, (select q.max_attempts from hwqueue.queue q
+      where q.shard_id = p_shard and q.queue_id = p_lease.queue_id));
 begin
-  code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now then p_claim.stop_reason else 'claimed' end;
-  headline := format('runs on %s for %s, attempt %s of %s; ', v_node, hwqueue.span_words(p_now - p_claim.claimed_at), p_claim.attempt, v_most)
+  code := case when p_claim.expires_at <= p_now then 'expired' when p_claim.stop_requested_at <= p_now
+    then p_claim.stop_reason else 'claimed' end;
+  headline := format('runs on %s for %s, attempt %s of %s; ', v_node,
+      hwqueue.span_words(p_now - p_claim.claimed_at), p_claim.attempt, v_most)
     || case when p_claim.expires_at <= p_now
-            then format('its claim expired %s ago, and the next reap ends it', hwqueue.span_words(p_now - p_claim.expires_at))
-            else format('its claim ends in %s unless its worker goes on', hwqueue.span_words(p_claim.expires_at - p_now)) end
+            then format('its claim expired %s ago, and the next reap ends it',
+                hwqueue.span_words(p_now - p_claim.expires_at))
+            else format('its claim ends in %s unless its worker goes on',
+                hwqueue.span_words(p_claim.expires_at - p_now)) end
     || case when p_claim.stop_requested_at is null then ''
             when p_claim.stop_requested_at > p_now
-            then format('; it will be asked to stop in %s (%s)', hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason)
-            else format('; it was asked to stop %s ago (%s%s)', hwqueue.span_words(p_now - p_claim.stop_requested_at), p_claim.stop_reason,
+            then format('; it will be asked to stop in %s (%s)',
+                hwqueue.span_words(p_claim.stop_requested_at - p_now), p_claim.stop_reason)
+            else format('; it was asked to stop %s ago (%s%s)',
+                hwqueue.span_words(p_now - p_claim.stop_requested_at), p_claim.stop_reason,
                         coalesce(': ' || left(p_claim.stop_detail, 200), '')) end;
 end
 $$;
 
 -- One that is scheduled, or has ended (p_end).
-create or replace function hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamptz, p_shard int)
+create or replace function hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text,
+  p_now timestamptz, p_shard int)
 returns text
 language plpgsql stable
 as $$
 declare
-  v_node text := coalesce((select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_end.node_id), p_end.node_id::text);
+  v_node text := coalesce((select n.name from hwqueue.node n
+      where n.shard_id = p_shard and n.node_id = p_end.node_id), p_end.node_id::text);
   v_error jsonb := case when p_state <> 'scheduled' then p_end.error else (
     select a.error from hwqueue.attempt a
     where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
 begin
   if p_state = 'scheduled' then
-    return case when p_lease.available_at > p_now then format('scheduled: claimable in %s', hwqueue.span_words(p_lease.available_at - p_now))
+    return case when p_lease.available_at > p_now then format('scheduled: claimable in %s',
+        hwqueue.span_words(p_lease.available_at - p_now))
                 else 'scheduled, and due: the next claim of the queue or reap makes it pending' end
       || case when p_lease.attempt_count > 0 then format(', for attempt %s%s', p_lease.attempt_count + 1,
-                                                         coalesce('; the one before ended with ' || hwqueue.error_words(v_error), '')) else '' end;
+                                                         coalesce('; the one before ended with '
+                                                             || hwqueue.error_words(v_error), ''))
+                                                           else '' end;
   end if;
-  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_end.finished_at), coalesce(' on ' || v_node, ''),
+  return format('%s %s ago%s%s%s', p_state, hwqueue.span_words(p_now - p_end.finished_at),
+      coalesce(' on ' || v_node, ''),
     case when p_end.attempt > 0 then format(', attempt %s', p_end.attempt) else '' end,
     coalesce(': ' || hwqueue.error_words(v_error), ''));
 end
@@ -140,9 +175,11 @@ $$;
 
 -- The one sentence about leases that are pending, with its code.
 
--- What of a class's fleet comes first to mind; null code: nothing stands in the way but the node's asking. permanent: until nodes or the lease change.
+-- What of a class's fleet comes first to mind; null code: nothing stands in the way but the node's
+-- asking. permanent: until nodes or the lease change.
 -- p_fleet: see judge_fleet. Patience, deadlines and the lease's place in line are the caller's.
-create or replace function hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz, p_shard int,
+create or replace function hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue,
+  p_fleet jsonb, p_now timestamptz, p_shard int,
                                                     out headline text, out code text, out permanent boolean)
 language plpgsql stable
 as $$
@@ -162,26 +199,34 @@ begin
     headline := 'no node is registered';
   elsif v_live = 0 then
     code := 'node_not_live';
-    headline := format('%s silent: the last sign of life came %s ago', case p_fleet ->> 'registered' when '1' then 'the only node is'
+    headline := format('%s silent: the last sign of life came %s ago', case p_fleet ->> 'registered' when '1'
+        then 'the only node is'
                          else format('all %s nodes are', p_fleet ->> 'registered') end,
                        hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
-  elsif v_matching = 0 and p_fleet ->> 'serving' = '0' and not p_fleet @? 'strict $.sole[*] ? (@.stage == "live" || @.stage == "cordon")' then
+  elsif v_matching = 0 and p_fleet ->> 'serving' = '0'
+    and not p_fleet @? 'strict $.sole[*] ? (@.stage == "live" || @.stage == "cordon")' then
     code := 'no_handler';
     permanent := true;
-    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks, s.any_queue, true)
+    headline := (select hwqueue.unserved_words(p_queue.name, p_class.task_name, s.queues, s.tasks,
+        s.any_queue, true)
                  from hwqueue.served_names(p_now, p_shard) s);
   elsif v_matching = 0 then
-    -- nodes that match in all but being there come first, then what keeps out the most alone, then where the last ones drop out
+    -- nodes that match in all but being there come first, then what keeps out the most alone, then where
+    -- the last ones drop out
     select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-    where s.value ->> 'stage' in ('live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity')
+    where s.value ->> 'stage' in ('live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation',
+        'capacity')
     order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
     if v_sole is null then
       v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
                  where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
-      headline := case when v_sole ->> 'stage' = 'cordon' then format('no live node is free of a cordon (%s are live)', v_live)
-        else format('none of the %s live nodes can run it: the last ones lack %s', v_live, hwqueue.failure_words(v_sole, p_class)) end;
+      headline := case when v_sole ->> 'stage' = 'cordon'
+        then format('no live node is free of a cordon (%s are live)', v_live)
+        else format('none of the %s live nodes can run it: the last ones lack %s', v_live,
+            hwqueue.failure_words(v_sole, p_class)) end;
     elsif v_sole ->> 'stage' in ('live', 'cordon') then
-      headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node matches, but it is', 'nodes match, but they are'),
+      headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint,
+          'node matches, but it is', 'nodes match, but they are'),
         case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
     else
       headline := format('no live node can run it: %s but for %s',
@@ -192,7 +237,8 @@ begin
     permanent := (v_sole ->> 'permanent')::boolean;
   elsif not hwqueue.are_terms_published(p_class, p_shard) then
     code := 'unpublished';
-    headline := 'what it asks about other leases is not in force yet' || coalesce(': ' || hwqueue.term_wait(p_now), '');
+    headline := 'what it asks about other leases is not in force yet'
+      || coalesce(': ' || hwqueue.term_wait(p_now), '');
   elsif p_fleet ->> 'free' = '0' then
     -- the first lease that it must be with and that neither runs nor has succeeded, though it still may
     select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard) as state into v_target
@@ -203,15 +249,21 @@ begin
       and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
     order by e.ordinality limit 1;
     v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
-               where f.value ->> 'stage' in ('free', 'away', 'spread') order by (f.value ->> 'nodes')::bigint desc limit 1);
-    code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended' else v_sole ->> 'code' end;
+               where f.value ->> 'stage' in ('free', 'away', 'spread')
+               order by (f.value ->> 'nodes')::bigint desc limit 1);
+    code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended'
+      else v_sole ->> 'code' end;
     if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
       headline := format('waits for lease %s, which is %s itself', v_target.lease_id, v_target.state);
     else
-      headline := format('%s, none is free: %s', hwqueue.count_words(v_matching, 'node matches', 'nodes match'), (
-        select string_agg(case when f.value ->> 'stage' = 'free' then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
-                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are') || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
-        from (select x.value, hwqueue.failure_words(x.value, p_class) as words, row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
+      headline := format('%s, none is free: %s', hwqueue.count_words(v_matching, 'node matches',
+          'nodes match'), (
+        select string_agg(case when f.value ->> 'stage' = 'free'
+               then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
+                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is',
+                     'are') || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
+        from (select x.value, hwqueue.failure_words(x.value, p_class) as words,
+            row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
               from jsonb_array_elements(p_fleet -> 'first') x
               where x.value ->> 'stage' in ('free', 'away', 'spread')) f
         where f.ordinality <= 3));
@@ -223,23 +275,27 @@ end
 $$;
 
 -- What a group of judge_fleet failed, in words.
-create or replace function hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) returns text
+create or replace function hwqueue.failure_words(p_failure jsonb,
+  p_class hwqueue.placement_class) returns text
 language sql stable
 as $$
-  select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate', (p_failure ->> 'lacks')::int, p_class)
+  select hwqueue.blocker_words(p_failure ->> 'stage', p_failure ->> 'code', p_failure -> 'predicate',
+         (p_failure ->> 'lacks')::int, p_class)
 $$;
 
--- What terms wait for to come into force, in words: the oldest transaction that writes and may not know of them, as far as the server tells; null when
--- nothing but the next claim or reap is missing.
+-- What terms wait for to come into force, in words: the oldest transaction that writes and may not know
+-- of them, as far as the server tells; null when nothing but the next claim or reap is missing.
 create or replace function hwqueue.term_wait(p_now timestamptz) returns text
 language sql stable
 as $$
-  select format('it waits for the transaction of session %s%s%s', a.pid, coalesce(' (' || nullif(a.application_name, '') || ')', ''),
+  select format('it waits for the transaction of session %s%s%s', a.pid,
+         coalesce(' (' || nullif(a.application_name, '') || ')', ''),
                 -- null without the rights of pg_read_all_stats
                 ', open for ' || hwqueue.span_words(p_now - a.xact_start))
   from pg_catalog.pg_stat_activity a
   where a.pid <> pg_backend_pid() and a.backend_xid is not null
-    and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
+    and exists (select 1 from pg_snapshot_xip(pg_current_snapshot()) x
+        where x::text::bigint % 4294967296 = a.backend_xid::text::bigint)
   order by a.xact_start limit 1
 $$;
 
@@ -251,56 +307,75 @@ language sql stable
 as $$
   select jsonb_build_object('action', a.action, 'words', case a.action
     when 'revive' then format('%s but for being silent: start the worker of %s', m.nodes, a.samples)
-    when 'uncordon' then format('%s but for being cordoned: hwqueue node uncordon %s', m.nodes, p_sole #>> '{samples,0}')
-    when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes, hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
-    when 'serve' then format(case when p_sole #> '{predicate,queue}' is not null then '%s but for %s: hwqueue worker run --queue %s'
-                                  else '%s but for %s: add it to the app of their workers' end, m.nodes, a.words, p_sole #>> '{predicate,queue}')
-    when 'attest' then format('%s but for not being %s: hwqueue node attest, or node confirm if that is suspended', m.nodes, a.words)
+    when 'uncordon' then format('%s but for being cordoned: hwqueue node uncordon %s', m.nodes,
+        p_sole #>> '{samples,0}')
+    when 'tolerate' then format('%s but for the taint %s: tolerate it, or take it off %s', m.nodes,
+        hwqueue.taint_text(p_sole -> 'predicate'), a.samples)
+    when 'serve' then format(case when p_sole #> '{predicate,queue}' is not null
+        then '%s but for %s: hwqueue worker run --queue %s'
+                                  else '%s but for %s: add it to the app of their workers' end, m.nodes,
+                                    a.words, p_sole #>> '{predicate,queue}')
+    when 'attest'
+      then format('%s but for not being %s: hwqueue node attest, or node confirm if that is suspended',
+        m.nodes, a.words)
     when 'resize' then format('%s but for being smaller than %s: ask for less', m.nodes, a.words)
     when 'isolate' then format('%s but for not offering %s: let them, or ask for less', m.nodes, a.words)
     else format('%s but for %s: relax it', m.nodes, a.words) end)
   from (
-    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'served' then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
+    select case p_sole ->> 'stage' when 'live' then 'revive' when 'cordon' then 'uncordon' when 'served'
+           then 'serve' when 'taints' then 'tolerate' when 'trust' then 'attest'
              when 'capacity' then 'resize' when 'isolation' then 'isolate' else 'relax' end as action,
            hwqueue.list_words(p_sole -> 'samples', 'and') as samples,
            hwqueue.failure_words(p_sole, p_class) as words
-  ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match') as nodes) m
+  ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match',
+      'nodes would match') as nodes) m
 $$;
 
--- What would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most useful first; nodes: how many it opens, leases: how
--- many of the class wait (counted to 10,001). action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node, wait; with
--- "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
+-- What would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most useful
+-- first; nodes: how many it opens, leases: how many of the class wait (counted to 10,001). action:
+-- resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node, wait;
+-- with "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
 -- p_fleet: see judge_fleet; p_near: see near_nodes.
-create or replace function hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint)
+create or replace function hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue,
+  p_fleet jsonb, p_near jsonb, p_pending bigint)
 returns jsonb
 language sql stable
 as $$
-  select coalesce(jsonb_agg(jsonb_strip_nulls(h.help) || jsonb_build_object('leases', p_pending) order by h.place, h.ordinality), '[]')
+  select coalesce(jsonb_agg(jsonb_strip_nulls(h.help) || jsonb_build_object('leases', p_pending)
+         order by h.place, h.ordinality), '[]')
   from (
     select 1 as place, 1 as ordinality,
-           jsonb_build_object('action', 'resume', 'words', format('resume the queue: hwqueue queue resume %s', p_queue.name)) as help
+           jsonb_build_object('action', 'resume', 'words',
+               format('resume the queue: hwqueue queue resume %s', p_queue.name)) as help
     where p_queue.paused_at is not null
     union all
-    select 2, 1, jsonb_build_object('action', 'register', 'words', 'register a node: hwqueue worker run registers the machine it runs on')
+    select 2, 1, jsonb_build_object('action', 'register', 'words',
+           'register a node: hwqueue worker run registers the machine it runs on')
     where p_fleet ->> 'registered' = '0'
     union all
     select 3, s.ordinality, jsonb_build_object('nodes', s.value -> 'nodes', 'samples', s.value -> 'samples',
-                                               'predicate', hwqueue.without_terms(s.value -> 'predicate')) || hwqueue.help_words(s.value, p_class)
+                                               'predicate', hwqueue.without_terms(s.value -> 'predicate'))
+                                                 || hwqueue.help_words(s.value, p_class)
     from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
     where s.value ->> 'stage' not in ('free', 'away', 'spread')
     union all
-    select 4, 1, jsonb_build_object('action', 'add_node', 'words', left('add a node with ' || hwqueue.class_words(p_class), 400))
+    select 4, 1, jsonb_build_object('action', 'add_node', 'words',
+           left('add a node with ' || hwqueue.class_words(p_class), 400))
     where p_fleet ->> 'matching' = '0' and (p_fleet ->> 'serving' <> '0' or p_fleet ->> 'live' = '0')
     union all
     select 5, t.ordinality, t.help
     from (
-      select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples', jsonb_agg(h.node order by h.ordinality), 'nodes', count(*),
-               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s' else '%s is taken by lease %s of %s' end, h.place,
-                 h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'), 'task ' || (h.holder ->> 'task')),
+      select jsonb_build_object('action', 'wait', 'lease_id', h.holder ->> 'lease_id', 'samples',
+             jsonb_agg(h.node order by h.ordinality), 'nodes', count(*),
+               'words', format(case when h.is_room then '%s is full: lease %s of %s holds %s'
+                   else '%s is taken by lease %s of %s' end, h.place,
+                 h.holder ->> 'lease_id', coalesce('service ' || (h.holder ->> 'service_id'),
+                     'task ' || (h.holder ->> 'task')),
                  coalesce(h.holder ->> 'holds', 'a slot'))) as help,
              min(h.ordinality) as ordinality
       from (
-        select n.value ->> 'node' as node, coalesce(r.value ->> 'place', 'node ' || (n.value ->> 'node')) as place, r.value #> '{holders,0}' as holder,
+        select n.value ->> 'node' as node, coalesce(r.value ->> 'place',
+               'node ' || (n.value ->> 'node')) as place, r.value #> '{holders,0}' as holder,
                r.value ->> 'stage' = 'free' as is_room, n.ordinality
         from jsonb_array_elements(p_near) with ordinality n
         cross join jsonb_array_elements(n.value -> 'reasons') r
@@ -316,9 +391,12 @@ create or replace function hwqueue.node_count_words(p_count int, p_kind text def
 language sql immutable parallel safe
 as $$ select p_count::text || ' ' || p_kind || case when p_count = 1 then 'node' else 'nodes' end $$;
 
--- The one thing to say about a pending class, in the order of what must be put right first. p_unserved: what to say where no live node serves it.
-create or replace function hwqueue.class_headline(p_matching int, p_cordoned int, p_silent int, p_with_room int, p_free int, p_code text, p_message text,
-  p_near int, p_meeting int, p_node text, p_conflict text, p_registered int, p_open int, p_live int, p_paused_at timestamptz, p_waits interval, p_unserved text,
+-- The one thing to say about a pending class, in the order of what must be put right first. p_unserved:
+-- what to say where no live node serves it.
+create or replace function hwqueue.class_headline(p_matching int, p_cordoned int, p_silent int,
+  p_with_room int, p_free int, p_code text, p_message text,
+  p_near int, p_meeting int, p_node text, p_conflict text, p_registered int, p_open int, p_live int,
+  p_paused_at timestamptz, p_waits interval, p_unserved text,
   out code text, out message text)
 language plpgsql stable
 as $$
@@ -332,7 +410,8 @@ begin
   elsif p_matching = 0 and p_open = 0 then
     code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
     message := case when p_live > 0 then format('%s, all cordoned', hwqueue.node_count_words(p_live, 'live '))
-                    else format('%s, none with a sign of life', hwqueue.node_count_words(p_registered, 'registered ')) end;
+                    else format('%s, none with a sign of life',
+                        hwqueue.node_count_words(p_registered, 'registered ')) end;
   elsif p_matching = 0 and p_cordoned > 0 then
     code := 'node_draining';
     message := format('%s would do, but for being cordoned', hwqueue.node_count_words(p_cordoned));
@@ -345,19 +424,24 @@ begin
   elsif p_matching = 0 then
     code := p_code;
     message := case
-      when p_near > 0 then format('%s would do but for one thing: on %s, %s', hwqueue.node_count_words(p_near, 'live '), p_node, p_message)
+      when p_near > 0 then format('%s would do but for one thing: on %s, %s',
+          hwqueue.node_count_words(p_near, 'live '), p_node, p_message)
       when p_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_message)
-      else format('no live node has all that is asked, and no more than %s this: on %s, %s', p_meeting, p_node, p_message) end;
+      else format('no live node has all that is asked, and no more than %s this: on %s, %s', p_meeting,
+          p_node, p_message) end;
   elsif p_with_room = 0 then
     code := 'nodes_support_but_contended';
     message := case when p_matching is null then 'no node has room now'
-                    else format('%s could run it, but without room now', hwqueue.node_count_words(p_matching)) end;
+                    else format('%s could run it, but without room now',
+                        hwqueue.node_count_words(p_matching)) end;
   elsif p_free = 0 then
     code := p_conflict;
-    message := format('what other leases do keeps it off %s with room', hwqueue.node_count_words(p_with_room));
+    message := format('what other leases do keeps it off %s with room',
+        hwqueue.node_count_words(p_with_room));
   elsif p_waits > '0' then
     code := 'waiting_for_preferred';
-    message := format('%s could take it now; the oldest may wait %s s more for one that it prefers', hwqueue.node_count_words(p_free), round(extract(epoch from p_waits), 1));
+    message := format('%s could take it now; the oldest may wait %s s more for one that it prefers',
+        hwqueue.node_count_words(p_free), round(extract(epoch from p_waits), 1));
   else
     message := format('%s could take it now', hwqueue.node_count_words(p_free));
   end if;

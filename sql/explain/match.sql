@@ -1,8 +1,9 @@
 -- Dry runs: which nodes a lease could run on, and what new nodes would run.
 
--- How many leases of a class a node takes at once when it is idle, by the rules of shortage and choose_cores; null: it counts nothing of what they need, so as
--- many as it likes. The class suits the node.
-create or replace function hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) returns bigint
+-- How many leases of a class a node takes at once when it is idle, by the rules of shortage and
+-- choose_cores; null: it counts nothing of what they need, so as many as it likes. The class suits the node.
+create or replace function hwqueue.fits_at_once(p_class hwqueue.placement_class,
+  p_node hwqueue.node) returns bigint
 language plpgsql stable
 as $$
 declare
@@ -18,7 +19,8 @@ begin
     return 0;
   end if;
   if p_class.gpu_count > 0 and p_class.gpu_milli > 0 then
-    v_gpus := case when p_class.gpu_wanted <> '{}' then 1 else (select count(*) from unnest(v_room.gpu_free) f where f >= p_class.gpu_milli) end
+    v_gpus := case when p_class.gpu_wanted <> '{}' then 1 else (select count(*)
+        from unnest(v_room.gpu_free) f where f >= p_class.gpu_milli) end
       * (1000 / p_class.gpu_milli);
   elsif p_class.gpu_count > 0 then
     v_gpus := case when p_class.gpu_wanted <> '{}' then 1
@@ -29,10 +31,13 @@ begin
     v_cores := case
       when v_cpu is null then v_room.core_milli / greatest(v_need, 1)
       when v_cpu = 'whole_core' then 1000 * v_room.core_whole / v_need
-      else (select sum(1000 * n.cores / v_need) from (select count(*) as cores from unnest(p_node.core_numa) u(numa) group by u.numa) n) end;
+      else (select sum(1000 * n.cores / v_need) from (select count(*) as cores
+          from unnest(p_node.core_numa) u(numa) group by u.numa) n) end;
   end if;
-  v_custom := (select min((v_room.custom ->> c.key)::bigint / nullif(c.value::bigint, 0)) from jsonb_each(p_class.custom) c);
-  return least(v_room.cpu_milli / nullif(v_need, 0), v_room.memory_mib / nullif(p_class.memory_mib, 0), v_room.slots, v_gpus, v_cores, v_custom);
+  v_custom := (select min((v_room.custom ->> c.key)::bigint / nullif(c.value::bigint, 0))
+      from jsonb_each(p_class.custom) c);
+  return least(v_room.cpu_milli / nullif(v_need, 0), v_room.memory_mib / nullif(p_class.memory_mib, 0),
+      v_room.slots, v_gpus, v_cores, v_custom);
 end
 $$;
 
@@ -44,17 +49,21 @@ returns table (node hwqueue.node, profile hwqueue.profile, how_many bigint)
 language plpgsql stable
 as $$
 declare
-  v_nodes jsonb := case when jsonb_typeof(p_nodes) = 'object' then jsonb_build_array(p_nodes) else p_nodes end;
+  v_nodes jsonb := case when jsonb_typeof(p_nodes) = 'object' then jsonb_build_array(p_nodes)
+    else p_nodes end;
   v_spec jsonb;
 begin
   if jsonb_typeof(v_nodes) is distinct from 'array' or jsonb_array_length(v_nodes) not between 1 and 100 then
-    perform hwqueue.refuse('QHA01', 'p_nodes must be a node''s specification or a list of 1 to 100', jsonb_build_object('field', 'p_nodes'),
+    perform hwqueue.refuse('QHA01', 'p_nodes must be a node''s specification or a list of 1 to 100',
+        jsonb_build_object('field', 'p_nodes'),
       'for example {"labels": {"gpu": true}, "capacity": {"cpu_milli": 64000}, "count": 3}');
   end if;
   for v_spec in select n.value from jsonb_array_elements(v_nodes) n loop
-    how_many := case when jsonb_typeof(v_spec) = 'object' then coalesce(hwqueue.json_integer(v_spec -> 'count', 'spec.count', 1, 1000000), 1) end;
+    how_many := case when jsonb_typeof(v_spec) = 'object'
+      then coalesce(hwqueue.json_integer(v_spec -> 'count', 'spec.count', 1, 1000000), 1) end;
     node := hwqueue.parse_node_spec('00000000-0000-0000-0000-000000000000',
-      case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}' || v_spec - 'count' else v_spec end, p_shard);
+      case when jsonb_typeof(v_spec) = 'object' then '{"name": "what-if", "instance_id": "what-if"}'
+        || v_spec - 'count' else v_spec end, p_shard);
     node.operator_taints := '[]';
     profile := jsonb_populate_record(null::hwqueue.profile, to_jsonb(node));
     profile.taints := hwqueue.node_taints(node);
@@ -63,21 +72,25 @@ begin
 end
 $$;
 
--- Whether a live node that is not cordoned may run a class and is large enough, as far as nodes have asked since the class came. p_kinds: one live
--- node of every profile and size.
-create or replace function hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamptz, p_shard int) returns boolean
+-- Whether a live node that is not cordoned may run a class and is large enough, as far as nodes have
+-- asked since the class came. p_kinds: one live node of every profile and size.
+create or replace function hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[],
+  p_now timestamptz, p_shard int) returns boolean
 language sql stable
 as $$
   select exists (
       select 1 from hwqueue.node n
-      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id and e.queue_id = p_class.queue_id
+      join hwqueue.profile_eligibility e on e.shard_id = p_shard and e.profile_id = n.profile_id
+        and e.queue_id = p_class.queue_id
         and e.class_id = p_class.class_id
-      where n.shard_id = p_shard and n.node_id = any (p_kinds) and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
+      where n.shard_id = p_shard and n.node_id = any (p_kinds)
+        and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
     or exists (
       select 1 from hwqueue.node_eligibility e
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = e.node_id
       join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = e.node_id
-      where e.shard_id = p_shard and e.class_id = p_class.class_id and n.deregistered_at is null and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
+      where e.shard_id = p_shard and e.class_id = p_class.class_id and n.deregistered_at is null
+        and n.cordoned_at is null and hwqueue.is_live(n, s, p_now)
         and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
 $$;
 

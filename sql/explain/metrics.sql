@@ -1,8 +1,9 @@
 -- Samples for Prometheus.
 
--- What waits in vain and what it would need: of each reason the 50 largest placement classes, the others together. Judged are the 200 classes
--- with most leases ready and the 200 whose oldest lease has waited longest: what nobody can run gets old. So the cost is bounded; how many
--- leases that leaves out is told. Reasons are those of pending_reasons: no live node will do, or none of those has room.
+-- What waits in vain and what it would need: of each reason the 50 largest placement classes, the others
+-- together. Judged are the 200 classes with most leases ready and the 200 whose oldest lease has waited
+-- longest: what nobody can run gets old. So the cost is bounded; how many leases that leaves out is
+-- told. Reasons are those of pending_reasons: no live node will do, or none of those has room.
 create or replace function hwqueue.demand_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language plpgsql stable set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
@@ -14,23 +15,28 @@ begin
     with waiting as materialized (
       select w.*, row_number() over (order by w.pending desc, w.class_id) <= 200
                   or row_number() over (order by w.oldest_at, w.class_id) <= 200 as is_judged
-      from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r where r.shard_id = p_shard group by r.class_id) w
+      from (select r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at from hwqueue.ready r
+          where r.shard_id = p_shard group by r.class_id) w
     ), ids as materialized (
       select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w where w.is_judged
     ), room as materialized (
       select p.class_id, bit_and(p.mask) as mask
-      from ids cross join lateral hwqueue.capacity_parts(ids.class_ids, false, v_snapshot.open, v_snapshot.none, p_now, p_shard) p
+      from ids cross join lateral hwqueue.capacity_parts(ids.class_ids, false, v_snapshot.open,
+          v_snapshot.none, p_now, p_shard) p
       group by p.class_id
     ), judged as materialized (
       select f.class_id, case when f.nodes_matching = 0 then 'no_match'
-                              when bit_count(f.nodes & v_snapshot.open & coalesce(r.mask, f.nodes) & coalesce(t.mask, f.nodes)) = 0
+                              when bit_count(f.nodes & v_snapshot.open & coalesce(r.mask,
+                                  f.nodes) & coalesce(t.mask, f.nodes)) = 0
                               then 'contended' end as reason
       from ids
       cross join lateral hwqueue.class_fleets(ids.class_ids, v_snapshot, p_now, p_shard) f
       left join room r on r.class_id = f.class_id
-      left join hwqueue.untaken_masks(ids.class_ids, v_snapshot.none, p_now, p_shard) t on t.class_id = f.class_id
+      left join hwqueue.untaken_masks(ids.class_ids, v_snapshot.none, p_now, p_shard) t
+        on t.class_id = f.class_id
     ), unmet as materialized (
-      select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at, w.pending * c.cpu_milli / 1000.0 as cpu_cores,
+      select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at,
+             w.pending * c.cpu_milli / 1000.0 as cpu_cores,
              w.pending * c.memory_mib * 1048576 as memory_bytes,
              w.pending * case when c.gpu_milli > 0 then c.gpu_milli / 1000.0 else c.gpu_count end as gpus,
              row_number() over (partition by j.reason order by w.pending desc, w.class_id) as place
@@ -40,10 +46,12 @@ begin
       join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
       where j.reason is not null
     ), shown as (
-      select u.queue, u.class_id::text as class, u.reason, u.pending, u.oldest_at, u.cpu_cores, u.memory_bytes, u.gpus
+      select u.queue, u.class_id::text as class, u.reason, u.pending, u.oldest_at, u.cpu_cores,
+             u.memory_bytes, u.gpus
       from unmet u where u.place <= 50
       union all
-      select '', 'other', u.reason, sum(u.pending), min(u.oldest_at), sum(u.cpu_cores), sum(u.memory_bytes), sum(u.gpus)
+      select '', 'other', u.reason, sum(u.pending), min(u.oldest_at), sum(u.cpu_cores), sum(u.memory_bytes),
+             sum(u.gpus)
       from unmet u where u.place > 50 group by u.reason
     )
     select s.name, jsonb_build_object('queue', d.queue, 'class', d.class, 'reason', d.reason), s.value
@@ -57,14 +65,17 @@ begin
     ) s(name, value)
     union all
     select 'hwqueue_unmet_class_info',
-           jsonb_build_object('class', u.class_id::text, 'queue', u.queue, 'task', u.task_name, 'placement', left(hwqueue.class_words(c), 200)), 1
+           jsonb_build_object('class', u.class_id::text, 'queue', u.queue, 'task', u.task_name, 'placement',
+               left(hwqueue.class_words(c), 200)), 1
     from unmet u
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
     where u.place <= 50
     union all
-    select 'hwqueue_unmet_unjudged_leases', '{}', coalesce(sum(w.pending), 0) from waiting w where not w.is_judged
+    select 'hwqueue_unmet_unjudged_leases', '{}', coalesce(sum(w.pending), 0) from waiting w
+    where not w.is_judged
     union all
-    select 'highway_tasks_pending_no_affinity_match', jsonb_build_object('queue', q.name), coalesce(sum(u.pending), 0)
+    select 'highway_tasks_pending_no_affinity_match', jsonb_build_object('queue', q.name),
+           coalesce(sum(u.pending), 0)
     from hwqueue.queue q
     left join unmet u on u.queue = q.name and u.reason = 'no_match'
     where q.shard_id = p_shard and q.dropped_at is null
@@ -78,23 +89,28 @@ returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
   with load as materialized (
-    select distinct on (x.node_id) x.* from hwqueue.node_load x where x.shard_id = p_shard order by x.node_id, x.version desc
+    select distinct on (x.node_id) x.* from hwqueue.node_load x where x.shard_id = p_shard
+    order by x.node_id, x.version desc
   ), fleet as materialized (
-    select case when not hwqueue.is_live(n, s, p_now) then 'silent' when n.drain_by is not null then 'draining'
+    select case when not hwqueue.is_live(n, s, p_now) then 'silent' when n.drain_by is not null
+           then 'draining'
                 when n.cordoned_at is not null then 'cordoned' else 'live' end as state,
            s.seen_at, n.cpu_milli, n.memory_mib, l.cpu_used, l.memory_used,
            -- whole devices: one that has parts in use is in use
            cardinality(n.gpu_ids) - cardinality(array_remove(n.gpu_parents, null)) as gpus,
            (select coalesce(sum(d.used), 0)
-            from unnest(case when n.gpu_parents = '{}' then l.gpu_used else hwqueue.use_of_devices(n, l.gpu_used) end, n.gpu_parents) d(used, parent)
+            from unnest(case when n.gpu_parents = '{}' then l.gpu_used
+                else hwqueue.use_of_devices(n, l.gpu_used) end, n.gpu_parents) d(used, parent)
             where d.parent is null) as gpu_used
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
     left join load l on l.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null
   ), sums as (
-    select k.state, count(f.state) as nodes, sum(f.cpu_milli) / 1000.0 as cpu_cores, sum(f.memory_mib) * 1048576 as memory_bytes,
-           sum(f.gpus) as gpus, sum(f.cpu_used) / 1000.0 as cpu_used, sum(f.memory_used) * 1048576 as memory_used,
+    select k.state, count(f.state) as nodes, sum(f.cpu_milli) / 1000.0 as cpu_cores,
+           sum(f.memory_mib) * 1048576 as memory_bytes,
+           sum(f.gpus) as gpus, sum(f.cpu_used) / 1000.0 as cpu_used,
+             sum(f.memory_used) * 1048576 as memory_used,
            sum(f.gpu_used) / 1000.0 as gpu_used
     from unnest(array['live', 'cordoned', 'draining', 'silent']) k(state)
     left join fleet f on f.state = k.state
@@ -112,29 +128,35 @@ as $$
     ('hwqueue_node_gpus_used', s.gpu_used)
   ) v(name, value)
   union all
-  select 'hwqueue_node_oldest_heartbeat_seconds', '{}', coalesce(hwqueue.seconds_since(min(f.seen_at), p_now), 0) from fleet f
+  select 'hwqueue_node_oldest_heartbeat_seconds', '{}',
+         coalesce(hwqueue.seconds_since(min(f.seen_at), p_now), 0) from fleet f
 $$;
 
 -- What waits and runs in one queue, or in each (p_queue_id null): the columns of queue_depth.
 create or replace function hwqueue.queue_counts(p_queue_id int, p_now timestamptz, p_shard int)
-returns table (shard_id int, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint, expired bigint,
+returns table (shard_id int, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint,
+    expired bigint,
                oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
 language sql stable
 as $$
-  select p_shard, q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0), coalesce(c.stopping, 0), coalesce(c.expired, 0),
+  select p_shard, q.name, coalesce(r.leases, 0), coalesce(d.leases, 0), coalesce(c.leases, 0),
+         coalesce(c.stopping, 0), coalesce(c.expired, 0),
          r.oldest_at, d.next_at, q.paused_at
   from hwqueue.queue q
   left join (
     select e.queue_id, count(*) as leases, min(e.eligible_at) as oldest_at from hwqueue.ready e
-    where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) r on r.queue_id = q.queue_id
+    where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) r
+      on r.queue_id = q.queue_id
   left join (
     select e.queue_id, count(*) as leases, min(e.available_at) as next_at from hwqueue.scheduled e
-    where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) d on d.queue_id = q.queue_id
+    where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) d
+      on d.queue_id = q.queue_id
   left join (
     select e.queue_id, count(*) as leases, count(*) filter (where e.stop_requested_at <= p_now) as stopping,
            count(*) filter (where e.expires_at <= p_now) as expired
     from hwqueue.claim e
-    where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) c on c.queue_id = q.queue_id
+    where e.shard_id = p_shard and (p_queue_id is null or e.queue_id = p_queue_id) group by e.queue_id) c
+      on c.queue_id = q.queue_id
   where q.shard_id = p_shard and q.dropped_at is null and (p_queue_id is null or q.queue_id = p_queue_id)
 $$;
 
@@ -163,7 +185,8 @@ as $$
     select q.name as queue, m.*
     from hwqueue.queue q
     left join lateral (
-      select x.* from hwqueue.minute_stat x where x.shard_id = q.shard_id and x.queue_id = q.queue_id order by x.minute desc limit 1) m on true
+      select x.* from hwqueue.minute_stat x where x.shard_id = q.shard_id and x.queue_id = q.queue_id
+      order by x.minute desc limit 1) m on true
     where q.shard_id = p_shard and q.dropped_at is null
   )
   select s.name, jsonb_build_object('queue', t.queue) || s.labels, coalesce(s.value, 0)
@@ -185,11 +208,14 @@ as $$
     ('hwqueue_run_seconds_count', '{}', (select sum(c.count) from unnest(t.run_counts) c(count)))
   ) s(name, labels, value)
   union all
-  select h.name, jsonb_build_object('queue', t.queue, 'le', coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
-         coalesce(sum(h.counts[b.bucket]) over (partition by t.queue, h.name order by b.bucket), 0)::double precision
+  select h.name, jsonb_build_object('queue', t.queue, 'le',
+         coalesce((hwqueue.histogram_bounds())[b.bucket]::text, '+Inf')),
+         coalesce(sum(h.counts[b.bucket]) over (partition by t.queue, h.name order by b.bucket),
+             0)::double precision
   from total t
   cross join lateral (values
-    ('hwqueue_wait_seconds_bucket', t.wait_counts), ('hwqueue_run_seconds_bucket', t.run_counts)) h(name, counts)
+    ('hwqueue_wait_seconds_bucket', t.wait_counts), ('hwqueue_run_seconds_bucket', t.run_counts)) h(name,
+      counts)
   cross join generate_series(1, 15) b(bucket)
 $$;
 
@@ -204,10 +230,12 @@ returns table (name text, labels jsonb, value double precision)
 language sql stable
 as $$
   with mark as (
-    select m.claims_from, greatest(m.reaped_at, i.applied_at) as reaped_at, greatest(m.counted_to, i.applied_at) as counted_to
+    select m.claims_from, greatest(m.reaped_at, i.applied_at) as reaped_at,
+           greatest(m.counted_to, i.applied_at) as counted_to
     from hwqueue.schema_info i
     left join lateral (
-      select x.* from hwqueue.reap_cursor x where x.shard_id = p_shard order by x.version desc limit 1) m on true
+      select x.* from hwqueue.reap_cursor x where x.shard_id = p_shard order by x.version desc limit 1) m
+             on true
   )
   select 'hwqueue_reap_lag_seconds', '{}'::jsonb, hwqueue.seconds_since(m.reaped_at, p_now) from mark m
   union all
@@ -222,5 +250,6 @@ as $$
       and c.expires_at + q.reap_grace <= p_now
     limit 10000) c
   union all
-  select 'hwqueue_schema_info', jsonb_build_object('revision', i.revision, 'version', i.package_version), 1 from hwqueue.schema_info i
+  select 'hwqueue_schema_info', jsonb_build_object('revision', i.revision, 'version', i.package_version), 1
+  from hwqueue.schema_info i
 $$;

@@ -2,12 +2,15 @@
 
 -- Every registered node judged for a class, counted.
 
--- The whole fleet and a class: {"registered", "live", "serving": of those, "matching": live, not cordoned, of the right kind and size, "free": could take it now,
--- "last_seen", "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes", "samples"}]: rules
--- without which alone so many nodes would match or, of those that match, be free; "first": the same of the rules that nodes fail first;
--- "near": [node_id, ...] the 20 that fail the least; with p_prefers "best": the matching node that suits the class best, "best_free": the
--- node_id of the best that is free}.
-create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb, p_prefers boolean, p_now timestamptz, p_shard int)
+-- The whole fleet and a class: {"registered", "live", "serving": of those, "matching": live, not
+-- cordoned, of the right kind and size, "free": could take it now, "last_seen", "funnel": [{"stage",
+-- "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes",
+-- "samples"}]: rules without which alone so many nodes would match or, of those that match, be free;
+-- "first": the same of the rules that nodes fail first; "near": [node_id, ...] the 20 that fail the
+-- least; with p_prefers "best": the matching node that suits the class best, "best_free": the node_id of
+-- the best that is free}.
+create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb,
+  p_prefers boolean, p_now timestamptz, p_shard int)
 returns jsonb
 language sql stable
   -- all nodes: by hash, whatever the statistics say
@@ -25,11 +28,13 @@ as $$
     select n.node_id, n.name, row_number() over (order by n.name) as by_name, s.seen_at,
            coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures,
            coalesce(x.fixed, 0) as fixed,
-           coalesce(x.of_kind, 0) as of_kind, coalesce(x.unserved, false) as unserved, a.node_id is null as unannounced
+           coalesce(x.of_kind, 0) as of_kind, coalesce(x.unserved, false) as unserved,
+             a.node_id is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join (
-      select f.node_id, min(f.rank) as first_rank, count(*) as failures, count(*) filter (where f.permanent) as fixed,
+      select f.node_id, min(f.rank) as first_rank, count(*) as failures,
+             count(*) filter (where f.permanent) as fixed,
              count(*) filter (where f.rank < 9) as of_kind, bool_or(f.rank = 3) as unserved
       from failing f group by f.node_id) x on x.node_id = n.node_id
     left join hwqueue.served a on a.shard_id = p_shard and a.node_id = n.node_id
@@ -39,7 +44,8 @@ as $$
     from hwqueue.profile p where p_prefers and not p_class.is_pinned and p.shard_id = p_shard
   ), best as materialized (
     select v.node_id, v.name, v.failures, case when p_class.is_pinned
-             then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids, hwqueue.node_taints(n)) else l.affinity end as affinity
+             then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids,
+                 hwqueue.node_taints(n)) else l.affinity end as affinity
     from verdict v
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = v.node_id
     left join liked l on l.profile_id = n.profile_id
@@ -65,33 +71,42 @@ as $$
     from counted c join rule r on r.failure = c.rule_id
   )
   select jsonb_build_object(
-    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'matching', count(*) filter (where v.first_rank >= 9),
+    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'serving',
+      count(*) filter (where v.first_rank > 1 and not v.unserved), 'matching',
+      count(*) filter (where v.first_rank >= 9),
     'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
     'funnel', (
       select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
-                       || case when s.stage = 'served' and c.unannounced > 0 then jsonb_build_object('unannounced', c.unannounced) else '{}' end order by s.rank)
+                       || case when s.stage = 'served' and c.unannounced > 0
+                         then jsonb_build_object('unannounced', c.unannounced) else '{}' end order by s.rank)
       from unnest(hwqueue.funnel_stages()) with ordinality s(stage, rank)
-      cross join lateral (select count(*) as nodes, count(*) filter (where d.unannounced) as unannounced from verdict d where d.first_rank > s.rank) c),
+      cross join lateral (select count(*) as nodes, count(*) filter (where d.unannounced) as unannounced
+          from verdict d where d.first_rank > s.rank) c),
     'sole', (
-      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.alone, 'samples', g.alone_samples) order by g.alone desc, g.rank, g.predicate), '[]')
+      select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.alone, 'samples', g.alone_samples)
+             order by g.alone desc, g.rank, g.predicate), '[]')
       from (select * from grouped d where d.alone > 0 order by d.alone desc, d.rank, d.predicate limit 20) g),
     'first', (
       select coalesce(jsonb_agg(g.rule || jsonb_build_object('nodes', g.first, 'samples', g.first_samples)
                                 order by g.rank desc, g.first desc, g.predicate), '[]')
-      from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate limit 20) g),
+      from (select * from grouped d where d.first > 0 order by d.rank desc, d.first desc, d.predicate
+          limit 20) g),
     'near', (
       select coalesce(jsonb_agg(d.node_id order by d.fixed, d.failures, d.name), '[]')
       from (select * from verdict x order by x.fixed, x.failures, x.name limit 20) d),
     'best', (select b.name from best b order by b.affinity desc nulls last, b.name limit 1),
-    'best_free', (select b.node_id from best b where b.failures = 0 order by b.affinity desc nulls last, b.name limit 1))
+    'best_free', (select b.node_id from best b where b.failures = 0
+        order by b.affinity desc nulls last, b.name limit 1))
   from verdict v
 $$;
 
 -- The nodes that fail the least, and why.
 
 -- {"wanted", "has", "holders", "place"} of one failed rule; what there is nothing to say of is left out.
-create or replace function hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks int, p_facts jsonb, p_kept_out text,
-  p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamptz, p_shard int) returns jsonb
+create or replace function hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks int,
+  p_facts jsonb, p_kept_out text,
+  p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load,
+  p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -99,10 +114,12 @@ declare
   v_spec jsonb := p_class.terms #> array[v_index::text, 'spec'];
   v_fact jsonb := p_facts -> v_index;
   v_domain text := coalesce((select t.domain from hwqueue.affinity_term t
-                             where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
+                             where t.shard_id = p_shard and t.digest =
+                               (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
                             hwqueue.term_domain(v_spec, p_shard));
   v_holders jsonb;
-  v_place text := case when v_fact ->> 'value' is not null then hwqueue.place_words(v_domain, v_fact ->> 'value', p_shard) end;
+  v_place text := case when v_fact ->> 'value' is not null then hwqueue.place_words(v_domain,
+      v_fact ->> 'value', p_shard) end;
 begin
   if p_stage = 'free' then
     v_holders := hwqueue.holder_list(array(
@@ -111,7 +128,8 @@ begin
       order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard);
   elsif p_stage = 'away' and p_predicate is null then
     v_domain := p_kept_out;
-    v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack, p_node.labels), p_shard);
+    v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack,
+        p_node.labels), p_shard);
     v_holders := hwqueue.away_holders(p_class, p_lease, p_kept_out, p_node, p_now, p_shard);
   elsif p_stage = 'spread' or p_stage = 'away' and p_predicate ? 'away' then
     v_holders := hwqueue.term_holders(v_spec, v_domain, p_node, p_now, p_shard);
@@ -123,41 +141,54 @@ begin
 end
 $$;
 
--- Nodes and all that keeps a lease of a class off each of them: [{"node_id", "node", "rack", "state": live | silent | cordoned, "seen_at", "reasons": [those of
--- class_reasons, with "wanted" and "has" in words, "holders" where running leases are the reason, and for others "place"]}], in the order given.
+-- Nodes and all that keeps a lease of a class off each of them: [{"node_id", "node", "rack", "state":
+-- live | silent | cordoned, "seen_at", "reasons": [those of class_reasons, with "wanted" and "has" in
+-- words, "holders" where running leases are the reason, and for others "place"]}], in the order given.
 -- p_lease: the lease that asks, null for any of the class; p_known: see facts_of_others.
-create or replace function hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamptz, p_shard int)
+create or replace function hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class,
+  p_lease uuid, p_known jsonb, p_now timestamptz, p_shard int)
 returns jsonb
 language sql stable
 as $$
-  select coalesce(jsonb_agg(jsonb_build_object('node_id', n.node_id, 'node', n.name, 'rack', n.rack, 'seen_at', s.seen_at,
-           'state', case when n.cordoned_at is not null then 'cordoned' when hwqueue.is_live(n, s, p_now) then 'live' else 'silent' end,
-           'reasons', r.reasons || case when hwqueue.is_live(n, s, p_now) then '[]' else jsonb_build_array(jsonb_build_object('stage', 'live',
-             'code', 'node_not_live', 'permanent', false, 'message', format('no sign of life since %s', s.seen_at))) end) order by i.ordinality), '[]')
+  select coalesce(jsonb_agg(jsonb_build_object('node_id', n.node_id, 'node', n.name, 'rack', n.rack,
+         'seen_at', s.seen_at,
+           'state', case when n.cordoned_at is not null then 'cordoned' when hwqueue.is_live(n, s, p_now)
+             then 'live' else 'silent' end,
+           'reasons', r.reasons || case when hwqueue.is_live(n, s, p_now) then '[]'
+             else jsonb_build_array(jsonb_build_object('stage', 'live',
+             'code', 'node_not_live', 'permanent', false, 'message',
+               format('no sign of life since %s', s.seen_at))) end) order by i.ordinality), '[]')
   from unnest(p_node_ids) with ordinality i(node_id, ordinality)
   join hwqueue.node n on n.shard_id = p_shard and n.node_id = i.node_id
   join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = i.node_id
   cross join lateral (
     select hwqueue.read_load(n.node_id, p_shard) as load,
-           hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now, p_shard) as facts,
+           hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now,
+               p_shard) as facts,
            hwqueue.cached_kept_out_of(p_known, n) as kept_out offset 0) k
   cross join lateral (
     select coalesce(jsonb_agg(
-             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, n, k.load)
-             || hwqueue.failure_detail(f.stage, f.code, f.predicate, f.lacks, k.facts, k.kept_out, p_class, p_lease, n, k.load, p_now, p_shard)
+             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class,
+                 n, k.load)
+             || hwqueue.failure_detail(f.stage, f.code, f.predicate, f.lacks, k.facts, k.kept_out, p_class,
+                 p_lease, n, k.load, p_now, p_shard)
              order by array_position(hwqueue.funnel_stages(), f.stage)), '[]') as reasons
-    from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now, p_shard) f offset 0) r
+    from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now, p_shard) f
+    offset 0) r
 $$;
 
 -- Who holds what a lease wants: running leases, at most five of each, the longest running first:
 -- [{"lease_id", "task", "queue", "service_id", "node", "since", "expires_at", "stopping", "holds"}].
 
 -- Claims as such a list; p_amounts: with what they have set aside.
-create or replace function hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamptz, p_shard int) returns jsonb
+create or replace function hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamptz,
+  p_shard int) returns jsonb
 language sql stable
 as $$
-  select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('lease_id', c.lease_id, 'task', k.task_name, 'queue', q.name, 'service_id', k.service_id,
-           'node', n.name, 'since', c.claimed_at, 'expires_at', c.expires_at, 'stopping', nullif(c.stop_requested_at <= p_now is true, false),
+  select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('lease_id', c.lease_id, 'task', k.task_name,
+         'queue', q.name, 'service_id', k.service_id,
+           'node', n.name, 'since', c.claimed_at, 'expires_at', c.expires_at, 'stopping',
+             nullif(c.stop_requested_at <= p_now is true, false),
            'holds', case when p_amounts then hwqueue.resource_words(jsonb_strip_nulls(jsonb_build_object(
              'cpu_milli', c.assignment -> 'cpu_milli', 'memory_mib', c.assignment -> 'memory_mib',
              'gpu_milli', (c.assignment ->> 'gpu_milli')::int * jsonb_array_length(c.assignment -> 'gpus')))
@@ -170,7 +201,8 @@ as $$
 $$;
 
 -- Those that a term selects in the same place as a node.
-create or replace function hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int) returns jsonb
+create or replace function hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node,
+  p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -188,8 +220,10 @@ begin
 end
 $$;
 
--- Those that keep a lease of a class out of a node's place in a domain, since they require to be away from such leases.
-create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamptz, p_shard int)
+-- Those that keep a lease of a class out of a node's place in a domain, since they require to be away
+-- from such leases.
+create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text,
+  p_node hwqueue.node, p_now timestamptz, p_shard int)
 returns jsonb
 language plpgsql stable
 as $$
@@ -207,7 +241,8 @@ begin
       and exists (
         select 1 from jsonb_array_elements(k.terms) t
         where t.value #>> '{spec,use}' = 'away' and hwqueue.term_domain(t.value -> 'spec', p_shard) = p_domain
-          and (hwqueue.term_selects(t.value -> 'spec', p_class) or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
+          and (hwqueue.term_selects(t.value -> 'spec', p_class)
+              or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease))
     order by c.claimed_at, c.lease_id limit 5), false, p_now, p_shard);
 end
 $$;

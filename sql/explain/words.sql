@@ -3,7 +3,8 @@
 -- Rows of class_failures in words for people.
 
 -- What a failed rule asks: "gpu_model in A100", "2 GPU free", "a toleration of dedicated=film:no_schedule".
-create or replace function hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks int, p_class hwqueue.placement_class) returns text
+create or replace function hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks int,
+  p_class hwqueue.placement_class) returns text
 language sql stable
 as $$
   select regexp_replace(left(case p_stage
@@ -14,36 +15,46 @@ as $$
     when 'taints' then 'a toleration of ' || hwqueue.taint_text(p_predicate)
     when 'isolation' then case
       when p_code = 'class_conflicts_with_daemon_mode' then 'sharing a GPU'
-      when p_predicate ? 'resource' then format('device %s for GPU %s', p_predicate ->> 'resource', coalesce(p_predicate ->> 'gpu', 'shared'))
+      when p_predicate ? 'resource' then format('device %s for GPU %s', p_predicate ->> 'resource',
+          coalesce(p_predicate ->> 'gpu', 'shared'))
       when p_predicate ? 'cpu' then 'CPU isolation ' || (p_predicate ->> 'cpu')
       else 'GPU exclusivity ' || (p_predicate ->> 'gpu') end
     when 'capacity' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null))
     when 'free' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free'
     when 'spread' then hwqueue.spread_words(p_predicate)
-    else coalesce(hwqueue.expr_words(p_predicate, p_class.shard_id), 'no lease that keeps away from it') end, 300), '[[:cntrl:]]+', ' ', 'g')
+    else coalesce(hwqueue.expr_words(p_predicate, p_class.shard_id), 'no lease that keeps away from it') end,
+      300), '[[:cntrl:]]+', ' ', 'g')
 $$;
 
 -- What a node has of it, as far as that can be said in a few words; null: nothing to say.
-create or replace function hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks int, p_fact jsonb, p_domain text, p_class hwqueue.placement_class,
-                                            p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamptz) returns text
+create or replace function hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks int, p_fact jsonb,
+  p_domain text, p_class hwqueue.placement_class,
+                                            p_node hwqueue.node, p_load hwqueue.node_load,
+                                              p_now timestamptz) returns text
 language plpgsql stable
 as $$
 begin
   return left(case
     when p_stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node,
                                      hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
-    when p_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node, hwqueue.node_headroom(p_node, p_load))) || ' free'
+    when p_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node,
+        hwqueue.node_headroom(p_node, p_load))) || ' free'
     when p_stage = 'taints' then hwqueue.taint_text(p_predicate)
-    when p_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id), 'trusted for ' || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
-    when p_stage = 'isolation' then case when p_predicate ? 'cpu' then array_to_string(p_node.cpu_isolation, ', ')
+    when p_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust',
+        p_node.shard_id), 'trusted for '
+      || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
+    when p_stage = 'isolation' then case when p_predicate ? 'cpu'
+      then array_to_string(p_node.cpu_isolation, ', ')
                                          else array_to_string(p_node.gpu_exclusivity, ', ') end
     when p_fact is not null then case
       when p_fact ->> 'value' is null then 'no ' || regexp_replace(p_domain, '^(own:)?(label:)?', '')
-      else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none' else p_fact ->> 'held' end,
+      else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none'
+          else p_fact ->> 'held' end,
                   hwqueue.place_words(p_domain, p_fact ->> 'value', p_node.shard_id)) end
     when p_predicate ? 'label' then (p_node.labels -> (p_predicate ->> 'label'))::text
     when p_predicate ? 'tags' then (
-      select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(p_predicate -> 'tags') k where p_node.labels ? k)
+      select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(p_predicate -> 'tags') k
+      where p_node.labels ? k)
     when p_predicate ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
     when p_predicate ? 'node' then 'node ' || p_node.name end, 200);
 end
@@ -59,7 +70,8 @@ as $$
       when 'gpu' then r.value || ' GPU'
       when 'gpu_milli' then trim_scale(r.value::numeric / 1000) || ' GPU'
       when 'cpu_milli' then trim_scale(r.value::numeric / 1000) || ' CPU'
-      when 'memory_mib' then case when r.value::numeric >= 1024 then trim_scale(round(r.value::numeric / 1024, 1)) || ' GiB' else r.value || ' MiB' end
+      when 'memory_mib' then case when r.value::numeric >= 1024
+        then trim_scale(round(r.value::numeric / 1024, 1)) || ' GiB' else r.value || ' MiB' end
       else r.value || ' ' || r.key end, ', ' order by strpos('gpu gpu_milli cpu_milli memory_mib', r.key) = 0,
       strpos('gpu gpu_milli cpu_milli memory_mib', r.key), r.key)
   from jsonb_each_text(p_resources) r
@@ -70,9 +82,11 @@ create or replace function hwqueue.spread_words(p_spread jsonb) returns text
 language sql immutable parallel safe
 as $$
   select case
-    when p_spread ? 'max_per_domain' then format('at most %s of %s %s', p_spread ->> 'max_per_domain', s.leases, d.place)
+    when p_spread ? 'max_per_domain' then format('at most %s of %s %s', p_spread ->> 'max_per_domain',
+        s.leases, d.place)
     when p_spread ? 'targets' then format('prefers shares of %s by %s', s.leases, d.domain)
-    else format('%s %s within %s over %s', case when p_spread ? 'when' then 'prefers' else 'spreads' end, s.leases,
+    else format('%s %s within %s over %s', case when p_spread ? 'when' then 'prefers' else 'spreads' end,
+        s.leases,
                 p_spread ->> 'max_skew', d.domain) end
   from (select hwqueue.selector_words(p_spread -> 'select', null) as leases) s,
        (select hwqueue.domain_words(p_spread ->> 'domain') as place,
@@ -94,13 +108,16 @@ as $$
       (select string_agg(hwqueue.spread_words(s.value), ', ' order by s.ordinality)
        from jsonb_array_elements(p_class.spread) with ordinality s where s.ordinality <= 5),
       (select string_agg('prefers ' || case when (p.value ->> 'weight')::int < 0 then 'not ' else '' end
-                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id), 'any node'), ', ' order by p.ordinality)
+                         || coalesce(hwqueue.exprs_words(p.value -> 'when', ' and ', p_class.shard_id),
+                             'any node'), ', ' order by p.ordinality)
        from jsonb_array_elements(p_class.preferred) with ordinality p where p.ordinality <= 5),
       'with strength ' || (p_class.placement ->> 'strength') || ' of 100',
       'tolerates ' || (
-        select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'), '')
+        select string_agg(coalesce(t.value ->> 'key', 'everything') || coalesce('=' || (t.value ->> 'value'),
+               '')
                           || coalesce(':' || (t.value ->> 'effect'), ''), ' and ' order by t.ordinality)
-        from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''), 'any node'),
+        from jsonb_array_elements(p_class.tolerate) with ordinality t where t.ordinality <= 5)), ''),
+          'any node'),
       '[[:cntrl:]]+', ' ', 'g') as words offset 0  -- a fence, or they would be written twice
   ) w
 $$;
@@ -113,16 +130,19 @@ language sql immutable parallel safe
 as $$
   select case when count(*) = 1 then max(v.word)
     else string_agg(v.word, ', ' order by v.ordinality) filter (where v.ordinality < least(v.total, 4))
-      || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more' else max(v.word) filter (where v.ordinality = v.total) end
+      || ' ' || p_or || ' ' || case when max(v.total) > 4 then max(v.total) - 3 || ' more'
+        else max(v.word) filter (where v.ordinality = v.total) end
     end
   from (
-    select case when length(e.value #>> '{}') > 60 then left(e.value #>> '{}', 57) || '...' else coalesce(e.value #>> '{}', 'null') end as word,
+    select case when length(e.value #>> '{}') > 60 then left(e.value #>> '{}', 57) || '...'
+           else coalesce(e.value #>> '{}', 'null') end as word,
            e.ordinality, count(*) over () as total
     from jsonb_array_elements(p_values) with ordinality e
   ) v
 $$;
 
--- Where two things are together: "on the same node", "in the same rack", "in the same zone". Null: a service's failure domain.
+-- Where two things are together: "on the same node", "in the same rack", "in the same zone". Null: a
+-- service's failure domain.
 create or replace function hwqueue.domain_words(p_domain text) returns text
 language sql immutable parallel safe
 as $$
@@ -139,7 +159,8 @@ as $$
     when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
     when p_domain in ('node', 'own:node') then 'node ' || coalesce(
       (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
-    else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60), left(trim(p_place, '"'), 60)) end
+    else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60),
+        left(trim(p_place, '"'), 60)) end
 $$;
 
 -- One {"label", "op", ...}.
@@ -150,10 +171,13 @@ as $$
     when 'exists' then 'has ' || l.label
     when 'does_not_exist' then 'has no ' || l.label
     else format('%s %s %s', l.label, case p_expr ->> 'op'
-        when 'not_in' then 'not in' when 'gt' then '>' when 'gte' then '>=' when 'lt' then '<' when 'lte' then '<='
-        when 'regexp' then 'matches' when 'contains_all' then 'contains' when 'contains_any' then 'contains' else p_expr ->> 'op' end,
+        when 'not_in' then 'not in' when 'gt' then '>' when 'gte' then '>=' when 'lt' then '<' when 'lte'
+          then '<='
+        when 'regexp' then 'matches' when 'contains_all' then 'contains' when 'contains_any' then 'contains'
+          else p_expr ->> 'op' end,
       case when p_expr ? 'other_label' then 'label ' || left(p_expr ->> 'other_label', 60)
-           else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and' else 'or' end) end) end
+           else hwqueue.list_words(p_expr -> 'values', case p_expr ->> 'op' when 'contains_all' then 'and'
+               else 'or' end) end) end
   from (select left(p_expr ->> 'label', 60) as label) l
 $$;
 
@@ -165,7 +189,8 @@ as $$
       when p_selector ? 'same' then 'leases of the same ' || (p_selector ->> 'same')
       when p_selector -> 'exprs' = '[]' then 'any lease'
       else 'leases with ' || (
-        select string_agg(hwqueue.label_words(e.value), ' and ' order by e.ordinality) from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
+        select string_agg(hwqueue.label_words(e.value), ' and ' order by e.ordinality)
+        from jsonb_array_elements(p_selector -> 'exprs') with ordinality e) end
     || case when p_tenants is null then ''
             when p_tenants = '"*"' then ' of any tenant'
             else ' of tenant ' || hwqueue.list_words(p_tenants) end
@@ -179,10 +204,12 @@ begin
   if p_expr ? 'label' then
     return hwqueue.label_words(p_expr);
   elsif p_expr ? 'tags' then
-    return case when p_expr -> 'tags' = '{}' then 'any node' else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
+    return case when p_expr -> 'tags' = '{}' then 'any node'
+      else 'labels contain ' || left((p_expr -> 'tags')::text, 100) end;
   elsif p_expr ? 'any' then
     return (
-      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or ' order by b.ordinality)
+      select string_agg('(' || hwqueue.exprs_words(b.value, ' and ', p_shard) || ')', ' or '
+             order by b.ordinality)
       from jsonb_array_elements(p_expr -> 'any') with ordinality b where b.ordinality <= 4);
   elsif p_expr ? 'trust' then
     return 'trusted for ' || left(p_expr ->> 'trust', 100);
@@ -225,7 +252,8 @@ as $$
   select case
     when s.secs < 60 then trim_scale(round(s.secs, 1)) || ' s'
     when s.secs < 3600 then floor(s.secs / 60) || ' min'
-    when s.secs < 86400 then floor(s.secs / 3600) || ' h ' || to_char(floor(s.secs % 3600 / 60), 'FM00') || ' min'
+    when s.secs < 86400 then floor(s.secs / 3600) || ' h ' || to_char(floor(s.secs % 3600 / 60),
+        'FM00') || ' min'
     else floor(s.secs / 86400) || ' d ' || floor(s.secs % 86400 / 3600) || ' h' end
   from (select greatest(extract(epoch from p_span), 0) as secs) s
 $$;

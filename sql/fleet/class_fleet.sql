@@ -1,22 +1,25 @@
 -- Which nodes suit a class, for all classes and nodes at once, cached per class.
 
--- A cache of class_fits, one row for each class. A row is valid while its digest equals that of scan_nodes; of
--- a class without a valid row class_fits is asked. So nothing has to be invalidated when a node changes, and what
--- is counted is exact.
+-- A cache of class_fits, one row for each class. A row is valid while its digest equals that of
+-- scan_nodes; of a class without a valid row class_fits is asked. So nothing has to be invalidated when
+-- a node changes, and what is counted is exact.
 
 -- What class_fits says of these classes, remembered or found out now, counted for the nodes as they are now.
 -- Of a class that nothing suits any more what is in the way has to be found out; else it is told of the part
 -- that was most in the way when it was found out.
-create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
+create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
+  p_now timestamptz, p_shard int)
 returns setof hwqueue.class_match
 language plpgsql stable
 as $$
 declare
   v_known bigint[] := array(
     select m.class_id from hwqueue.class_nodes m
-    where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_snapshot.digest and m.is_known
+    where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_snapshot.digest
+      and m.is_known
       and hwqueue.is_cache_valid(m, p_snapshot.open));
-  v_others bigint[] := array(select u.class_id from unnest(p_class_ids) u(class_id) except select k.class_id from unnest(v_known) k(class_id));
+  v_others bigint[] := array(select u.class_id from unnest(p_class_ids) u(class_id) except select k.class_id
+      from unnest(v_known) k(class_id));
 begin
   return query
     select c.* from hwqueue.class_nodes m cross join lateral hwqueue.class_match(m, p_snapshot) c
@@ -31,7 +34,8 @@ $$;
 
 -- Whether what was found out of a class with this digest tells of it with these nodes live and not cordoned:
 -- one suits it, or none did then, and the part that was in the way still is of one of them.
-create or replace function hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) returns boolean
+create or replace function hwqueue.is_cache_valid(p_fit hwqueue.class_nodes,
+  p_open bit varying) returns boolean
 language sql immutable parallel safe
 as $$
   select bit_count((p_fit).nodes & p_open) > 0
@@ -48,7 +52,8 @@ as $$
 declare
   v_snapshot hwqueue.fleet_snapshot := hwqueue.scan_nodes(p_now, p_shard);
 begin
-  fits := array(select f from hwqueue.class_fits(p_class_ids, v_snapshot, greatest(20000, 40 * cardinality(p_class_ids)), p_now, p_shard) f);
+  fits := array(select f from hwqueue.class_fits(p_class_ids, v_snapshot,
+      greatest(20000, 40 * cardinality(p_class_ids)), p_now, p_shard) f);
   registered := v_snapshot.registered;
 end
 $$;
@@ -57,10 +62,12 @@ $$;
 -- to tell, the estimate of its share alone (refresh_reach). Returns their number; null when another session
 -- is at it, then nothing is done. What another session holds of a class, prune for one, is left as it is.
 -- Locks: the shard's row and those of class_fleet, skip locked.
-create or replace function hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamptz,
+  p_shard int) returns int
 language plpgsql volatile
   -- all nodes and hundreds of classes: by hash, whatever the statistics say
-  set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
+  set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin =
+    on set enable_seqscan = on
   set enable_bitmapscan = on set jit = off set max_parallel_workers_per_gather = 0
 as $$
 declare
@@ -83,60 +90,75 @@ begin
   -- of classes that went while what was found out of them was not committed yet
   delete from hwqueue.class_fleet f
   where f.shard_id = p_shard and f.class_id = any (v_ids)
-    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
+    and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard
+        and c.class_id = f.class_id);
   select f.* into v_found from hwqueue.compute_class_fleets(v_ids, p_now, p_shard) f;
   insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, unmatched)
-  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
+  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision,
+         0), p_now,
          f.digest, f.unmatched
   from unnest(v_found.fits) f
   on conflict (shard_id, class_id) do update
-  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest, unmatched = excluded.unmatched;
+  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest,
+    unmatched = excluded.unmatched;
   delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = any (v_ids);
   insert into hwqueue.class_nodes select f.* from unnest(v_found.fits) f;
-  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found.fits) f where not f.is_known), p_shard);
+  perform hwqueue.refresh_reach(array(select f.class_id from unnest(v_found.fits) f where not f.is_known),
+      p_shard);
   return cardinality(v_found.fits);
 end
 $$;
 
--- Which nodes suit each of these classes, and of those that no live one suits, what is in the way. A class may
--- run where all of its parts are met: each of its requirements, the taints, isolation, capacity, devices;
--- these are the parts that suits and class_shortage have. What is remembered of it is read by class_fleets.
+-- Which nodes suit each of these classes, and of those that no live one suits, what is in the way. A
+-- class may run where all of its parts are met: each of its requirements, the taints, isolation,
+-- capacity, devices; these are the parts that suits and class_shortage have. What is remembered of it is
+-- read by class_fleets.
 -- Nodes stand in it as bit strings (numbered_nodes), cordoned and silent ones as well, so that it holds when
 -- one is cordoned or falls silent; class_match counts what it comes to. p_most: as in expr_masks.
---   nodes: those that suit it; without is_known those that no part keeps out that could be judged (expr_masks).
+--   nodes: those that suit it; without is_known those that no part keeps out that could be judged
+--   (expr_masks).
 --   unmatched: none of them is live and not cordoned. Then what is most in the way: the part that alone keeps
 --     out most live nodes. others: the nodes that meet all other parts; meeting: those that meet this part.
 --   serving: the nodes that serve its queue and task; null: all.
-create or replace function hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most int, p_now timestamptz, p_shard int)
+create or replace function hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
+  p_most int, p_now timestamptz, p_shard int)
 returns setof hwqueue.class_nodes
 language sql stable
 as $$
   with served as materialized (
-    select v.queue_id, v.task_name, v.mask from hwqueue.served_masks(p_class_ids, (p_snapshot).none, p_now, p_shard) v
+    select v.queue_id, v.task_name, v.mask
+    from hwqueue.served_masks(p_class_ids, (p_snapshot).none, p_now, p_shard) v
   ), ask as materialized (  -- classes that ask the same, and one of them to speak for all
-    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate, v.mask as served
+    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate,
+           v.mask as served
     from hwqueue.placement_class c
     left join served v on v.queue_id = c.queue_id and v.task_name = c.task_name
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted, c.custom,
+    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted,
+      c.custom,
       c.cpu_isolation, c.gpu_exclusivity, v.mask
   ), list as materialized (  -- the requirements of many
     select distinct a.required from ask a
   ), required as materialized (
-    select l.required, e.value as expr, e.ordinality from list l cross join lateral jsonb_array_elements(l.required) with ordinality e
+    select l.required, e.value as expr, e.ordinality from list l
+    cross join lateral jsonb_array_elements(l.required) with ordinality e
   ), met as materialized (
-    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_most, (p_snapshot).none, p_now, p_shard) e
+    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_most,
+           (p_snapshot).none, p_now, p_shard) e
   ), listed as materialized (
     select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known
     from required r join met m on m.expr = r.expr group by r.required
   ), tolerated as materialized (
     select t.tolerate, t.mask
-    from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), (p_snapshot).none, p_now, p_shard) t
+    from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), (p_snapshot).none, p_now,
+        p_shard) t
   ), capacity as materialized (
     select c.*
-    from hwqueue.capacity_parts(array(select a.ask_id from ask a), true, (p_snapshot).open, (p_snapshot).none, p_now, p_shard) c
+    from hwqueue.capacity_parts(array(select a.ask_id from ask a), true, (p_snapshot).open,
+        (p_snapshot).none, p_now, p_shard) c
   ), static as materialized (  -- all but capacity, for all that agree on it
-    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~(p_snapshot).none) as mask, coalesce(l.is_known, true) as is_known
+    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~(p_snapshot).none) as mask,
+           coalesce(l.is_known, true) as is_known
     from (select distinct a.required, a.tolerate from ask a) k
     join tolerated t on t.tolerate = k.tolerate
     left join listed l on l.required = k.required
@@ -145,7 +167,8 @@ as $$
   ), fit as materialized (
     select f.*, bit_count(f.mask & (p_snapshot).open)::int as matching
     from (
-      select a.ask_id, a.class_ids, a.required, a.tolerate, a.served, k.mask & coalesce(c.mask, k.mask) as mask, s.is_known
+      select a.ask_id, a.class_ids, a.required, a.tolerate, a.served,
+             k.mask & coalesce(c.mask, k.mask) as mask, s.is_known
       from ask a
       join static s on s.required = a.required and s.tolerate = a.tolerate
       cross join lateral (select case when a.served is null then s.mask else s.mask & a.served end as mask) k
@@ -157,11 +180,13 @@ as $$
       from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
       union all
       select f.ask_id, 'taints', null, t.mask, 1
-      from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~(p_snapshot).none
+      from fit f join tolerated t on t.tolerate = f.tolerate
+      where f.matching = 0 and t.mask <> ~(p_snapshot).none
       union all
       select f.ask_id, 'served', null, f.served, 2 from fit f where f.matching = 0
       union all
-      select f.ask_id, c.part, null, c.mask, 3 from fit f join capacity c on c.class_id = f.ask_id where f.matching = 0
+      select f.ask_id, c.part, null, c.mask, 3 from fit f join capacity c on c.class_id = f.ask_id
+      where f.matching = 0
     ) p
     where p.mask is not null
   ), unmet as (  -- for each part, the live nodes that meet all others
@@ -171,9 +196,11 @@ as $$
   ), worst as materialized (
     select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others
     from unmet u join part p on p.nr = u.nr
-    order by p.ask_id, bit_count(u.others & (p_snapshot).open) desc, bit_count(p.mask & (p_snapshot).open), p.turn, p.part
+    order by p.ask_id, bit_count(u.others & (p_snapshot).open) desc, bit_count(p.mask & (p_snapshot).open),
+      p.turn, p.part
   )
-  select p_shard, c.class_id, (p_snapshot).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr, w.others, w.mask, f.served
+  select p_shard, c.class_id, (p_snapshot).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr,
+         w.others, w.mask, f.served
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
   left join worst w on w.ask_id = f.ask_id
@@ -185,20 +212,24 @@ $$;
 --   nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of
 --     silent ones; null as above, since a part that could not be judged may keep out more, but no fewer than
 --     none; nodes_silent as well where the part in the way is only the worst of those that could be judged.
---   Where nothing matches, of the part that is in the way: near, live nodes that do not meet it, those that it
+--   Where nothing matches, of the part that is in the way: near, live nodes that do not meet it, those
+--   that it
 --     alone keeps out if there are such, nodes_near, how many it alone keeps out (0: they miss more than one
 --     part), nodes_meeting, how many live nodes meet it, and nodes_serving, how many live nodes serve queue
 --     and task.
-create or replace function hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) returns setof hwqueue.class_match
+create or replace function hwqueue.class_match(p_fit hwqueue.class_nodes,
+  p_snapshot hwqueue.fleet_snapshot) returns setof hwqueue.class_match
 language sql immutable parallel safe
 as $$
   select (p_fit).class_id, (p_fit).nodes, case when (p_fit).is_known or m.matching = 0 then m.matching end,
          case when m.matching = 0 and ((p_fit).is_known or c.cordoned = 0) then c.cordoned end,
-         case when m.matching = 0 and (p_fit).is_known then bit_count((p_fit).nodes & ~(p_snapshot).live)::int end,
+         case when m.matching = 0 and (p_fit).is_known
+           then bit_count((p_fit).nodes & ~(p_snapshot).live)::int end,
          w.part, w.expr,
          case when w.near > 0 then w.others else ~w.meeting end & (p_snapshot).open,
          w.near, bit_count(w.meeting & (p_snapshot).open)::int,
-         case when m.matching = 0 then bit_count(coalesce((p_fit).serving, ~(p_snapshot).none) & (p_snapshot).live)::int end
+         case when m.matching = 0 then bit_count(coalesce((p_fit).serving,
+             ~(p_snapshot).none) & (p_snapshot).live)::int end
   from (select bit_count((p_fit).nodes & (p_snapshot).open)::int as matching) m
   cross join lateral (select bit_count((p_fit).nodes & (p_snapshot).live)::int as cordoned) c
   left join lateral (
@@ -208,7 +239,8 @@ $$;
 
 -- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node.
 -- Without p_tells no message: it takes long.
-create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
+create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class,
+  p_node hwqueue.node, p_tells boolean,
                                                p_now timestamptz, out code text, out message text)
 language plpgsql stable set plan_cache_mode = auto
 as $$
@@ -218,9 +250,11 @@ declare
   v_room hwqueue.headroom;
 begin
   if p_part = 'require' then
-    code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null,
+    code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id,
+        p_node.resources || p_node.gpu_ids, null,
                                 hwqueue.attested_at(p_node, p_now));
-    message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
+    message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr),
+        p_node.labels) end;
   elsif p_part = 'served' then
     code := 'no_handler';
     message := (
@@ -229,10 +263,12 @@ begin
   elsif p_part = 'taints' then
     code := 'untolerated_taint';
     message := case when p_tells then
-      hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
+      hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node),
+          p_class.tolerate) -> 0, '{}') end;
   elsif p_part in ('isolation', 'device') then
     select c.code, c.message into code, message
-    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
+    from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
+        p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
     limit 1;
   end if;
   if code is null and p_node.node_id is not null then
@@ -241,7 +277,8 @@ begin
       v_idle := hwqueue.idle_load(p_node);
       v_lacks := hwqueue.class_shortage(p_class, p_node, v_idle);
       v_room := hwqueue.node_headroom(p_node, v_idle);
-      message := format('not enough %s: the node never has as much', hwqueue.lacking(v_lacks, p_class, v_room));
+      message := format('not enough %s: the node never has as much',
+          hwqueue.lacking(v_lacks, p_class, v_room));
     end if;
   end if;
 end
@@ -262,11 +299,13 @@ as $$
     join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = r.term_id
     where r.shard_id = p_shard and r.class_id = any (p_class_ids) and r.use in ('away', 'cap', 'toward')
       and t.published_at is not null
-  ), named as (  -- where the lease that a term names runs, or, for those that want to be with it, has succeeded
+  -- where the lease that a term names runs, or, for those that want to be with it, has succeeded
+  ), named as (
     select x.term_id, x.domain, coalesce(c.node_id, o.node_id) as node_id
     from (select distinct r.term_id, r.use, r.domain, r.lease_id from rule r where r.lease_id is not null) x
     left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = x.lease_id
-    left join hwqueue.outcome o on x.use = 'toward' and o.shard_id = p_shard and o.lease_id = x.lease_id and o.state = 'completed'
+    left join hwqueue.outcome o on x.use = 'toward' and o.shard_id = p_shard and o.lease_id = x.lease_id
+      and o.state = 'completed'
   ), place as materialized (
     select k.term_id, k.domain as value, sum(k.leases) as leases
     from hwqueue.term_counter k
@@ -276,7 +315,8 @@ as $$
     select x.term_id, hwqueue.domain_value(x.domain, n.node_id, n.rack, n.labels), 1
     from named x join hwqueue.node n on n.shard_id = p_shard and n.node_id = x.node_id
   )
-  select r.class_id, case r.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end, false, r.term_id,
+  select r.class_id, case r.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end, false,
+         r.term_id,
          r.domain, k.value
   from rule r
   join place k on k.term_id = r.term_id
@@ -285,11 +325,13 @@ as $$
   select r.class_id, 'required_affinity_unsatisfiable', true, r.term_id, r.domain, k.value
   from rule r
   left join place k on k.term_id = r.term_id
-  where r.use = 'toward' and (k.term_id is not null or not r.is_self)  -- a lease may start the group that it requires to be with
+  -- a lease may start the group that it requires to be with
+  where r.use = 'toward' and (k.term_id is not null or not r.is_self)
   union all
   select m.class_id, 'anti_affinity_conflict', false, m.term_id, t.domain, k.domain
   from hwqueue.class_term m
-  join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id and t.use = 'away' and t.published_at is not null
+  join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id and t.use = 'away'
+    and t.published_at is not null
   join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = m.class_id
   join hwqueue.term_counter k on k.shard_id = p_shard and k.term_id = m.term_id
   where m.shard_id = p_shard and m.class_id = any (p_class_ids)
@@ -297,23 +339,27 @@ as $$
   group by m.class_id, m.term_id, t.domain, k.domain having sum(k.holders) > 0
 $$;
 
--- The same as bit strings (numbered_nodes): of each class with such places the nodes that are left, and why the others are not.
+-- The same as bit strings (numbered_nodes): of each class with such places the nodes that are left, and
+-- why the others are not.
 -- p_none: a zero for each node. Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz, p_shard int)
+create or replace function hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz,
+  p_shard int)
 returns table (class_id bigint, code text, mask bit varying)
 language sql stable
 as $$
   with taken as materialized (
     select * from hwqueue.taken_places(p_class_ids, p_shard)
   ), place as materialized (
-    select d.domain, hwqueue.domain_value(d.domain, (n.node).node_id, (n.node).rack, (n.node).labels) as value, bit_or(set_bit(p_none, n.number, 1)) as mask
+    select d.domain, hwqueue.domain_value(d.domain, (n.node).node_id, (n.node).rack,
+           (n.node).labels) as value, bit_or(set_bit(p_none, n.number, 1)) as mask
     from (select distinct t.domain from taken t) d
     cross join hwqueue.numbered_nodes(p_now, p_shard) n
     group by 1, 2
   )
   select u.class_id, min(u.code), bit_and(u.mask)
   from (
-    select t.class_id, t.code, case when t.is_only then coalesce(bit_or(p.mask), p_none) else ~coalesce(bit_or(p.mask), p_none) end as mask
+    select t.class_id, t.code, case when t.is_only then coalesce(bit_or(p.mask), p_none)
+           else ~coalesce(bit_or(p.mask), p_none) end as mask
     from taken t
     left join place p on p.domain = t.domain and p.value = t.value
     group by t.class_id, t.code, t.is_only, t.term_id

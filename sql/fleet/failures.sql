@@ -9,10 +9,13 @@ as $$
       coalesce(to_json(p_predicate ->> 'label')::text, (p_predicate -> 'tags')::text))
     when 'label_mismatch' then case
       when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
-      else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'), p_labels -> (p_predicate ->> 'label'),
-                  p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text, 'label ' || (p_predicate ->> 'other_label'), '')) end
+      else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'),
+          p_labels -> (p_predicate ->> 'label'),
+                  p_predicate ->> 'op', coalesce((p_predicate -> 'values')::text,
+                      'label ' || (p_predicate ->> 'other_label'), '')) end
     when 'spread_exceeded' then format('one more would break the limit %s', p_predicate)
-    when 'untolerated_taint' then format('the lease does not tolerate the taint %s', hwqueue.taint_text(p_predicate))
+    when 'untolerated_taint' then format('the lease does not tolerate the taint %s',
+        hwqueue.taint_text(p_predicate))
     when 'trust_not_attested' then format('the node is not attested for %s now', p_predicate -> 'trust')
     when 'anti_affinity_conflict' then format('the lease keeps away from %s', p_predicate - 'away')
     else format('the node is not what is required: %s', p_predicate)
@@ -24,15 +27,19 @@ create or replace function hwqueue.without_terms(p_expr jsonb) returns jsonb
 language sql immutable
 as $$
   select case when p_expr ? 'any' then jsonb_build_object('any', (
-      select jsonb_agg((select jsonb_agg(hwqueue.without_terms(e.value) order by e.ordinality) from jsonb_array_elements(b.value) with ordinality e)
+      select jsonb_agg((select jsonb_agg(hwqueue.without_terms(e.value) order by e.ordinality)
+             from jsonb_array_elements(b.value) with ordinality e)
                        order by b.ordinality)
       from jsonb_array_elements(p_expr -> 'any') with ordinality b))
     else p_expr - array['term', 'tally'] end
 $$;
 
--- A row of all_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is left out where the code says all.
-create or replace function hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks int,
-                                                  p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns jsonb
+-- A row of all_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is left out
+-- where the code says all.
+create or replace function hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean,
+  p_message text, p_predicate jsonb, p_lacks int,
+                                                  p_class hwqueue.placement_class, p_node hwqueue.node,
+                                                    p_load hwqueue.node_load) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -43,9 +50,11 @@ begin
     v_predicate := jsonb_build_object('resources', hwqueue.needs_of(p_class, p_lacks, p_node));
     v_message := hwqueue.lacking(p_lacks, p_class, hwqueue.node_headroom(p_node, p_load));
     v_message := case
-      when p_code = 'nodes_support_but_contended' then format('the node honours the class, but running leases have its %s', v_message)
+      when p_code = 'nodes_support_but_contended'
+        then format('the node honours the class, but running leases have its %s', v_message)
       else format('not enough %s: %s', v_message,
-                  case when p_permanent then 'the node never has as much' else 'in use by running leases' end) end;
+                  case when p_permanent then 'the node never has as much'
+                    else 'in use by running leases' end) end;
   elsif p_predicate is not null then
     v_predicate := hwqueue.without_terms(p_predicate);
   end if;
@@ -60,17 +69,21 @@ begin
 end
 $$;
 
--- Why a node may not run a lease of a class now: [{"stage", "code", "permanent", "message", "predicate"}], empty when it may.
+-- Why a node may not run a lease of a class now: [{"stage", "code", "permanent", "message",
+-- "predicate"}], empty when it may.
 -- p_recount: what recount_terms gave for the class; null: by what claims have counted.
-create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
+create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node,
+  p_load hwqueue.node_load, p_recount jsonb,
                                                  p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
-  select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, p_node, p_load)), '[]')
+  select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate,
+         f.lacks, p_class, p_node, p_load)), '[]')
   from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
                case when p_recount is null then hwqueue.kept_out_of(p_class, null, p_node, p_shard)
                     else hwqueue.cached_kept_out_of(p_recount, p_node) end as kept_out offset 0) k
-  cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread', k.kept_out, p_now, p_shard) f
+  cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread',
+      k.kept_out, p_now, p_shard) f
 $$;
 
 -- Why a node is not attested for a domain that it was attested for; null: it was not.
@@ -82,23 +95,26 @@ as $$
   where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
 $$;
 
--- What keeps leases of a class off a node: every rule, node by node; fleet_failures puts the same rules together
--- for all nodes at once. They are made of the functions that claims decide with (expr_reason, barring_taints,
--- spread_reason, isolation_conflicts, shortage); reasons and explanations read these rows, so none of them can
--- disagree.
---   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in all), free
+-- What keeps leases of a class off a node: every rule, node by node; fleet_failures puts the same rules
+-- together for all nodes at once. They are made of the functions that claims decide with (expr_reason,
+-- barring_taints, spread_reason, isolation_conflicts, shortage); reasons and explanations read these
+-- rows, so none of them can disagree.
+--   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in
+--   all), free
 --     (what is left of it), away (other leases), spread, cordon
---   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as bits (see
+--   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as
+--   bits (see
 --     shortage)
 -- SQL functions of one select each: the planner puts them in place of their calls.
 
 -- The order in which nodes drop out: what a funnel shows.
 create or replace function hwqueue.funnel_stages() returns text[]
 language sql immutable parallel safe
-as $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free', 'away', 'spread'] $$;
+as $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free',
+    'away', 'spread'] $$;
 
--- Of a class's requirements those that a profile decides (p_of_profile), or those that it does not: they name nodes, resources or trust
--- domains, or ask about other leases.
+-- Of a class's requirements those that a profile decides (p_of_profile), or those that it does not: they
+-- name nodes, resources or trust domains, or ask about other leases.
 create or replace function hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -168,9 +184,9 @@ as $$
   select format('a running lease in the same %s keeps away from such leases', replace(p_domain, 'own:', ''))
 $$;
 
--- What a node fails now; p_facts: see term_facts; p_counts: spread_counts in the order of the class's spread, null:
--- to be counted; p_kept_out: the domain out of which something keeps the class. A class that names a device is
--- asked about isolation after what it is named for.
+-- What a node fails now; p_facts: see term_facts; p_counts: spread_counts in the order of the class's
+-- spread, null: to be counted; p_kept_out: the domain out of which something keeps the class. A class
+-- that names a device is asked about isolation after what it is named for.
 create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node,
     p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
 returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
@@ -191,7 +207,8 @@ as $$
     case when n.taints = '[]' then '[]' else hwqueue.barring_taints(n.taints, p_class.tolerate) end) t
   union all
   select 'isolation', c.code, true, c.message, c.predicate, null
-  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode,
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
+      p_node.gpu_share_mode,
     p_node.gpu_ids, p_node.gpu_parents) c
   where p_class.gpu_wanted = '{}'
   union all
@@ -202,7 +219,8 @@ as $$
   select 'spread', u.code, false, null, s.value, null
   from jsonb_array_elements(p_class.spread) with ordinality s
   cross join lateral (
-    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now, p_shard) as code
+    select hwqueue.spread_failure(s.value, (s.ordinality - 1)::int, p_class, p_facts, p_counts, p_now,
+           p_shard) as code
     offset 0) u
   where u.code is not null
   union all
@@ -210,14 +228,16 @@ as $$
   where p_kept_out is not null
   union all
   select 'isolation', c.code, true, c.message, c.predicate, null
-  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity, p_node.gpu_share_mode,
+  from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
+      p_node.gpu_share_mode,
     p_node.gpu_ids, p_node.gpu_parents) c
   where p_class.gpu_wanted <> '{}'
   union all
   select f.stage, f.code, f.permanent, null, null, f.lacks
   from (select hwqueue.class_shortage(p_class, p_node, p_load) as lacks offset 0) s
   cross join lateral (
-    select case when s.lacks <> 0 then hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node)) else 0 end as lacks
+    select case when s.lacks <> 0 then hwqueue.class_shortage(p_class, p_node, hwqueue.idle_load(p_node))
+           else 0 end as lacks
     offset 0) e
   cross join lateral hwqueue.room_failures(
     s.lacks, e.lacks, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
@@ -235,7 +255,8 @@ as $$
   select s.node_id, u.predicate
   from hwqueue.served s
   left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = p_class.queue_id
-  cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name, p_class.task_name) as predicate) u
+  cross join lateral (select hwqueue.unserved_part(s.queues, s.tasks, q.name,
+      p_class.task_name) as predicate) u
   where s.shard_id = p_shard and u.predicate is not null
 $$;
 
@@ -245,7 +266,8 @@ $$;
 create or replace function hwqueue.unserving_words(p_predicate jsonb) returns text
 language sql immutable parallel safe
 as $$
-  select case when p_predicate ? 'queue' then format('its worker does not poll queue %s', p_predicate -> 'queue')
+  select case when p_predicate ? 'queue' then format('its worker does not poll queue %s',
+         p_predicate -> 'queue')
               else format('its worker has no handler for task %s', p_predicate -> 'task') end
 $$;
 
@@ -269,7 +291,8 @@ $$;
 -- The pairs of letters of a name, its ends included.
 create or replace function hwqueue.letter_pairs(p_name text) returns text[]
 language sql immutable parallel safe
-as $$ select array(select distinct substr(' ' || lower(p_name) || ' ', i, 2) from generate_series(1, length(p_name) + 1) i) $$;
+as $$ select array(select distinct substr(' ' || lower(p_name) || ' ', i, 2)
+    from generate_series(1, length(p_name) + 1) i) $$;
 
 -- The name of the first 200 that is most like another one (by the pairs of letters that they share); null:
 -- none is.
@@ -302,7 +325,8 @@ as $$
       format('no live node that polls queue %s has a handler for task %s', to_json(p_queue), to_json(p_task))
     else format('no live node has a handler for task %s', to_json(p_task)) end
     || case when p_tells_nearest and (w.is_unpolled or p_task <> all (p_tasks)) then
-         coalesce('; nearest: ' || to_json(case when w.is_unpolled then hwqueue.nearest_name(p_queue, p_queues)
+         coalesce('; nearest: ' || to_json(case when w.is_unpolled
+             then hwqueue.nearest_name(p_queue, p_queues)
                                                 else hwqueue.nearest_name(p_task, p_tasks) end), '')
        else '' end
   from (select not p_any_queue and p_queue <> all (p_queues) as is_unpolled) w

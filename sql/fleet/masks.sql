@@ -5,19 +5,23 @@
 -- once. p_idle: of all nodes, as if nothing ran; else of those in p_open whether they have room now, by
 -- capacity and devices alone. A part that every node meets may be left out. Bit strings of 10,000 nodes for
 -- 10,000 classes: each operation on them counts. p_none: a zero for each node.
-create or replace function hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying,
+create or replace function hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying,
+  p_none bit varying,
                                                   p_now timestamptz, p_shard int)
 returns table (class_id bigint, part text, mask bit varying)
 language sql stable
 as $$
   with ask as materialized (
-    select c.class_id, c as class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = any (p_class_ids)
+    select c.class_id, c as class from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids)
   ), manner as materialized (  -- nodes that are alike in what isolation they honour
     select row_number() over () as manner_id, m.*, ~m.mask as others
-    from (select case when p_idle then n.cpu_isolation end as cpu_isolation, case when p_idle then n.gpu_exclusivity end as gpu_exclusivity,
+    from (select case when p_idle then n.cpu_isolation end as cpu_isolation, case when p_idle
+        then n.gpu_exclusivity end as gpu_exclusivity,
                  n.default_cpu_isolation, n.gpu_share_mode,
                  bit_or(set_bit(p_none, k.number, 1)) as mask
-          from hwqueue.node_numbers(p_shard) k join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
+          from hwqueue.node_numbers(p_shard) k join hwqueue.node n on n.shard_id = p_shard
+            and n.node_id = k.node_id
           group by 1, 2, 3, 4) m
   ), need as materialized (
     select a.class_id, m.manner_id, d.name, d.amount
@@ -25,10 +29,12 @@ as $$
     cross join lateral (
       select hwqueue.cpu_isolation_on((a.class).cpu_isolation, m.default_cpu_isolation) as cpu,
              hwqueue.gpu_exclusivity_on((a.class).gpu_exclusivity, m.gpu_share_mode) as gpu) i
-    cross join lateral hwqueue.needed_amounts(hwqueue.cpu_needed((a.class).cpu_milli, i.cpu), (a.class).memory_mib, (a.class).gpu_count,
+    cross join lateral hwqueue.needed_amounts(hwqueue.cpu_needed((a.class).cpu_milli, i.cpu),
+        (a.class).memory_mib, (a.class).gpu_count,
                                               (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
   ), amount as materialized (
-    select array_agg(d.name) as names, array_agg(d.amount) as amounts from (select distinct x.name, x.amount from need x) d
+    select array_agg(d.name) as names, array_agg(d.amount) as amounts
+    from (select distinct x.name, x.amount from need x) d
   ), enough as materialized (
     select t.name, t.amount, t.mask
     from amount l
@@ -38,7 +44,8 @@ as $$
   ), device as (
     select w.class_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
              where hwqueue.class_shortage(w.class, n.node,
-                     case when p_idle then hwqueue.idle_load(n.node) else hwqueue.read_load((n.node).node_id, p_shard) end) = 0
+                     case when p_idle then hwqueue.idle_load(n.node)
+                       else hwqueue.read_load((n.node).node_id, p_shard) end) = 0
                and not (p_idle and hwqueue.has_isolation_conflict(
                  w.class, (n.node).cpu_isolation, (n.node).gpu_exclusivity, (n.node).gpu_share_mode,
                  (n.node).gpu_ids, (n.node).gpu_parents))), p_none) as mask
@@ -53,8 +60,10 @@ as $$
   select a.class_id, 'isolation', ~bit_or(m.mask)
   from ask a cross join manner m
   -- asked only where there may be something: most classes and nodes know no isolation
-  where p_idle and ((a.class).cpu_isolation is not null or (a.class).gpu_exclusivity is not null or m.gpu_share_mode <> 'fractional')
-    and hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}', '{}')
+  where p_idle and ((a.class).cpu_isolation is not null or (a.class).gpu_exclusivity is not null
+      or m.gpu_share_mode <> 'fractional')
+    and hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}',
+        '{}')
   group by a.class_id
   union all
   -- every node has enough of what is needed on nodes of its manner
@@ -82,7 +91,8 @@ as $$
   from (
     select min(x.number) as number, bit_or(set_bit(p_none, x.number, 1)) as mask
     from node x
-    group by (x.node).cpu_milli, (x.node).memory_mib, (x.node).slots, (x.node).custom, cardinality((x.node).gpu_ids),
+    group by (x.node).cpu_milli, (x.node).memory_mib, (x.node).slots, (x.node).custom,
+      cardinality((x.node).gpu_ids),
              cardinality(array_remove((x.node).gpu_parents, null)), (x.node).core_numa
   ) k
   join node n on n.number = k.number
@@ -90,8 +100,10 @@ $$;
 
 -- What a node has left of an amount, as amount_left says of its headroom, by columns alone; null: only the
 -- headroom tells. Views ask it of every node: one expression, which the planner inlines, and no whole rows.
-create or replace function hwqueue.amount_left_by_columns(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots int, p_core_ids int[],
-  p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count int, p_gpu_used int[])
+create or replace function hwqueue.amount_left_by_columns(p_name text, p_cpu_milli bigint,
+  p_memory_mib bigint, p_slots int, p_core_ids int[],
+  p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count int,
+  p_gpu_used int[])
 returns bigint
 language sql immutable parallel safe
 as $$
@@ -108,15 +120,18 @@ $$;
 -- p_names and p_amounts; no row where all of them have. p_idle: of all nodes as if nothing ran; else of those
 -- in p_open, now. Each node goes to the largest of the amounts asked that it still has (a step); those of all
 -- steps below an amount have not enough of it. p_none: a zero for each node.
-create or replace function hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying,
+create or replace function hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean,
+  p_open bit varying,
                                                 p_none bit varying, p_now timestamptz, p_shard int)
 returns table (name text, amount bigint, mask bit varying)
 language sql stable
 as $$
   with asked as materialized (
-    select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
+    select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount)
+    group by a.name
   ), plain as materialized (
-    select a.name, k.number, k.node_id, hwqueue.amount_left_by_columns(a.name, n.cpu_milli, n.memory_mib, n.slots, n.core_ids, n.gpu_ids,
+    select a.name, k.number, k.node_id, hwqueue.amount_left_by_columns(a.name, n.cpu_milli, n.memory_mib,
+           n.slots, n.core_ids, n.gpu_ids,
              n.gpu_parents, u.cpu_used, u.memory_used, u.claim_count, u.gpu_used) as amount
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
@@ -126,7 +141,8 @@ as $$
   ), short as materialized (
     select t.name, t.step, bit_or(coalesce(t.mask, set_bit(p_none, t.number, 1))) as mask
     from (
-      select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step, cardinality(a.steps) as steps,
+      select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step,
+             cardinality(a.steps) as steps,
              r.mask, null::int as number
       from asked a cross join hwqueue.idle_rooms(p_none, p_now, p_shard) r
       where p_idle
@@ -135,7 +151,8 @@ as $$
       from plain p join asked a on a.name = p.name
       where p.amount is not null
       union all
-      select p.name, width_bucket(hwqueue.amount_left(hwqueue.node_headroom(n, u), p.name), a.steps), cardinality(a.steps), null,
+      select p.name, width_bucket(hwqueue.amount_left(hwqueue.node_headroom(n, u), p.name), a.steps),
+             cardinality(a.steps), null,
              p.number
       from plain p
       join asked a on a.name = p.name
@@ -160,21 +177,24 @@ $$;
 -- thousands of nodes apart (a pattern over host names) take that many each, and patterns as many more as they
 -- cost (placement_cost). Beyond, mask is null: not known. p_none: a zero for each node. Locks: none. Raises:
 -- nothing. Idempotent: yes.
-create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_most int, p_none bit varying, p_now timestamptz, p_shard int)
+create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_most int, p_none bit varying,
+  p_now timestamptz, p_shard int)
 returns table (expr jsonb, mask bit varying)
 language sql stable
 as $$
   with site as materialized (  -- nodes with the same labels, rack and attestations
     select p.labels, p.rack, s.attested, s.mask
     from (
-      select n.profile_id, case when n.attested = '{}' then n.attested else hwqueue.still_attested(n.attested, n.attested_until, p_now) end as attested,
+      select n.profile_id, case when n.attested = '{}' then n.attested
+             else hwqueue.still_attested(n.attested, n.attested_until, p_now) end as attested,
              bit_or(set_bit(p_none, k.number, 1)) as mask
       from hwqueue.node_numbers(p_shard) k
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
       group by 1, 2) s
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = s.profile_id
   ), asked as materialized (
-    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids,
+    select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys,
+           s.sees_rack, s.trusts, s.ids,
            hwqueue.placement_cost(jsonb_build_object('require', jsonb_build_array(e.expr))) as cost
     from unnest(p_exprs) with ordinality e(expr, ordinality)
     cross join lateral hwqueue.expr_inputs(e.expr) s
@@ -184,20 +204,25 @@ as $$
   ), kind as materialized (  -- nodes that requirements of one sight cannot tell apart
     select row_number() over () as kind_id, k.*
     from (
-      select g.sight_id, hwqueue.labels_read(t.labels, g.keys) as labels, case when g.sees_rack then t.rack end as rack,
-             case when g.trusts = '{}' then '{}' else array(select d from unnest(g.trusts) d where d = any (t.attested)) end as attested,
+      select g.sight_id, hwqueue.labels_read(t.labels, g.keys) as labels, case when g.sees_rack
+             then t.rack end as rack,
+             case when g.trusts = '{}' then '{}' else array(select d from unnest(g.trusts) d
+                 where d = any (t.attested)) end as attested,
              bit_or(t.mask) as mask
       from sight g cross join site t
       group by 1, 2, 3, 4) k
   ), anchored as materialized (
-    select k.sight_id, a.anchor, k.kind_id from kind k cross join lateral hwqueue.anchors_of(k.labels, k.rack) a(anchor)
+    select k.sight_id, a.anchor, k.kind_id from kind k
+    cross join lateral hwqueue.anchors_of(k.labels, k.rack) a(anchor)
   ), work as materialized (
-    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds else cardinality(a.anchors) end + a.cost) over (order by k.kinds + a.cost, a.id) as so_far
+    select a.*, g.sight_id, sum(case when a.anchors = '{*}' then k.kinds
+           else cardinality(a.anchors) end + a.cost) over (order by k.kinds + a.cost, a.id) as so_far
     from asked a
     join sight g on g.keys = a.keys and g.sees_rack = a.sees_rack and g.trusts = a.trusts
     join (select x.sight_id, count(*) as kinds from kind x group by 1) k on k.sight_id = g.sight_id
   ), sought as materialized (
-    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor) where w.so_far <= p_most
+    select w.id, w.sight_id, a.anchor from work w cross join lateral unnest(w.anchors) a(anchor)
+    where w.so_far <= p_most
   ), met as (
     select w.id, bit_or(k.mask) as mask
     from sought s
@@ -213,10 +238,12 @@ as $$
     where exists (select 1 from work w where w.ids <> '{}')
   ), named as (
     select w.id, bit_or(set_bit(p_none, n.number, 1)) as mask,
-           bit_or(set_bit(p_none, n.number, 1)) filter (where hwqueue.expr_reason(w.expr, (n.node).labels, (n.node).rack, (n.node).node_id,
+           bit_or(set_bit(p_none, n.number, 1)) filter (where hwqueue.expr_reason(w.expr, (n.node).labels,
+               (n.node).rack, (n.node).node_id,
              (n.node).resources || (n.node).gpu_ids, null, n.attested) is null) as met
     from work w
-    join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i on i.expr_id = w.id
+    join (select x.id as expr_id, i.id from work x cross join lateral unnest(x.ids) i(id)) i
+      on i.expr_id = w.id
     join known n on n.id = i.id
     group by w.id
   )
@@ -227,10 +254,13 @@ as $$
   left join named n on n.id = w.id
 $$;
 
--- What of a node a requirement looks at: two nodes that are alike in that are alike to it, and one answer does for both. Too much does no
--- harm, too little would: a new kind of expression must be told of here (a test compares with match_nodes).
--- keys: labels; trusts: trust domains; ids: nodes and resources that it names, for a node that has none of them is as good as another.
-create or replace function hwqueue.expr_inputs(p_expr jsonb, out keys text[], out sees_rack boolean, out trusts text[], out ids uuid[])
+-- What of a node a requirement looks at: two nodes that are alike in that are alike to it, and one
+-- answer does for both. Too much does no harm, too little would: a new kind of expression must be told
+-- of here (a test compares with match_nodes).
+-- keys: labels; trusts: trust domains; ids: nodes and resources that it names, for a node that has none
+-- of them is as good as another.
+create or replace function hwqueue.expr_inputs(p_expr jsonb, out keys text[], out sees_rack boolean,
+  out trusts text[], out ids uuid[])
 language plpgsql immutable parallel safe
 as $$
 begin
@@ -238,18 +268,23 @@ begin
   trusts := '{}';
   ids := '{}';
   if p_expr ? 'label' then  -- most are: no path needs to be walked
-    keys := case when p_expr ? 'other_label' then array[p_expr ->> 'label', p_expr ->> 'other_label'] else array[p_expr ->> 'label'] end;
+    keys := case when p_expr ? 'other_label' then array[p_expr ->> 'label', p_expr ->> 'other_label']
+      else array[p_expr ->> 'label'] end;
     return;
   end if;
   keys := array(
     select k.key from (
-      select t.key #>> '{}' as key from jsonb_path_query(p_expr, 'strict $.**.label ? (@.type() == "string")', '{}', true) t(key)
-      union select t.key #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.other_label ? (@.type() == "string")', '{}', true) t(key)
-      union select jsonb_object_keys(t.tags) from jsonb_path_query(p_expr, 'strict $.**.tags ? (@.type() == "object")', '{}', true) t(tags)) k
+      select t.key #>> '{}' as key from jsonb_path_query(p_expr,
+             'strict $.**.label ? (@.type() == "string")', '{}', true) t(key)
+      union select t.key #>> '{}' from jsonb_path_query(p_expr,
+          'strict $.**.other_label ? (@.type() == "string")', '{}', true) t(key)
+      union select jsonb_object_keys(t.tags)
+        from jsonb_path_query(p_expr, 'strict $.**.tags ? (@.type() == "object")', '{}', true) t(tags)) k
     order by 1);
   sees_rack := jsonb_path_exists(p_expr, 'strict $.** ? (exists(@.rack))', '{}', true);
   trusts := array(
-    select distinct t #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
+    select distinct t #>> '{}' from jsonb_path_query(p_expr, 'strict $.**.trust ? (@.type() == "string")',
+           '{}', true) t order by 1);
   ids := array(
     select distinct (t.id #>> '{}')::uuid
     from (select jsonb_path_query(p_expr, 'lax $.**.node[*]') as id
@@ -265,19 +300,22 @@ as $$
   select coalesce(jsonb_object_agg(k, p_labels -> k), '{}') from unnest(p_keys) k where p_labels ? k
 $$;
 
--- The same. Without a subquery, so that the planner inlines it: most requirements look at one label, of every kind of nodes.
+-- The same. Without a subquery, so that the planner inlines it: most requirements look at one label, of
+-- every kind of nodes.
 create or replace function hwqueue.labels_read(p_labels jsonb, p_keys text[]) returns jsonb
 language sql stable parallel safe
 as $$
   select case cardinality(p_keys)
     when 0 then '{}'
-    when 1 then case when p_labels ? p_keys[1] then jsonb_build_object(p_keys[1], p_labels -> p_keys[1]) else '{}' end
+    when 1 then case when p_labels ? p_keys[1] then jsonb_build_object(p_keys[1], p_labels -> p_keys[1])
+      else '{}' end
     else hwqueue.labels_among(p_labels, p_keys) end
 $$;
 
 -- The nodes that serve the queue and task of each of these classes, as bit strings (numbered_nodes); no row
 -- for what all nodes serve. Nodes that announced the same are judged once. p_none: a zero for each node.
-create or replace function hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz, p_shard int)
+create or replace function hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz,
+  p_shard int)
 returns table (queue_id int, task_name text, mask bit varying)
 language sql stable
 as $$
@@ -301,7 +339,8 @@ $$;
 
 -- The nodes none of whose taints keeps leases with these tolerations off, as bit strings (numbered_nodes).
 -- p_none: a zero for each node. Locks: none. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying, p_now timestamptz, p_shard int)
+create or replace function hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying,
+  p_now timestamptz, p_shard int)
 returns table (tolerate jsonb, mask bit varying)
 language sql stable
 as $$
@@ -346,13 +385,15 @@ $$;
 
 -- The registered nodes as bit strings, as numbered_nodes numbers them.
 --   none: a zero for each; live: those that give signs of life; open: those of them that are not cordoned.
---   digest: of all that decides which nodes suit a class: what each registered as, its operator's taints, what
+--   digest: of all that decides which nodes suit a class: what each registered as, its operator's
+--   taints, what
 --     it announced to serve, what it is vouched for now. What was found out with one digest holds wherever
 --     it is the same. Who is live or cordoned is not part of it: that is counted at each read (class_match).
 create or replace function hwqueue.scan_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_snapshot
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
-  set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
+  set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin =
+    on set enable_seqscan = on
   set jit = off
 as $$
 declare
@@ -360,10 +401,13 @@ declare
 begin
   with node as (
     select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open, hash_record_extended(row(
-             n.node_id, n.profile_id, n.labels, n.rack, n.taints, n.operator_taints, n.resources, n.cpu_milli, n.memory_mib, n.custom,
-             n.slots, n.gpu_ids, n.gpu_parents, n.core_ids, n.core_numa, n.cpu_isolation, n.gpu_exclusivity, n.default_cpu_isolation,
+             n.node_id, n.profile_id, n.labels, n.rack, n.taints, n.operator_taints, n.resources,
+               n.cpu_milli, n.memory_mib, n.custom,
+             n.slots, n.gpu_ids, n.gpu_parents, n.core_ids, n.core_numa, n.cpu_isolation, n.gpu_exclusivity,
+               n.default_cpu_isolation,
              n.gpu_share_mode, v.queues, v.tasks,
-             case when n.attested <> '{}' then hwqueue.still_attested(n.attested, n.attested_until, p_now) end), 0) as hash
+             case when n.attested <> '{}' then hwqueue.still_attested(n.attested, n.attested_until, p_now)
+               end), 0) as hash
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
@@ -374,7 +418,8 @@ begin
   select count(*), coalesce(array_agg(k.node_id), '{}'), repeat('0', count(*)::int),
          coalesce(string_agg(case when k.is_live then '1' else '0' end, ''), ''),
          coalesce(string_agg(case when k.is_open then '1' else '0' end, ''), ''), coalesce(bit_xor(k.hash), 0)
-  into v_snapshot.registered, v_snapshot.node_ids, v_snapshot.none, v_snapshot.live, v_snapshot.open, v_snapshot.digest
+  into v_snapshot.registered, v_snapshot.node_ids, v_snapshot.none, v_snapshot.live, v_snapshot.open,
+    v_snapshot.digest
   from node k;
   return v_snapshot;
 end
@@ -384,5 +429,6 @@ $$;
 create or replace function hwqueue.newest_loads(p_shard int) returns setof hwqueue.node_load
 language sql stable
 as $$
-  select distinct on (u.node_id) u.* from hwqueue.node_load u where u.shard_id = p_shard order by u.node_id, u.version desc
+  select distinct on (u.node_id) u.* from hwqueue.node_load u where u.shard_id = p_shard
+  order by u.node_id, u.version desc
 $$;

@@ -19,13 +19,15 @@ begin
   select array_agg(s.domain order by s.domain) into v_domains from suspended s;
   if v_domains is not null then
     perform hwqueue.note_attestations(p_node.node_id, p_shard);
-    perform hwqueue.note_event('node_trust_suspended', format('node %s is not trusted since %s', p_node.name, p_why), p_shard,
+    perform hwqueue.note_event('node_trust_suspended', format('node %s is not trusted since %s', p_node.name,
+        p_why), p_shard,
       jsonb_build_object('domains', v_domains, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
   end if;
 end
 $$;
 
--- Copies a node's attestations that are not suspended to where claims read them; what was judged with the old ones is judged again.
+-- Copies a node's attestations that are not suspended to where claims read them; what was judged with
+-- the old ones is judged again.
 -- Locks: node_state is held by the caller.
 create or replace function hwqueue.note_attestations(p_node uuid, p_shard int) returns void
 language plpgsql volatile
@@ -66,13 +68,16 @@ create or replace function hwqueue.operator_taints(p_node uuid, p_shard int) ret
 language plpgsql stable
 as $$
 begin
-  return coalesce((select n.operator_taints from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node), '[]');
+  return coalesce((select n.operator_taints from hwqueue.node n
+      where n.shard_id = p_shard and n.node_id = p_node), '[]');
 end
 $$;
 
--- Replaces an operator's taints of a key and effect (null: any) by p_taint (null: by none); gives how many there were.
+-- Replaces an operator's taints of a key and effect (null: any) by p_taint (null: by none); gives how
+-- many there were.
 -- Locks, raises: as taint_node. Idempotent: yes.
-create or replace function hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard int) returns int
+create or replace function hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text,
+  p_effect text, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -97,7 +102,8 @@ begin
   end loop;
   v_now := hwqueue.clock();
   if jsonb_array_length(v_node.operator_taints) > 100 then
-    perform hwqueue.refuse('QHA01', format('node %s has 100 taints already', p_node), jsonb_build_object('field', 'p_taint'),
+    perform hwqueue.refuse('QHA01', format('node %s has 100 taints already', p_node),
+        jsonb_build_object('field', 'p_taint'),
       'take off one that is not needed any more');
   end if;
   update hwqueue.node n
@@ -114,7 +120,8 @@ begin
   if v_node.operator_taints <> v_before.operator_taints then
     perform hwqueue.refresh_node_state(p_node, p_shard);
     perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
-      case when p_taint is not null then format('node %s is tainted %s', v_node.name, hwqueue.taint_text(p_taint))
+      case when p_taint is not null then format('node %s is tainted %s', v_node.name,
+          hwqueue.taint_text(p_taint))
            else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,
       p_shard, coalesce(p_taint, jsonb_build_object('key', p_key, 'effect', p_effect)), p_node => p_node);
   end if;
@@ -124,7 +131,8 @@ $$;
 
 -- A node as it is with such operators' taints, and the profile that it has then.
 -- Locks: the profile, for key share.
-create or replace function hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamptz, p_shard int)
+create or replace function hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text,
+  p_now timestamptz, p_shard int)
 returns hwqueue.node
 language plpgsql volatile
 as $$
@@ -142,16 +150,20 @@ $$;
 
 -- Asks claims to stop at once (verdict preempted at the next heartbeat), those that have not been asked yet.
 -- Locks: the caller holds node_state and the claims.
-create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text,
+  p_now timestamptz, p_shard int) returns void
 language sql volatile
 as $$
   with asked as (
     update hwqueue.claim c
-    set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by), stop_detail = p_detail
-    where c.shard_id = p_shard and c.lease_id = any (p_leases) and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+    set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by),
+      stop_detail = p_detail
+    where c.shard_id = p_shard and c.lease_id = any (p_leases)
+      and (c.stop_requested_at is null or c.stop_requested_at > p_now)
     returning c.lease_id
   )
-  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || p_detail, p_shard,
+  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || p_detail,
+         p_shard,
     jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node) from asked a
 $$;
 
@@ -160,32 +172,39 @@ $$;
 create or replace function hwqueue.lock_claims(p_node uuid, p_shard int) returns uuid[]
 language sql volatile
 as $$
-  select array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node order by c.lease_id for update)
+  select array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node
+         order by c.lease_id for update)
 $$;
 
--- Sets when claims of a node have to stop for its no_execute taints: at once for what does not tolerate them, later for what tolerates them
--- for a time. Where that is over or withdrawn before its time, the claim is not asked any more. Claims that have been asked,
--- for whatever reason, stay asked.
+-- Sets when claims of a node have to stop for its no_execute taints: at once for what does not tolerate
+-- them, later for what tolerates them for a time. Where that is over or withdrawn before its time, the
+-- claim is not asked any more. Claims that have been asked, for whatever reason, stay asked.
 -- Locks: the caller holds node_state and the claims.
-create or replace function hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamptz,
+  p_shard int) returns void
 language sql volatile
 as $$
   with asked as (
     update hwqueue.claim c
-    set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null then 'preempted' end,
+    set stop_requested_at = w.stop_at, stop_by = w.stop_at, stop_reason = case when w.stop_at is not null
+      then 'preempted' end,
         stop_detail = 'taint ' || hwqueue.taint_text(w.taint)
     from (
-      select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
+      select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at,
+             f.taint
       from hwqueue.claim r
       join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-      cross join lateral hwqueue.first_stop_at(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
+      cross join lateral hwqueue.first_stop_at(p_node.taints || p_node.operator_taints, k.tolerate,
+          r.claimed_at) f
       where r.shard_id = p_shard and r.lease_id = any (p_leases)
     ) w
-    where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)
+    where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null
+        or c.stop_requested_at > p_now)
       and c.stop_requested_at is distinct from w.stop_at
     returning c.lease_id, c.stop_requested_at, c.stop_detail
   )
-  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || a.stop_detail, p_shard,
+  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id),
+         'asked to stop: ' || a.stop_detail, p_shard,
     jsonb_build_object('reason', 'preempted', 'stop_by', a.stop_requested_at), p_node.node_id)
   from asked a where a.stop_requested_at is not null group by a.stop_requested_at, a.stop_detail
 $$;

@@ -13,7 +13,8 @@ $$;
 
 -- Reads and checks a node's registration; gives the row it asks for, without profile and times.
 -- Raises: QHA01.
-create or replace function hwqueue.parse_node_spec(p_node uuid, p_spec jsonb, p_shard int) returns hwqueue.node
+create or replace function hwqueue.parse_node_spec(p_node uuid, p_spec jsonb,
+  p_shard int) returns hwqueue.node
 language plpgsql immutable
 as $$
 declare
@@ -21,8 +22,10 @@ declare
   v_capacity jsonb := coalesce(nullif(p_spec -> 'capacity', 'null'), '{}');
   v_key text;
 begin
-  perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack', 'capacity', 'cores', 'gpus',
-    'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints', 'slots', 'queues', 'tasks', 'keep_claims'],
+  perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack',
+      'capacity', 'cores', 'gpus',
+    'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints',
+      'slots', 'queues', 'tasks', 'keep_claims'],
     'spec');
   v_node.shard_id := p_shard;
   v_node.node_id := p_node;
@@ -30,23 +33,27 @@ begin
   perform hwqueue.check_name(v_node.name, 'spec.name', 253);
   v_node.instance_id := hwqueue.json_text(p_spec -> 'instance_id', 'spec.instance_id', 128);
   if v_node.instance_id is null then
-    perform hwqueue.refuse('QHA01', 'spec.instance_id is missing', jsonb_build_object('field', 'spec.instance_id'),
+    perform hwqueue.refuse('QHA01', 'spec.instance_id is missing',
+        jsonb_build_object('field', 'spec.instance_id'),
       'give a fresh id for every start of the worker process: it fences the one before');
   end if;
   v_node.labels := hwqueue.check_node_labels(p_spec -> 'labels');
   v_node.rack := hwqueue.json_integer(p_spec -> 'rack', 'spec.rack', 0, 4294967295);
-  v_node.heartbeat_timeout := coalesce(hwqueue.json_short_interval(p_spec -> 'heartbeat_timeout', 'spec.heartbeat_timeout', '1 second', '1 day'), '45 seconds');
+  v_node.heartbeat_timeout := coalesce(hwqueue.json_short_interval(p_spec -> 'heartbeat_timeout',
+      'spec.heartbeat_timeout', '1 second', '1 day'), '45 seconds');
   v_node.slots := hwqueue.json_integer(p_spec -> 'slots', 'spec.slots', 0, 1000000);
   v_node.taints := hwqueue.parse_taints(p_spec -> 'taints', 'spec.taints');
   v_node.resources := hwqueue.json_uuids(p_spec -> 'resources', 'spec.resources');
   if jsonb_typeof(v_capacity) <> 'object' or (select count(*) from jsonb_object_keys(v_capacity)) > 64 then
-    perform hwqueue.refuse('QHA01', 'spec.capacity must be an object of at most 64 amounts', jsonb_build_object('field', 'spec.capacity'),
+    perform hwqueue.refuse('QHA01', 'spec.capacity must be an object of at most 64 amounts',
+        jsonb_build_object('field', 'spec.capacity'),
       'for example {"cpu_milli": 64000, "memory_mib": 262144}');
   end if;
   v_node.custom := '{}';
   for v_key in select k from jsonb_object_keys(v_capacity) k loop
     if v_key !~ '^[a-z][a-z0-9_./-]{0,62}$' or v_key in ('gpu', 'gpu_milli') then
-      perform hwqueue.refuse('QHA01', format('spec.capacity has an amount named %s', to_json(left(v_key, 60))),
+      perform hwqueue.refuse('QHA01', format('spec.capacity has an amount named %s',
+          to_json(left(v_key, 60))),
         jsonb_build_object('field', 'spec.capacity.' || left(v_key, 60)),
         'names are 1 to 63 characters of a-z, 0-9, _ . / -; GPUs are declared one by one in spec.gpus');
     end if;
@@ -55,8 +62,10 @@ begin
         hwqueue.json_integer(v_capacity -> v_key, 'spec.capacity.' || v_key, 0, 1000000000000)), '{}');
     end if;
   end loop;
-  v_node.cpu_milli := hwqueue.json_integer(v_capacity -> 'cpu_milli', 'spec.capacity.cpu_milli', 0, 1000000000000);
-  v_node.memory_mib := hwqueue.json_integer(v_capacity -> 'memory_mib', 'spec.capacity.memory_mib', 0, 1000000000000);
+  v_node.cpu_milli := hwqueue.json_integer(v_capacity -> 'cpu_milli', 'spec.capacity.cpu_milli', 0,
+      1000000000000);
+  v_node.memory_mib := hwqueue.json_integer(v_capacity -> 'memory_mib', 'spec.capacity.memory_mib', 0,
+      1000000000000);
   v_node.custom := jsonb_strip_nulls(v_node.custom);
   v_node := hwqueue.parse_gpus(v_node, p_spec -> 'gpus');
   return hwqueue.parse_isolation(hwqueue.parse_cores(v_node, p_spec -> 'cores'), p_spec);
@@ -66,9 +75,10 @@ $$;
 -- Parts of a node's registration that are lists: devices, resources, labels.
 -- Raises: QHA01.
 
--- The node with its devices: [{"resource_id", "model", "memory_mib", "parent_resource_id", "partitionable"}], index = place in the list.
--- A part of a device names it as its parent. A parent that is listed is partitionable and whole; one that is not is never given
--- whole, such as a GPU in MIG mode.
+-- The node with its devices: [{"resource_id", "model", "memory_mib", "parent_resource_id",
+-- "partitionable"}], index = place in the list.
+-- A part of a device names it as its parent. A parent that is listed is partitionable and whole; one
+-- that is not is never given whole, such as a GPU in MIG mode.
 create or replace function hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) returns hwqueue.node
 language plpgsql immutable
 as $$
@@ -89,14 +99,17 @@ begin
     from jsonb_array_elements(hwqueue.json_list(p_gpus, 'spec.gpus', 1024, 'an array of at most 1024 devices',
       'for example [{"resource_id": "<uuid>", "model": "A100", "memory_mib": 81920}]')) with ordinality e
   loop
-    perform hwqueue.check_object(v_gpu, array['resource_id', 'model', 'memory_mib', 'parent_resource_id', 'partitionable'], v_field);
+    perform hwqueue.check_object(v_gpu, array['resource_id', 'model', 'memory_mib', 'parent_resource_id',
+        'partitionable'], v_field);
     v_id := hwqueue.json_uuid(v_gpu -> 'resource_id', v_field || '.resource_id');
     if v_id is null or v_id = any (v_node.gpu_ids) then
       perform hwqueue.refuse('QHA01', format('%s.resource_id is missing or used twice', v_field),
-        jsonb_build_object('field', v_field || '.resource_id'), 'every device has a uuid of its own, the same at every registration');
+        jsonb_build_object('field', v_field || '.resource_id'),
+          'every device has a uuid of its own, the same at every registration');
     end if;
     v_node.gpu_ids := v_node.gpu_ids || v_id;
-    v_node.gpu_models := v_node.gpu_models || coalesce(hwqueue.json_text(v_gpu -> 'model', v_field || '.model', 200), '');
+    v_node.gpu_models := v_node.gpu_models || coalesce(hwqueue.json_text(v_gpu -> 'model',
+        v_field || '.model', 200), '');
     v_node.gpu_memory_mib := v_node.gpu_memory_mib
       || coalesce(hwqueue.json_integer(v_gpu -> 'memory_mib', v_field || '.memory_mib', 0, 1000000000), 0);
     v_parent := hwqueue.json_uuid(v_gpu -> 'parent_resource_id', v_field || '.parent_resource_id');
@@ -114,7 +127,8 @@ begin
   where p.parent = any (v_node.gpu_ids) and p.parent <> all (v_whole) order by p.ordinality limit 1;
   if found then
     perform hwqueue.refuse('QHA01', format('%s is %s, which is not partitionable', v_field, v_parent),
-      jsonb_build_object('field', v_field), 'declare the device with "partitionable": true, or leave it out if nobody may have it whole');
+      jsonb_build_object('field', v_field),
+        'declare the device with "partitionable": true, or leave it out if nobody may have it whole');
   end if;
   if array_remove(v_node.gpu_parents, null) = '{}' then
     v_node.gpu_parents := '{}';
@@ -134,8 +148,10 @@ begin
     return '{}'::jsonb;
   end if;
   perform hwqueue.check_depth(hwqueue.check_numbers(p_labels, 'spec.labels'), 'spec.labels');
-  if jsonb_typeof(p_labels) <> 'object' or length(p_labels::text) > 65536 or (select count(*) from jsonb_object_keys(p_labels)) > 256 then
-    perform hwqueue.refuse('QHA01', 'spec.labels must be an object of at most 256 labels and 65536 characters',
+  if jsonb_typeof(p_labels) <> 'object' or length(p_labels::text) > 65536
+    or (select count(*) from jsonb_object_keys(p_labels)) > 256 then
+    perform hwqueue.refuse('QHA01',
+        'spec.labels must be an object of at most 256 labels and 65536 characters',
       jsonb_build_object('field', 'spec.labels'), 'for example {"region": "us-east", "gpu": true}');
   end if;
   select k into v_key from jsonb_object_keys(p_labels) k where length(k) not between 1 and 253 limit 1;
@@ -150,42 +166,52 @@ $$;
 -- What a node declares of cores and isolation.
 -- Raises: QHA01.
 
--- The node with its cores: [{"core", "numa", "threads"}], written in full: numa is 0 and threads the core's own id unless given.
+-- The node with its cores: [{"core", "numa", "threads"}], written in full: numa is 0 and threads the
+-- core's own id unless given.
 create or replace function hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) returns hwqueue.node
 language plpgsql immutable
 as $$
 declare
   v_node hwqueue.node := p_node;
-  v_cores jsonb := hwqueue.json_list(p_cores, 'spec.cores', 4096, 'an array of at most 4096 {"core", "numa", "threads"}',
+  v_cores jsonb := hwqueue.json_list(p_cores, 'spec.cores', 4096,
+      'an array of at most 4096 {"core", "numa", "threads"}',
     'for example [{"core": 0, "numa": 0, "threads": [0, 64]}]');
   v_core jsonb;
   v_field text;
   v_threads jsonb;
 begin
   for v_core, v_field in
-    select e.value, format('spec.cores[%s]', e.ordinality - 1) from jsonb_array_elements(v_cores) with ordinality e
+    select e.value, format('spec.cores[%s]', e.ordinality - 1)
+    from jsonb_array_elements(v_cores) with ordinality e
   loop
     perform hwqueue.check_object(v_core, array['core', 'numa', 'threads'], v_field);
     if hwqueue.json_integer(v_core -> 'core', v_field || '.core', 0, 2147483647) is null then
-      perform hwqueue.refuse('QHA01', format('%s.core is missing', v_field), jsonb_build_object('field', v_field || '.core'),
+      perform hwqueue.refuse('QHA01', format('%s.core is missing', v_field),
+          jsonb_build_object('field', v_field || '.core'),
         'number the cores: every one has an id of its own');
     end if;
     perform hwqueue.json_integer(v_core -> 'numa', v_field || '.numa', 0, 2147483647);
     v_threads := coalesce(nullif(v_core -> 'threads', 'null'), jsonb_build_array(v_core -> 'core'));
-    if jsonb_typeof(v_threads) <> 'array' or jsonb_array_length(v_threads) not between 1 and 64 or v_threads @> '[null]' then
+    if jsonb_typeof(v_threads) <> 'array' or jsonb_array_length(v_threads) not between 1 and 64
+      or v_threads @> '[null]' then
       perform hwqueue.refuse('QHA01', format('%s.threads must be an array of 1 to 64 CPU ids', v_field),
-        jsonb_build_object('field', v_field || '.threads'), 'give the ids of the logical CPUs that the core has, such as [0, 64]');
+        jsonb_build_object('field', v_field || '.threads'),
+          'give the ids of the logical CPUs that the core has, such as [0, 64]');
     end if;
     perform hwqueue.json_integer(t.value, format('%s.threads[%s]', v_field, t.ordinality - 1), 0, 2147483647)
     from jsonb_array_elements(v_threads) with ordinality t;
   end loop;
-  select coalesce(jsonb_agg(jsonb_build_object('core', e.value -> 'core', 'numa', coalesce(nullif(e.value -> 'numa', 'null'), '0'), 'threads',
-           coalesce(nullif(e.value -> 'threads', 'null'), jsonb_build_array(e.value -> 'core'))) order by e.ordinality), '[]') into v_node.cores
+  select coalesce(jsonb_agg(jsonb_build_object('core', e.value -> 'core', 'numa',
+         coalesce(nullif(e.value -> 'numa', 'null'), '0'), 'threads',
+           coalesce(nullif(e.value -> 'threads', 'null'), jsonb_build_array(e.value -> 'core')))
+             order by e.ordinality), '[]') into v_node.cores
   from jsonb_array_elements(v_cores) with ordinality e;
   v_node.cores := hwqueue.normal_value(v_node.cores);
-  perform hwqueue.check_once(array(select (c ->> 'core')::int from jsonb_array_elements(v_node.cores) c), 'core', 'spec.cores');
+  perform hwqueue.check_once(array(select (c ->> 'core')::int from jsonb_array_elements(v_node.cores) c),
+      'core', 'spec.cores');
   perform hwqueue.check_once(array(select t::int from jsonb_array_elements(v_node.cores) c
-                                   cross join lateral jsonb_array_elements_text(c -> 'threads') t), 'thread', 'spec.cores');
+                                   cross join lateral jsonb_array_elements_text(c -> 'threads') t), 'thread',
+                                     'spec.cores');
   return v_node;
 end
 $$;
@@ -199,13 +225,15 @@ declare
 begin
   select u into v_id from unnest(p_ids) u group by u having count(*) > 1 order by u limit 1;
   if found then
-    perform hwqueue.refuse('QHA01', format('%s has %s %s twice', p_field, p_what, v_id), jsonb_build_object('field', p_field),
+    perform hwqueue.refuse('QHA01', format('%s has %s %s twice', p_field, p_what, v_id),
+        jsonb_build_object('field', p_field),
       'every core and every thread is declared once');
   end if;
 end
 $$;
 
--- The node with the classes that it honours, its default and its share mode. Cores are counted one by one if whole ones can be asked for.
+-- The node with the classes that it honours, its default and its share mode. Cores are counted one by
+-- one if whole ones can be asked for.
 create or replace function hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) returns hwqueue.node
 language plpgsql immutable
 as $$
@@ -216,24 +244,32 @@ begin
     array['best_effort', 'whole_core', 'strict_isolated']);
   v_node.gpu_exclusivity := hwqueue.parse_classes(p_spec -> 'gpu_exclusivity', 'spec.gpu_exclusivity',
     array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive']);
-  v_node.default_cpu_isolation := coalesce(hwqueue.json_text(p_spec -> 'default_cpu_isolation', 'spec.default_cpu_isolation', 100), 'best_effort');
-  v_node.gpu_share_mode := coalesce(hwqueue.json_text(p_spec -> 'gpu_share_mode', 'spec.gpu_share_mode', 100), 'fractional');
+  v_node.default_cpu_isolation := coalesce(hwqueue.json_text(p_spec -> 'default_cpu_isolation',
+      'spec.default_cpu_isolation', 100), 'best_effort');
+  v_node.gpu_share_mode := coalesce(hwqueue.json_text(p_spec -> 'gpu_share_mode', 'spec.gpu_share_mode',
+      100), 'fractional');
   if v_node.default_cpu_isolation <> all (v_node.cpu_isolation) then
-    perform hwqueue.refuse('QHA01', format('spec.default_cpu_isolation is %s, which the node does not honour', to_json(v_node.default_cpu_isolation)),
+    perform hwqueue.refuse('QHA01',
+        format('spec.default_cpu_isolation is %s, which the node does not honour',
+        to_json(v_node.default_cpu_isolation)),
       jsonb_build_object('field', 'spec.default_cpu_isolation'), 'list it in spec.cpu_isolation, too');
   elsif v_node.gpu_share_mode not in ('exclusive', 'fractional') then
-    perform hwqueue.refuse('QHA01', format('spec.gpu_share_mode must be exclusive or fractional, got %s', to_json(v_node.gpu_share_mode)),
-      jsonb_build_object('field', 'spec.gpu_share_mode'), 'exclusive: every GPU has one lease at a time; fractional: leases may share one');
+    perform hwqueue.refuse('QHA01', format('spec.gpu_share_mode must be exclusive or fractional, got %s',
+        to_json(v_node.gpu_share_mode)),
+      jsonb_build_object('field', 'spec.gpu_share_mode'),
+        'exclusive: every GPU has one lease at a time; fractional: leases may share one');
   end if;
   v_node.core_ids := '{}';
   v_node.core_numa := '{}';
   if v_node.cpu_isolation <> '{best_effort}' then
     select coalesce(array_agg((c.value ->> 'core')::int order by c.ordinality), '{}'),
-           coalesce(array_agg((c.value ->> 'numa')::int order by c.ordinality), '{}') into v_node.core_ids, v_node.core_numa
+           coalesce(array_agg((c.value ->> 'numa')::int order by c.ordinality), '{}') into v_node.core_ids,
+             v_node.core_numa
     from jsonb_array_elements(v_node.cores) with ordinality c;
     if v_node.core_ids = '{}' then
       perform hwqueue.refuse('QHA01', 'spec.cores is missing: the node honours classes that take whole cores',
-        jsonb_build_object('field', 'spec.cores'), 'declare the cores: [{"core": 0, "numa": 0, "threads": [0, 64]}]');
+        jsonb_build_object('field', 'spec.cores'),
+          'declare the cores: [{"core": 0, "numa": 0, "threads": [0, 64]}]');
     end if;
   end if;
   return v_node;
@@ -244,7 +280,8 @@ $$;
 
 -- Ends the claims of a node's older epochs: the process that ran them is gone.
 -- Locks: the claims by lease_id; the lease rows.
-create or replace function hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamptz,
+  p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -253,11 +290,13 @@ declare
 begin
   for v_claim in
     select c.* from hwqueue.claim c
-    where c.shard_id = p_shard and c.node_id = p_node and c.node_epoch < p_epoch order by c.lease_id for update
+    where c.shard_id = p_shard and c.node_id = p_node and c.node_epoch < p_epoch
+    order by c.lease_id for update
   loop
     -- the clock again, now that claims are locked (oldest_open_settlement)
     perform hwqueue.end_claim(v_claim, 'superseded', jsonb_build_object('reason', 'node_superseded'),
-      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null then p_now end, hwqueue.clock(), p_shard);
+      case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null
+        then p_now end, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
   end loop;
   return v_count;
@@ -271,16 +310,19 @@ language plpgsql volatile
 as $$
 begin
   delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node;
-  update hwqueue.node_state s set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, pinned_queues = '{}',
+  update hwqueue.node_state s set classes_seen = '0', classes_unseen = '{}', judged_xid = null,
+    judged_class = null, pinned_queues = '{}',
                                   moved_xid = pg_current_xact_id()
   where s.shard_id = p_shard and s.node_id = p_node;
 end
 $$;
 
--- Sets anew what the node's claims set aside (it may count other things now), and its usage; devices and cores that are gone count for
--- nothing. Claims of older epochs that were kept move to the new one. With p_forget, what was judged for the node itself is judged anew.
+-- Sets anew what the node's claims set aside (it may count other things now), and its usage; devices and
+-- cores that are gone count for nothing. Claims of older epochs that were kept move to the new one. With
+-- p_forget, what was judged for the node itself is judged anew.
 -- Locks: node_state is held by the caller.
-create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz, p_forget boolean, p_shard int) returns void
+create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz,
+  p_forget boolean, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -290,24 +332,29 @@ begin
     perform hwqueue.forget_node(p_node.node_id, p_shard);
   end if;
   update hwqueue.claim c
-  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus', hwqueue.held_alone(c.assignment, p_node))
+  set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus',
+      hwqueue.held_alone(c.assignment, p_node))
   from hwqueue.placement_class k
-  where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
+  where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard
+    and k.class_id = c.class_id;
   perform hwqueue.recount_claims(p_node.node_id, null, p_shard);
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now
   where s.shard_id = p_shard and s.node_id = p_node.node_id;
   v_load := hwqueue.read_load(p_node.node_id, p_shard);
   select u.claim_count, u.cpu_used, u.memory_used, u.gpu_used, u.custom_used, u.core_used
-  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used, v_load.core_used
+  into v_load.claim_count, v_load.cpu_used, v_load.memory_used, v_load.gpu_used, v_load.custom_used,
+    v_load.core_used
   from hwqueue.node_usage_of_claims(p_node) u;
   perform hwqueue.write_load(v_load);
 end
 $$;
 
--- Tells of a registration that is the node's first, or that fences an older instance; the same instance registering again is no news.
+-- Tells of a registration that is the node's first, or that fences an older instance; the same instance
+-- registering again is no news.
 -- Idempotent: no.
-create or replace function hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint, p_ended int, p_shard int) returns void
+create or replace function hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint,
+  p_ended int, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
@@ -315,8 +362,10 @@ begin
     perform hwqueue.note_event('node_registered', format('node %s is registered', p_node.name), p_shard,
       jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
   elsif p_old.instance_id <> p_node.instance_id then
-    perform hwqueue.note_event('node_superseded', format('node %s has a new instance, %s claims of older ones ended', p_node.name, p_ended), p_shard,
-      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id, 'claims_ended', p_ended), p_node => p_node.node_id);
+    perform hwqueue.note_event('node_superseded',
+        format('node %s has a new instance, %s claims of older ones ended', p_node.name, p_ended), p_shard,
+      jsonb_build_object('node_epoch', p_epoch, 'instance_id', p_node.instance_id, 'claims_ended', p_ended),
+        p_node => p_node.node_id);
   end if;
 end
 $$;

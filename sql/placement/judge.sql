@@ -1,55 +1,68 @@
 -- Judging one node for one class: labels, versions, taints, trust, and how well it fits.
 
 -- The score by which claims order leases of one tier and rank, higher first.
-create or replace function hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision,
+create or replace function hwqueue.lease_score(p_weight_affinity double precision,
+  p_weight_fit double precision, p_weight_spread double precision,
   p_affinity double precision, p_fit double precision, p_spread double precision) returns double precision
 language sql immutable parallel safe
 as $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit + p_weight_spread * p_spread $$;
 
--- Live: the last heartbeat or claim is within the node's timeout. Not immutable (days and daylight saving), or it would not be inlined.
-create or replace function hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamptz) returns boolean
+-- Live: the last heartbeat or claim is within the node's timeout. Not immutable (days and daylight
+-- saving), or it would not be inlined.
+create or replace function hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state,
+  p_now timestamptz) returns boolean
 language sql stable parallel safe
 as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
--- How well a node suits a class's preferences: 100 x matched signed sum / sum of absolute weights, -100..100; 0 without any.
--- (Nomad's affinity score, in percent.) Every untolerated prefer_no_schedule taint counts like one more preference, not to be there,
--- that weighs as much as all of the class's own together: the more of them, the lower.
+-- How well a node suits a class's preferences: 100 x matched signed sum / sum of absolute weights,
+-- -100..100; 0 without any.
+-- (Nomad's affinity score, in percent.) Every untolerated prefer_no_schedule taint counts like one more
+-- preference, not to be there, that weighs as much as all of the class's own together: the more of them,
+-- the lower.
 -- p_facts: see expr_reason.
-create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
-                                                  p_facts jsonb, p_tolerate jsonb, p_taints jsonb) returns double precision
+create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint,
+  p_node uuid, p_resources uuid[],
+                                                  p_facts jsonb, p_tolerate jsonb,
+                                                    p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
   select case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
   from (
     select coalesce(
       100 * sum((p.value ->> 'weight')::double precision)
-              filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
+              filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources,
+                  p_facts))
           / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
     from jsonb_array_elements(p_preferred) p
   ) a
   cross join (
     select case when p_taints = '[]' then 0
-                else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate, array['prefer_no_schedule'])) end as taints
+                else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate,
+                    array['prefer_no_schedule'])) end as taints
   ) s
 $$;
 
--- How much a class's preferences count beside those of others, 0.01 to 1: an affinity score divides by the class's own weights, so two classes
--- that prefer one node score alike there however much it matters to each.
+-- How much a class's preferences count beside those of others, 0.01 to 1: an affinity score divides by
+-- the class's own weights, so two classes that prefer one node score alike there however much it matters
+-- to each.
 create or replace function hwqueue.class_strength(p_class hwqueue.placement_class) returns double precision
 language sql immutable parallel safe
 as $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100) / 100 $$;
 
 -- The affinity term of a class's score on a node: its affinity score times its strength.
-create or replace function hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
+create or replace function hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb,
+  p_rack bigint, p_node uuid, p_resources uuid[],
                                                   p_facts jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
   select hwqueue.class_strength(p_class)
-    * hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, p_facts, p_class.tolerate, p_taints)
+    * hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, p_facts,
+        p_class.tolerate, p_taints)
 $$;
 
 -- The same as far as it can be remembered: null where it depends on other leases.
-create or replace function hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb)
+create or replace function hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb,
+  p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb)
 returns double precision
 language sql immutable parallel safe
 as $$
@@ -58,7 +71,8 @@ as $$
 $$;
 
 -- The part of a node's free GPUs that a class would take, 0..1.
-create or replace function hwqueue.gpu_share(p_gpu_count int, p_gpu_milli int, p_room hwqueue.headroom) returns double precision
+create or replace function hwqueue.gpu_share(p_gpu_count int, p_gpu_milli int,
+  p_room hwqueue.headroom) returns double precision
 language sql immutable parallel safe
 as $$
   select p_gpu_count * case when p_gpu_milli > 0 then p_gpu_milli else 1000 end
@@ -66,12 +80,14 @@ as $$
 $$;
 
 -- How well a class uses what a node has left, 0..100: the order in which a node with GPUs should fill up.
--- Work that few nodes could take (reach) and work with many GPUs first, then work that does not use up the cpu and memory
--- that the node's other GPUs need (balance), then the least residue on the device. Work without GPUs scores 0: it gets
--- a GPU node only when nothing with GPUs fits. The weights were searched on the OpenB trace (docs/explanation/fit.md).
--- One expression without subqueries, so that the planner inlines it. width_bucket finds the fullest device that a share
--- still fits on in the sorted list of what the devices have left.
-create or replace function hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int, p_gpu_milli int,
+-- Work that few nodes could take (reach) and work with many GPUs first, then work that does not use up
+-- the cpu and memory that the node's other GPUs need (balance), then the least residue on the device.
+-- Work without GPUs scores 0: it gets a GPU node only when nothing with GPUs fits. The weights were
+-- searched on the OpenB trace (docs/explanation/fit.md).
+-- One expression without subqueries, so that the planner inlines it. width_bucket finds the fullest
+-- device that a share still fits on in the sorted list of what the devices have left.
+create or replace function hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
+  p_gpu_milli int,
                                              p_reach double precision, p_room hwqueue.headroom)
 returns double precision
 language sql immutable parallel safe
@@ -79,8 +95,10 @@ as $$
   select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0 else
     14 + 3.5::double precision * least(p_gpu_count, 8) + 56 * (1 - coalesce(p_reach, 1))
     + 14 * greatest(-1, least(0,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_memory_mib / greatest(p_room.memory_mib, 1)::double precision))
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_cpu_milli / greatest(p_room.cpu_milli,
+            1)::double precision,
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_memory_mib / greatest(p_room.memory_mib,
+            1)::double precision))
     + case when p_gpu_milli = 0 then 0.35 else 0.35 * (1 - (
         p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli) / 1000.0) end
   end
@@ -96,31 +114,40 @@ as $$
              array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;
 
--- Whether a node may run leases of a class, by what it is and not by what runs there. Without p_node: whether every node of its
--- profile may; classes that name nodes, resources or trust domains are asked with it. The one place that knows all static rules; claims
--- remember its answer, class_reasons says why not. p_attested: the trust domains that the node is attested for.
+-- Whether a node may run leases of a class, by what it is and not by what runs there. Without p_node:
+-- whether every node of its profile may; classes that name nodes, resources or trust domains are asked
+-- with it. The one place that knows all static rules; claims remember its answer, class_reasons says why
+-- not. p_attested: the trust domains that the node is attested for.
 -- p_gpu_ids, p_gpu_parents: its devices, for a class that names one.
-create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[],
-                                         p_attested text[] default '{}', p_gpu_ids uuid[] default '{}', p_gpu_parents uuid[] default '{}')
+create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile,
+  p_node uuid, p_resources uuid[],
+                                         p_attested text[] default '{}', p_gpu_ids uuid[] default '{}',
+                                           p_gpu_parents uuid[] default '{}')
 returns boolean
 language sql immutable parallel safe
 as $$
-  select case when p_profile.left_out = '{}' then true else not hwqueue.mentions_label(p_class, p_profile.left_out) end
+  select case when p_profile.left_out = '{}' then true else not hwqueue.mentions_label(p_class,
+         p_profile.left_out) end
      and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-     and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null, p_attested)
+     and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
+         p_attested)
      -- asked only where there may be something: most classes and nodes know no isolation
-     and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null and p_class.gpu_wanted = '{}'
+     and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null
+     and p_class.gpu_wanted = '{}'
                    and p_profile.gpu_share_mode = 'fractional' then true
-         else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity, p_profile.gpu_share_mode,
+         else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity,
+             p_profile.gpu_share_mode,
                                                  p_gpu_ids, p_gpu_parents) end
 $$;
 
 -- Of these trust domains, each attested until its time, those that have not expired.
-create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[], p_now timestamptz) returns text[]
+create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[],
+  p_now timestamptz) returns text[]
 language sql immutable parallel safe
 as $$ select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now) $$;
 
--- The trust domains that a node is attested for at a time; those of its attestations that have expired are not among them.
+-- The trust domains that a node is attested for at a time; those of its attestations that have expired
+-- are not among them.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
 language plpgsql immutable parallel safe
 as $$
@@ -130,11 +157,14 @@ begin
 end
 $$;
 
--- Whether a node may still run a class that mentions trust domains, now that only p_attested have not expired.
-create or replace function hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard int) returns boolean
+-- Whether a node may still run a class that mentions trust domains, now that only p_attested have not
+-- expired.
+create or replace function hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[],
+  p_shard int) returns boolean
 language sql stable
 as $$
-  select hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id, p_node.resources || p_node.gpu_ids, null, p_attested)
+  select hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id,
+         p_node.resources || p_node.gpu_ids, null, p_attested)
   from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
 $$;
 
@@ -153,7 +183,8 @@ as $$ select 1000 $$;
 
 -- Whether what a class asks of nodes may mention one of these labels. By its text, so rather once too often
 -- than once too few.
-create or replace function hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) returns boolean
+create or replace function hwqueue.mentions_label(p_class hwqueue.placement_class,
+  p_keys text[]) returns boolean
 language sql immutable parallel safe
 as $$
   select exists (
@@ -174,13 +205,15 @@ declare
   v_grown text[];
   v_keys text[];
 begin
-  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) = v_many then
+  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) =
+    v_many then
     -- those that may have got one value too many with this node: counting the values of a label reads all
     -- profiles, and most new profiles bring no new value
     v_grown := array(
       select l.key from jsonb_each(p_labels) l
       where not exists (select 1 from hwqueue.ignored_label o where o.shard_id = p_shard and o.key = l.key)
-        and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
+        and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard
+            and p.labels -> l.key = l.value));
     v_keys := case when v_grown = '{}' then v_grown else array(
       select l.key
       from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
@@ -190,7 +223,8 @@ begin
     insert into hwqueue.ignored_label (shard_id, key, is_mentioned, unseen, next_xid)
     select p_shard, k, exists (
              select 1 from hwqueue.placement_class c
-             where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])), s.unseen, s.next_xid
+             where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])),
+               s.unseen, s.next_xid
     from unnest(v_keys) k cross join hwqueue.visible_now() s
     on conflict do nothing;
   end if;
@@ -211,10 +245,12 @@ begin
 end
 $$;
 
--- Why a node does not meet one normal expression: a reason code, or null when it does. The one judge of node facts:
--- claims, match_nodes and explanations all come here. p_facts: what term_facts tells of other leases; without it they are left out of
--- account, and what is asked about them counts as met. p_attested: the trust domains that the node is attested for.
-create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
+-- Why a node does not meet one normal expression: a reason code, or null when it does. The one judge of
+-- node facts: claims, match_nodes and explanations all come here. p_facts: what term_facts tells of
+-- other leases; without it they are left out of account, and what is asked about them counts as met.
+-- p_attested: the trust domains that the node is attested for.
+create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
+  p_resources uuid[],
                                                p_facts jsonb, p_attested text[] default '{}') returns text
 language plpgsql immutable parallel safe
 as $$
@@ -224,7 +260,8 @@ declare
 begin
   if p_expr ? 'label' then
     if p_expr ? 'other_label' then
-      v_holds := hwqueue.labels_hold(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_labels -> (p_expr ->> 'other_label'));
+      v_holds := hwqueue.labels_hold(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'),
+          p_labels -> (p_expr ->> 'other_label'));
     else
       v_holds := hwqueue.label_holds(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_expr -> 'values');
     end if;
@@ -238,17 +275,20 @@ begin
   elsif p_expr ? 'any' then
     return case when exists (
         select 1 from jsonb_array_elements(p_expr -> 'any') b
-        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts, p_attested)) then null
+        where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts, p_attested))
+          then null
       else 'required_affinity_unsatisfiable' end;
   elsif p_expr ? 'trust' then
     return case when p_expr ->> 'trust' = any (p_attested) then null else 'trust_not_attested' end;
   elsif p_expr ?| array['leases', 'service', 'lease'] then
-    return case when p_facts is not null then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
+    return case when p_facts is not null then hwqueue.fact_reason(p_expr,
+        p_facts -> (p_expr ->> 'term')::int) end;
   elsif p_expr ? 'node' then
     v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: some node that is not named
   elsif p_expr ? 'rack' then
     if p_rack is null then  -- toward fails and away holds, unless the expression says otherwise
-      return case when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass' then null
+      return case when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass'
+        then null
                   when v_away then 'anti_affinity_conflict' else 'required_affinity_unsatisfiable' end;
     end if;
     v_holds := p_expr -> 'rack' @> to_jsonb(p_rack);
@@ -267,19 +307,22 @@ language plpgsql immutable parallel safe
 as $$
 begin
   if p_expr ? 'away' then
-    return case when p_fact ->> 'value' is null then case when p_expr ->> 'unknown' = 'fail' then 'anti_affinity_conflict' end
+    return case when p_fact ->> 'value' is null then case when p_expr ->> 'unknown' = 'fail'
+      then 'anti_affinity_conflict' end
                 when (p_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end;
   elsif p_fact ->> 'value' is null then
     return case when p_expr ->> 'unknown' is distinct from 'pass' then 'required_affinity_unsatisfiable' end;
   end if;
   -- a lease may start the group that it requires to be with
-  return case when (p_fact ->> 'here')::bigint <= 0 and not ((p_fact -> 'self')::boolean and not (p_fact -> 'elsewhere')::boolean)
+  return case when (p_fact ->> 'here')::bigint <= 0 and not ((p_fact -> 'self')::boolean
+      and not (p_fact -> 'elsewhere')::boolean)
               then 'required_affinity_unsatisfiable' end;
 end
 $$;
 
 -- All of a list of normal expressions.
-create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[],
+create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
+  p_resources uuid[],
                                               p_facts jsonb, p_attested text[] default '{}') returns boolean
 language plpgsql immutable parallel safe
 as $$
@@ -287,7 +330,8 @@ declare
   v_expr jsonb;
 begin
   for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
-    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested) is not null then
+    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested) is not null
+      then
       return false;
     end if;
   end loop;
@@ -319,9 +363,11 @@ begin
     when 'does_not_exist' then
       return p_value is null;
     when 'in' then
-      return coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value), false);
+      return coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean')
+          and p_values @> jsonb_build_array(p_value), false);
     when 'not_in' then
-      return not coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value), false);
+      return not coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean')
+          and p_values @> jsonb_build_array(p_value), false);
     when 'gt' then
       return coalesce(hwqueue.label_number(p_value) > hwqueue.label_number(p_values -> 0), false);
     when 'gte' then
@@ -340,7 +386,8 @@ begin
       return coalesce(jsonb_typeof(p_value) = 'array' and p_value @> p_values, false);
     when 'contains_any' then
       return coalesce(jsonb_typeof(p_value) = 'array'
-                      and exists (select 1 from jsonb_array_elements(p_values) v where p_value @> jsonb_build_array(v.value)), false);
+                      and exists (select 1 from jsonb_array_elements(p_values) v
+                          where p_value @> jsonb_build_array(v.value)), false);
     else
       return false;
   end case;
@@ -353,6 +400,7 @@ language sql immutable parallel safe
 as $$
   select case
     when jsonb_typeof(p_value) = 'number' then (p_value #>> '{}')::numeric
-    when jsonb_typeof(p_value) = 'string' and (p_value #>> '{}') ~ '^-?[0-9]{1,128}([.][0-9]{1,128})?$' then (p_value #>> '{}')::numeric
+    when jsonb_typeof(p_value) = 'string' and (p_value #>> '{}') ~ '^-?[0-9]{1,128}([.][0-9]{1,128})?$'
+      then (p_value #>> '{}')::numeric
   end
 $$;

@@ -1,6 +1,7 @@
 -- Limits of a placement: contradictions, cost of judging, regular expressions that could run away.
 
--- The requirements themselves, unless no node can meet them, whatever it is: caught on spawn, not found out by waiting.
+-- The requirements themselves, unless no node can meet them, whatever it is: caught on spawn, not found
+-- out by waiting.
 -- Looks at the ANDed list only; a branch of any that contradicts itself just never holds. Raises: QHC04.
 create or replace function hwqueue.check_contradictions(p_required jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -37,7 +38,8 @@ begin
   if v_why is null then
     v_why := hwqueue.label_contradiction(p_required);
   end if;
-  if v_why is null and jsonb_path_exists(p_required, '$[*] ? (exists(@.lease) || exists(@.service) || exists(@.leases))') then
+  if v_why is null and jsonb_path_exists(p_required,
+      '$[*] ? (exists(@.lease) || exists(@.service) || exists(@.leases))') then
     v_why := hwqueue.lease_contradiction(p_required);
   end if;
   if v_why is not null then
@@ -69,20 +71,24 @@ begin
          select 1 from term b where b.label = a.label
            and (b.op = 'in' and not b.alternatives @> jsonb_build_array(v.value)
                 or b.op = 'not_in' and b.alternatives @> jsonb_build_array(v.value)))) limit 1),
-    (select format('label %s must be above %s and below %s', to_json(a.label), a.alternatives -> 0, b.alternatives -> 0)
+    (select format('label %s must be above %s and below %s', to_json(a.label), a.alternatives -> 0,
+        b.alternatives -> 0)
      from term a join term b using (label)
      where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
        and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
-            or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
+            or (a.alternatives ->> 0)::numeric = (b.alternatives ->> 0)::numeric
+            and not (a.op = 'gte' and b.op = 'lte')) limit 1)));
 end
 $$;
 
--- Other leases to be with and to keep away from; null when there are none. Who shares their node shares every domain with them.
+-- Other leases to be with and to keep away from; null when there are none. Who shares their node shares
+-- every domain with them.
 create or replace function hwqueue.lease_contradiction(p_required jsonb) returns text
 language sql immutable
 as $$
   with term as (
-    select e.value - array['domain', 'away', 'unknown'] as target, e.value ->> 'domain' as domain, e.value ? 'away' as away
+    select e.value - array['domain', 'away', 'unknown'] as target, e.value ->> 'domain' as domain,
+           e.value ? 'away' as away
     from jsonb_array_elements(p_required) e
     where e.value ?| array['lease', 'service', 'leases']
   )
@@ -108,15 +114,19 @@ begin
   if jsonb_array_length(v_patterns) > v_limits.patterns then
     perform hwqueue.refuse('QHC03',
       format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
-      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns), 'limit', v_limits.patterns),
-      format('the limit is %s: they cost every node; ask for equal labels where that is enough', v_limits.patterns));
+      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns), 'limit',
+          v_limits.patterns),
+      format('the limit is %s: they cost every node; ask for equal labels where that is enough',
+          v_limits.patterns));
   end if;
   v_size := (select sum(hwqueue.pattern_size(e.value)) from jsonb_array_elements(v_patterns) e);
   if v_size > v_limits.pattern_chars then
     perform hwqueue.refuse('QHC03',
-      format('%s has regexp, version and semver expressions of %s characters with their bounds written out', p_field, v_size),
+      format('%s has regexp, version and semver expressions of %s characters with their bounds written out',
+          p_field, v_size),
       jsonb_build_object('field', p_field, 'pattern_chars', v_size, 'limit', v_limits.pattern_chars),
-      format('the limit is %s in all: shorten them, or ask for equal labels where that is enough', v_limits.pattern_chars));
+      format('the limit is %s in all: shorten them, or ask for equal labels where that is enough',
+          v_limits.pattern_chars));
   end if;
 end
 $$;
@@ -124,16 +134,18 @@ $$;
 -- Whether expressions ask about other leases.
 create or replace function hwqueue.asks_others(p_exprs jsonb) returns boolean
 language sql immutable parallel safe
-as $$ select jsonb_path_exists(p_exprs, 'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $$;
+as $$ select jsonb_path_exists(p_exprs,
+    'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $$;
 
 -- The characters that the patterns of some expressions have in all, bounds written out.
 create or replace function hwqueue.pattern_chars(p_exprs jsonb) returns int
 language sql immutable
-as $$ select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e $$;
+as $$ select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int
+  from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e $$;
 
--- The part of a normal placement in which every claim would judge large patterns again; null: none. Those are:
--- prefer, where it asks about other leases or a spread is preferred; an any in require that asks about other
--- leases; require, where max_skew counts the nodes that it allows.
+-- The part of a normal placement in which every claim would judge large patterns again; null: none.
+-- Those are: prefer, where it asks about other leases or a spread is preferred; an any in require that
+-- asks about other leases; require, where max_skew counts the nodes that it allows.
 create or replace function hwqueue.repeated_pattern(p_placement jsonb) returns text
 language sql immutable
 as $$
@@ -141,11 +153,14 @@ as $$
     when hwqueue.pattern_chars(p_placement) <= l.repeated_chars then null
     when hwqueue.pattern_chars(p_placement -> 'prefer') > l.repeated_chars
          and (hwqueue.asks_others(p_placement -> 'prefer')
-              or jsonb_path_exists(p_placement, 'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
-    when (select sum(hwqueue.pattern_chars(e.value)) from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
+              or jsonb_path_exists(p_placement,
+                  'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
+    when (select sum(hwqueue.pattern_chars(e.value))
+        from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
           where e.value ? 'any' and hwqueue.asks_others(e.value)) > l.repeated_chars then 'require'
     when hwqueue.pattern_chars(p_placement -> 'require') > l.repeated_chars
-         and jsonb_path_exists(p_placement, 'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
+         and jsonb_path_exists(p_placement,
+             'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
       then 'require' end
   from hwqueue.placement_limits() l
 $$;
@@ -188,7 +203,8 @@ $$;
 -- The limits of a placement. patterns: its regexp, version and semver expressions. pattern_chars: what these
 -- have in all, the bounds of regexps written out. repeated_chars: the same, where every claim judges them
 -- again (repeated_pattern). exprs: its expressions in all, those of selectors and inside any included.
-create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int, out repeated_chars int, out exprs int)
+create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int,
+  out repeated_chars int, out exprs int)
 language sql immutable parallel safe
 as $$ select 8, 500, 60, 200 $$;
 
@@ -227,7 +243,8 @@ create or replace function hwqueue.judge_budget() returns int
 language sql immutable parallel safe
 as $$ select 5000 $$;
 
--- Refuses patterns that Postgres could run, or compile, for ever (it cannot time one out), and those that are no patterns.
+-- Refuses patterns that Postgres could run, or compile, for ever (it cannot time one out), and those
+-- that are no patterns.
 
 -- Reads a pattern without compiling it, character by character. danger: why it is refused, null when it is
 -- not. size: how long it is with every bound written out, since a bound repeats the atom or group before it;
@@ -263,7 +280,8 @@ begin
       v_at := v_at + 2;
     elsif v_char = '[' then
       -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
-      v_bound := regexp_match(substr(p_pattern, v_at), E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
+      v_bound := regexp_match(substr(p_pattern, v_at),
+          E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
       if v_bound is null then
         danger := 'a bracket that does not close';
       end if;

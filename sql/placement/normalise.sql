@@ -1,6 +1,7 @@
 -- The placement grammar: checks a placement and brings it into its normal form.
 
--- Two normal placements ANDed: lists are joined; isolation, resources and strength may be given by both only if they agree.
+-- Two normal placements ANDed: lists are joined; isolation, resources and strength may be given by both
+-- only if they agree.
 -- Raises: QHC04.
 create or replace function hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -11,7 +12,8 @@ declare
   v_other jsonb;
 begin
   if p_left -> 'strength' <> p_right -> 'strength' then
-    perform hwqueue.refuse('QHC04', format('%s asks for strength %s and %s', p_field, p_left -> 'strength', p_right -> 'strength'),
+    perform hwqueue.refuse('QHC04', format('%s asks for strength %s and %s', p_field, p_left -> 'strength',
+        p_right -> 'strength'),
       jsonb_build_object('field', p_field), 'give the strength once');
   end if;
   if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
@@ -19,7 +21,8 @@ begin
     v_resources := hwqueue.own_resources(p_left);
     v_other := hwqueue.own_resources(p_right);
     if v_resources <> '{}' and v_other <> '{}' and v_resources <> v_other then
-      perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, v_resources, v_other),
+      perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, v_resources,
+          v_other),
         jsonb_build_object('field', p_field), 'give the resources once');
     end if;
     v_resources := hwqueue.isolated_resources(
@@ -44,7 +47,8 @@ $$;
 
 -- The normal form of a placement: equal meanings give equal JSON. Keys that ask nothing are left out.
 -- Raises: QHC03 malformed, QHC04 contradictory.
-create or replace function hwqueue.normalise_placement(p_placement jsonb, p_field text default 'placement') returns jsonb
+create or replace function hwqueue.normalise_placement(p_placement jsonb,
+  p_field text default 'placement') returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -85,8 +89,8 @@ begin
 end
 $$;
 
--- A placement of normal parts; those that are null or ask nothing are left out. So is the default of strength:
--- what was written before there was one keeps its digest.
+-- A placement of normal parts; those that are null or ask nothing are left out. So is the default of
+-- strength: what was written before there was one keeps its digest.
 create or replace function hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb,
     p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength int) returns jsonb
 language sql immutable
@@ -100,7 +104,8 @@ as $$
       || case when p_strength <> 100 then jsonb_build_object('strength', p_strength) else '{}' end
 $$;
 
--- Preferences in normal form: [{"weight", "when": [EXPR, ...]}], sorted; the same one twice counts once, weight 0 not at all.
+-- Preferences in normal form: [{"weight", "when": [EXPR, ...]}], sorted; the same one twice counts once,
+-- weight 0 not at all.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
 language plpgsql stable
@@ -121,13 +126,15 @@ begin
       'for example [{"weight": 50, "when": {"tags": {"zone": "a"}}}]', 'QHC03')) with ordinality e
   loop
     perform hwqueue.check_object(v_item, array['weight', 'when'], v_field, 'QHC03');
-    v_weight := coalesce(hwqueue.json_integer(v_item -> 'weight', v_field || '.weight', -100, 100, 'QHC03'), 100);
+    v_weight := coalesce(hwqueue.json_integer(v_item -> 'weight', v_field || '.weight', -100, 100, 'QHC03'),
+        100);
     v_when := v_item -> 'when';
     if jsonb_typeof(v_when) is distinct from 'array' then
       v_when := jsonb_build_array(v_when);
     end if;
     v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0, true);
-    if v_when = '[]' then  -- one that asks nothing holds everywhere, and counts; an empty list could not be spawned again
+    -- one that asks nothing holds everywhere, and counts; an empty list could not be spawned again
+    if v_when = '[]' then
       v_when := '[{"tags": {}}]';
     end if;
     if v_weight <> 0 then
@@ -138,9 +145,11 @@ begin
 end
 $$;
 
--- One EXPR of the grammar as a list of ANDed normal expressions: tags come apart, a single branch of any dissolves.
+-- One EXPR of the grammar as a list of ANDed normal expressions: tags come apart, a single branch of any
+-- dissolves.
 -- p_preferred: it is part of a preference. Raises: QHC03.
-create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int, p_preferred boolean) returns jsonb
+create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int,
+  p_preferred boolean) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -148,15 +157,19 @@ declare
   v_branches jsonb;
 begin
   if jsonb_typeof(p_expr) is distinct from 'object' then
-    perform hwqueue.refuse('QHC03', format('%s must be an object', p_field), jsonb_build_object('field', p_field),
+    perform hwqueue.refuse('QHC03', format('%s must be an object', p_field),
+        jsonb_build_object('field', p_field),
       'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} or {"tags": {"gpu": true}}');
-  elsif p_expr ? 'label' and p_expr - array['label', 'op', 'values', 'other_label'] = '{}' then  -- what most are
+  -- what most are
+  elsif p_expr ? 'label' and p_expr - array['label', 'op', 'values', 'other_label'] = '{}' then
     return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
   end if;
   v_kinds := array(select k from jsonb_object_keys(p_expr) k
-                   where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease', 'service', 'leases') order by k);
+                   where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease',
+                       'service', 'leases') order by k);
   if cardinality(v_kinds) <> 1 then
-    perform hwqueue.refuse('QHC03', format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, leases; it has %s',
+    perform hwqueue.refuse('QHC03',
+        format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, leases; it has %s',
         p_field, coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
       jsonb_build_object('field', p_field), 'write one expression for each: the list ANDs them');
   end if;
@@ -170,13 +183,18 @@ begin
       return jsonb_build_array(hwqueue.normalise_target_expr(p_expr, v_kinds[1], p_field));
     when 'any' then
       perform hwqueue.check_object(p_expr, array['any'], p_field, 'QHC03');
-      if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not between 1 and 100 or p_depth >= 4 then
-        perform hwqueue.refuse('QHC03', format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
-          jsonb_build_object('field', p_field || '.any'), 'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
+      if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not
+        between 1 and 100 or p_depth >= 4 then
+        perform hwqueue.refuse('QHC03',
+            format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
+          jsonb_build_object('field', p_field || '.any'),
+            'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
       end if;
-      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1, p_preferred))
+      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1,
+             p_depth + 1, p_preferred))
       into v_branches from jsonb_array_elements(p_expr -> 'any') with ordinality b;
-      if v_branches @> '[[]]' and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]') then
+      if v_branches @> '[[]]' and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]')
+        then
         return '[]'::jsonb;  -- a branch that asks nothing holds always
       end if;
       v_branches := hwqueue.normal_set(v_branches);
@@ -190,19 +208,23 @@ begin
 end
 $$;
 
--- A list of ANDed expressions: normal, sorted, without duplicates. p_least is 1 where an empty list is refused.
-create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int, p_depth int, p_preferred boolean) returns jsonb
+-- A list of ANDed expressions: normal, sorted, without duplicates. p_least is 1 where an empty list is
+-- refused.
+create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int, p_depth int,
+  p_preferred boolean) returns jsonb
 language plpgsql stable
 as $$
 declare
   v_exprs jsonb := '[]'::jsonb;
 begin
-  if jsonb_typeof(p_exprs) is distinct from 'array' or jsonb_array_length(p_exprs) not between p_least and 100 then
+  if jsonb_typeof(p_exprs) is distinct from 'array' or jsonb_array_length(p_exprs) not
+    between p_least and 100 then
     perform hwqueue.refuse('QHC03', format('%s must be a list of %s to 100 expressions', p_field, p_least),
       jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
   end if;
   for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
-    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred);
+    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index),
+        p_depth, p_preferred);
   end loop;
   return hwqueue.normal_set(v_exprs);
 end
@@ -225,7 +247,8 @@ begin
   end if;
   select min(t.key) filter (where length(t.key) not between 1 and 253),
          jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
-           then jsonb_build_object('label', t.key, 'op', 'in', 'values', jsonb_build_array(hwqueue.normal_value(t.value)))
+           then jsonb_build_object('label', t.key, 'op', 'in', 'values',
+               jsonb_build_array(hwqueue.normal_value(t.value)))
            else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
   into v_bad_key, v_tags from jsonb_each(v_tags) t;
   if v_bad_key is not null then
@@ -242,7 +265,8 @@ create or replace function hwqueue.normalise_label_expr(p_expr jsonb, p_field te
 language plpgsql immutable
 as $$
 declare
-  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
+  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field,
+      'QHC03');
   v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
   v_op text := hwqueue.json_text(v_expr -> 'op', p_field || '.op', 32, 'QHC03');
   v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
@@ -250,7 +274,8 @@ declare
   v_first jsonb := v_values -> 0;
   v_bad_values boolean;
 begin
-  if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte', 'regexp', 'version',
+  if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte',
+      'regexp', 'version',
                                   'semver', 'contains_all', 'contains_any') or v_label is null then
     perform hwqueue.refuse('QHC03', format('%s needs a label and a known op, got label %s, op %s', p_field,
         coalesce(to_json(v_label)::text, 'none'), coalesce(to_json(v_op)::text, 'none')),
@@ -272,16 +297,21 @@ begin
     end if;
     return jsonb_build_object('label', v_label, 'op', v_op, 'other_label', v_other);
   end if;
-  v_bad_values := jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 1000
-    or jsonb_path_exists(v_values, 'strict $[*] ? (!(@.type() == "string" || @.type() == "number" || @.type() == "boolean"))');
+  v_bad_values := jsonb_typeof(v_values) is distinct from 'array'
+    or jsonb_array_length(v_values) not between 1 and 1000
+    or jsonb_path_exists(v_values,
+        'strict $[*] ? (!(@.type() == "string" || @.type() == "number" || @.type() == "boolean"))');
   if not v_bad_values and length(v_values::text) > 1100 then
     v_bad_values := exists (select 1 from jsonb_array_elements(v_values) e where length(e::text) > 1100);
   end if;
   if v_bad_values then
-    perform hwqueue.refuse('QHC03', format('%s.values must be an array of 1 to 1000 strings, numbers or booleans', p_field),
-      jsonb_build_object('field', p_field || '.values'), 'give at least one scalar of at most 1024 characters; null is not a value');
+    perform hwqueue.refuse('QHC03',
+        format('%s.values must be an array of 1 to 1000 strings, numbers or booleans', p_field),
+      jsonb_build_object('field', p_field || '.values'),
+        'give at least one scalar of at most 1024 characters; null is not a value');
   end if;
-  if v_op in ('gt', 'gte', 'lt', 'lte') and (jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'number') then
+  if v_op in ('gt', 'gte', 'lt', 'lte') and (jsonb_array_length(v_values) <> 1
+      or jsonb_typeof(v_first) <> 'number') then
     perform hwqueue.refuse('QHC03', format('%s.values must hold one JSON number for op %s', p_field, v_op),
       jsonb_build_object('field', p_field || '.values'), 'text is never ordered: give a number such as [4]');
   elsif v_op in ('regexp', 'version', 'semver') then
@@ -298,7 +328,8 @@ begin
 end
 $$;
 
--- One {"lease"|"service"|"leases": ..., "domain", "away", "unknown", "tenants"} expression: where other leases run.
+-- One {"lease"|"service"|"leases": ..., "domain", "away", "unknown", "tenants"} expression: where other
+-- leases run.
 -- Without a domain a service keeps to its own failure domain, which may change: the domain stays absent.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) returns jsonb
@@ -308,19 +339,24 @@ declare
   v_expr jsonb;
   v_domain text;
 begin
-  perform hwqueue.check_object(p_expr, array[p_kind, 'domain', 'away', 'unknown'] || case when p_kind = 'leases' then array['tenants'] else '{}' end,
+  perform hwqueue.check_object(p_expr, array[p_kind, 'domain', 'away', 'unknown'] || case
+      when p_kind = 'leases' then array['tenants'] else '{}' end,
     p_field, 'QHC03');
   if p_kind = 'leases' then
-    v_expr := jsonb_build_object('leases', hwqueue.normalise_selector(p_expr -> 'leases', p_field || '.leases'))
+    v_expr := jsonb_build_object('leases', hwqueue.normalise_selector(p_expr -> 'leases',
+        p_field || '.leases'))
       || hwqueue.normalise_tenants(p_expr -> 'tenants', p_field || '.tenants');
     v_domain := hwqueue.require_domain(p_expr -> 'domain', p_field || '.domain');
   else
     if jsonb_typeof(p_expr -> p_kind) = 'null' then
-      perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, p_kind), jsonb_build_object('field', p_field || '.' || p_kind),
+      perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, p_kind),
+          jsonb_build_object('field', p_field || '.' || p_kind),
         'name a target or leave the expression out');
     end if;
-    v_expr := jsonb_build_object(p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03'));
-    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'), case p_kind when 'lease' then 'node' end);
+    v_expr := jsonb_build_object(p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind,
+        'QHC03'));
+    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'), case p_kind
+        when 'lease' then 'node' end);
   end if;
   return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
     -- every node is a node
@@ -328,14 +364,16 @@ begin
 end
 $$;
 
--- Whose leases a selector looks at, as {"tenants": ...}; {} for those of the lease's own tenant. Callers of one tenant are refused here already where
--- they name another: check_own_class no longer knows the path. Raises: QHC03, QHA03.
+-- Whose leases a selector looks at, as {"tenants": ...}; {} for those of the lease's own tenant. Callers
+-- of one tenant are refused here already where they name another: check_own_class no longer knows the
+-- path. Raises: QHC03, QHA03.
 create or replace function hwqueue.normalise_tenants(p_tenants jsonb, p_field text) returns jsonb
 language plpgsql stable
 as $$
 begin
   if not hwqueue.are_own(p_tenants) then
-    perform hwqueue.refuse_foreign(format('%s names others', p_field), p_field, 'leave out tenants: they are the lease''s own');
+    perform hwqueue.refuse_foreign(format('%s names others', p_field), p_field,
+        'leave out tenants: they are the lease''s own');
   end if;
   if p_tenants is null or jsonb_typeof(p_tenants) = 'null' then
     return '{}'::jsonb;
@@ -343,30 +381,35 @@ begin
     return jsonb_build_object('tenants', '*');
   elsif jsonb_typeof(p_tenants) <> 'array' or jsonb_array_length(p_tenants) not between 1 and 100
         or exists (select 1 from jsonb_array_elements(p_tenants) t
-                   where jsonb_typeof(t.value) <> 'string' or length(t.value #>> '{}') > 100 or t.value = '"*"') then
-    perform hwqueue.refuse('QHC03', format('%s must be "*" or a list of 1 to 100 names', p_field), jsonb_build_object('field', p_field),
+                   where jsonb_typeof(t.value) <> 'string' or length(t.value #>> '{}') > 100
+                     or t.value = '"*"') then
+    perform hwqueue.refuse('QHC03', format('%s must be "*" or a list of 1 to 100 names', p_field),
+        jsonb_build_object('field', p_field),
       'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all tenants');
   end if;
   return jsonb_build_object('tenants', hwqueue.normal_set(p_tenants));
 end
 $$;
 
--- A {"trust": DOMAIN} expression. Domains are compared byte by byte: nothing is folded or trimmed. Only a requirement can name one;
--- a preference for trust would weaken it silently. Raises: QHC03.
-create or replace function hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) returns jsonb
+-- A {"trust": DOMAIN} expression. Domains are compared byte by byte: nothing is folded or trimmed. Only
+-- a requirement can name one; a preference for trust would weaken it silently. Raises: QHC03.
+create or replace function hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean,
+  p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_domain text;
 begin
   if p_preferred then
-    perform hwqueue.refuse('QHC03', format('%s: trust cannot be preferred', p_field), jsonb_build_object('field', p_field || '.trust'),
+    perform hwqueue.refuse('QHC03', format('%s: trust cannot be preferred', p_field),
+        jsonb_build_object('field', p_field || '.trust'),
       'require it, or leave it out');
   end if;
   perform hwqueue.check_object(p_expr, array['trust'], p_field, 'QHC03');
   v_domain := hwqueue.json_text(p_expr -> 'trust', p_field || '.trust', 255, 'QHC03');
   if v_domain is null or octet_length(convert_to(v_domain, 'UTF8')) > 255 then
-    perform hwqueue.refuse('QHC03', format('%s.trust must be text of 1 to 255 bytes', p_field), jsonb_build_object('field', p_field || '.trust'),
+    perform hwqueue.refuse('QHC03', format('%s.trust must be text of 1 to 255 bytes', p_field),
+        jsonb_build_object('field', p_field || '.trust'),
       'name the trust domain that nodes are attested in');
   end if;
   return jsonb_build_object('trust', v_domain);

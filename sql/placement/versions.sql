@@ -10,9 +10,12 @@ declare
 begin
   -- an empty range would split into no bound at all
   foreach v_part in array coalesce(nullif(string_to_array(left(p_range, 1025), ','), '{}'), array['']) loop
-    v_match := regexp_match(v_part, '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
-    if v_match is null or not hwqueue.is_version(v_match[2], p_kind) or (p_kind = 'semver' and v_match[1] = '~>') then
-      perform hwqueue.refuse('QHC03', format('%s has a bound that is no %s bound: %s', p_field, p_kind, to_json(left(v_part, 60))),
+    v_match := regexp_match(v_part,
+        '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
+    if v_match is null or not hwqueue.is_version(v_match[2], p_kind)
+      or (p_kind = 'semver' and v_match[1] = '~>') then
+      perform hwqueue.refuse('QHC03', format('%s has a bound that is no %s bound: %s', p_field, p_kind,
+          to_json(left(v_part, 60))),
         jsonb_build_object('field', p_field),
         'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
     end if;
@@ -20,7 +23,8 @@ begin
 end
 $$;
 
--- Version ranges: "version" follows HashiCorp's go-version, "semver" the order of SemVer 2.0 (section 11) without "~>".
+-- Version ranges: "version" follows HashiCorp's go-version, "semver" the order of SemVer 2.0 (section
+-- 11) without "~>".
 -- A range is a comma list of bounds, all of which must hold: ">= 1.2, < 2".
 -- Raises: QHC03 from check_version_range only.
 
@@ -29,7 +33,8 @@ create or replace function hwqueue.version_segments(p_version text) returns nume
 language sql immutable parallel safe
 as $$
   select string_to_array(m[1], '.')::numeric[]
-         || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}' else '{}' end::numeric[]
+         || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}'
+           else '{}' end::numeric[]
   from regexp_match(left(p_version, 257),
     '^v?([0-9]{1,18}(?:[.][0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:[.][0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:[.][0-9A-Za-z~-]+)*)?(?:[+][0-9A-Za-z~.-]+)?$') m
   where length(p_version) <= 256 and m is not null
@@ -84,7 +89,8 @@ end
 $$;
 
 -- Does the version lie within one bound, for example op '>=' and bound '1.2'?
-create or replace function hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) returns boolean
+create or replace function hwqueue.version_meets(p_version text, p_op text, p_bound text,
+  p_kind text) returns boolean
 language sql immutable parallel safe
 as $$
   select case
@@ -92,7 +98,8 @@ as $$
     when p_op = '!=' then hwqueue.compare_versions(p_version, p_bound) <> 0
     -- go-version: a pre-release is compared only with a pre-release of the same segments
     when p_kind = 'version' and f.version_pre <> ''
-         and (f.bound_pre = '' or hwqueue.version_segments(p_version) <> hwqueue.version_segments(p_bound)) then false
+         and (f.bound_pre = '' or hwqueue.version_segments(p_version) <> hwqueue.version_segments(p_bound))
+           then false
     when p_op = '>' then hwqueue.compare_versions(p_version, p_bound) > 0
     when p_op = '>=' then hwqueue.compare_versions(p_version, p_bound) >= 0
     when p_op = '<' then hwqueue.compare_versions(p_version, p_bound) < 0
@@ -100,8 +107,10 @@ as $$
     -- "~> 1.2.3": at least that, and all but the last written segment the same
     else not (f.bound_pre <> '' and f.version_pre = '')
          and hwqueue.compare_versions(p_version, p_bound) >= 0
-         and cardinality(hwqueue.version_segments(p_version)) >= cardinality(hwqueue.version_segments(p_bound))
-         and (hwqueue.version_segments(p_version))[1 : f.written - 1] = (hwqueue.version_segments(p_bound))[1 : f.written - 1]
+         and cardinality(hwqueue.version_segments(p_version)) >=
+           cardinality(hwqueue.version_segments(p_bound))
+         and (hwqueue.version_segments(p_version))[1 : f.written - 1] =
+           (hwqueue.version_segments(p_bound))[1 : f.written - 1]
     end
   from (select hwqueue.version_prerelease(p_version) as version_pre,
                hwqueue.version_prerelease(p_bound) as bound_pre,
@@ -116,7 +125,8 @@ as $$
          and (p_kind <> 'semver' or p_version !~ '^v?[0-9.]+[A-Za-z~]')
 $$;
 
--- Does a label's text lie within the whole range? Text that is no version does not, nor does any in a range that is none.
+-- Does a label's text lie within the whole range? Text that is no version does not, nor does any in a
+-- range that is none.
 create or replace function hwqueue.version_in_range(p_version text, p_range text, p_kind text) returns boolean
 language sql immutable parallel safe
 as $$
@@ -125,5 +135,6 @@ as $$
                hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
                and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
   from unnest(string_to_array(left(p_range, 1025), ',')) part
-  left join lateral regexp_match(part, '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$') m on true
+  left join lateral regexp_match(part,
+      '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$') m on true
 $$;

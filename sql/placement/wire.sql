@@ -2,19 +2,22 @@
 
 -- What a params blob means in the grammar of placements, and how a spawn names one.
 
--- The normal placement that a parsed blob makes. Leases are met on their node; away from a service leaves out the domain, which is
--- then the service's own. A GPU class asks for a device. Raises: nothing, for what parse_wire gives.
+-- The normal placement that a parsed blob makes. Leases are met on their node; away from a service
+-- leaves out the domain, which is then the service's own. A GPU class asks for a device. Raises:
+-- nothing, for what parse_wire gives.
 create or replace function hwqueue.wire_placement(p_intent jsonb) returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_gpu text := p_intent ->> 'gpu_exclusivity';
-  v_isolation jsonb := jsonb_strip_nulls(jsonb_build_object('cpu', p_intent ->> 'cpu_isolation', 'gpu', v_gpu));
+  v_isolation jsonb := jsonb_strip_nulls(jsonb_build_object('cpu', p_intent ->> 'cpu_isolation', 'gpu',
+      v_gpu));
   v_required jsonb;
   v_preferred jsonb;
 begin
   select jsonb_agg(x.expr) filter (where x.strength = 'required'),
-         jsonb_agg(jsonb_build_object('weight', 100, 'when', jsonb_build_array(x.expr))) filter (where x.strength = 'preferred')
+         jsonb_agg(jsonb_build_object('weight', 100, 'when',
+             jsonb_build_array(x.expr))) filter (where x.strength = 'preferred')
   into v_required, v_preferred
   from (select hwqueue.wire_expr(e.value) as expr, e.value ->> 'strength' as strength
         from jsonb_array_elements(p_intent -> 'affinity') e) x;
@@ -40,7 +43,8 @@ as $$
     || case p_entry ->> 'direction' when 'away' then '{"away": true}'::jsonb else '{}' end
 $$;
 
--- The bytes of the option `wire`: hex with a leading \x, else base64, in lines or not. Null for absent or JSON null.
+-- The bytes of the option `wire`: hex with a leading \x, else base64, in lines or not. Null for absent
+-- or JSON null.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.wire_blob(p_value jsonb, p_field text) returns bytea
 language plpgsql immutable
@@ -55,7 +59,8 @@ begin
   elsif translate(v_text, E'\r\n', '') ~ '^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$' then
     return decode(v_text, 'base64');
   end if;
-  perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text', E'give hex with a leading \\x, or base64 with its padding',
+  perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text',
+      E'give hex with a leading \\x, or base64 with its padding',
                                'QHA01');
   return null;
 end
@@ -63,7 +68,8 @@ $$;
 
 -- The binary params blob, read; docs/reference/wire.md has its layout. One bad byte refuses all of it.
 -- Entries stay in the order of the blob, each once; tags that others read are skipped and named:
--- {"affinity": [{"category", "strength", "direction", "target_type", "target"}], "cpu_isolation", "gpu_exclusivity", "unknown_tags"}.
+-- {"affinity": [{"category", "strength", "direction", "target_type", "target"}], "cpu_isolation",
+-- "gpu_exclusivity", "unknown_tags"}.
 -- Raises: QHW01, with the reason and the offset of the byte at fault.
 create or replace function hwqueue.parse_wire(p_blob bytea, p_field text default 'wire') returns jsonb
 language plpgsql immutable
@@ -125,16 +131,19 @@ begin
 end
 $$;
 
--- The first entry (from 1) that no node can meet beside an earlier one: required toward and away from the same target, whatever the
--- categories; required toward two nodes or two racks. Two leases or two resources may be in one place. Null when there is none.
+-- The first entry (from 1) that no node can meet beside an earlier one: required toward and away from
+-- the same target, whatever the categories; required toward two nodes or two racks. Two leases or two
+-- resources may be in one place. Null when there is none.
 create or replace function hwqueue.wire_contradiction(p_entries jsonb) returns int
 language sql immutable
 as $$
   with required as (
-    select e.ordinality, e.value ->> 'direction' as direction, e.value ->> 'target_type' as target_type, e.value ->> 'target' as target
+    select e.ordinality, e.value ->> 'direction' as direction, e.value ->> 'target_type' as target_type,
+           e.value ->> 'target' as target
     from jsonb_array_elements(p_entries) with ordinality e where e.value ->> 'strength' = 'required'
   )
-  select min(b.ordinality)::int from required a join required b on a.ordinality < b.ordinality and a.target_type = b.target_type
+  select min(b.ordinality)::int from required a join required b on a.ordinality < b.ordinality
+    and a.target_type = b.target_type
   where case when a.target = b.target then a.direction <> b.direction
     else a.target_type in ('node_id', 'rack_id') and a.direction = 'toward' and b.direction = 'toward' end
 $$;
@@ -145,11 +154,13 @@ language sql immutable
 as $$ select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1) $$;
 
 -- Refuses a blob. Raises: QHW01, always.
-create or replace function hwqueue.refuse_wire(p_reason text, p_offset int, p_field text, p_class text default null) returns void
+create or replace function hwqueue.refuse_wire(p_reason text, p_offset int, p_field text,
+  p_class text default null) returns void
 language plpgsql immutable
 as $$
 begin
-  perform hwqueue.refuse('QHW01', format('%s is not a valid params blob: %s at byte %s', p_field, replace(p_reason, '_', ' '), p_offset),
+  perform hwqueue.refuse('QHW01', format('%s is not a valid params blob: %s at byte %s', p_field,
+      replace(p_reason, '_', ' '), p_offset),
     jsonb_build_object('reason', p_reason, 'offset', p_offset, 'field', p_field, 'class', p_class),
     'all of it is refused; `hwqueue wire encode` writes valid ones');
 end
@@ -159,7 +170,8 @@ $$;
 -- p_at is where the value begins, p_length what its TLV says.
 
 -- One affinity entry. The order of the checks decides nothing but the reason. Raises: QHW01.
-create or replace function hwqueue.parse_wire_entry(p_blob bytea, p_at int, p_length int, p_field text) returns jsonb
+create or replace function hwqueue.parse_wire_entry(p_blob bytea, p_at int, p_length int,
+  p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -177,7 +189,8 @@ begin
   v_category := (array['resource', 'state', 'topology', 'trust', 'facility'])[get_byte(p_blob, p_at)];
   v_strength := (array['required', 'preferred', 'adaptive'])[get_byte(p_blob, p_at + 1) & 127];
   v_direction := case when get_byte(p_blob, p_at + 1) > 127 then 'away' else 'toward' end;
-  v_type := (array['node_id', 'resource_id', 'lease_id', 'service_id', 'trust_domain', 'rack_id'])[get_byte(p_blob, p_at + 2)];
+  v_type := (array['node_id', 'resource_id', 'lease_id', 'service_id', 'trust_domain',
+      'rack_id'])[get_byte(p_blob, p_at + 2)];
   v_length := hwqueue.wire_number(p_blob, p_at + 3);
   if v_category is null then
     perform hwqueue.refuse_wire('unknown_category', p_at, p_field);
@@ -189,12 +202,14 @@ begin
     perform hwqueue.refuse_wire('reserved_strength', p_at + 1, p_field);
   elsif v_type is null then
     perform hwqueue.refuse_wire('unknown_target_type', p_at + 2, p_field);
-  elsif v_category || ' ' || v_type not in ('resource node_id', 'resource resource_id', 'state node_id', 'state lease_id',
+  elsif v_category || ' ' || v_type not in ('resource node_id', 'resource resource_id', 'state node_id',
+      'state lease_id',
       'topology node_id', 'topology rack_id', 'topology service_id', 'trust trust_domain') then
     perform hwqueue.refuse_wire('target_type_not_allowed', p_at + 2, p_field);
   elsif v_category = 'trust' and v_strength = 'preferred' then  -- a soft trust rule is a weaker one
     perform hwqueue.refuse_wire('strength_not_allowed', p_at + 1, p_field);
-  elsif v_type = 'trust_domain' and v_direction = 'away' or v_type = 'service_id' and v_direction = 'toward' then
+  elsif v_type = 'trust_domain' and v_direction = 'away' or v_type = 'service_id' and v_direction = 'toward'
+    then
     perform hwqueue.refuse_wire('direction_not_allowed', p_at + 1, p_field);
   elsif v_length > p_length - 5 then
     perform hwqueue.refuse_wire('truncated_entry', p_at + 3, p_field);
@@ -204,10 +219,12 @@ begin
     perform hwqueue.refuse_wire('bad_target_length', p_at + 3, p_field);
   end if;
   v_target := substring(p_blob from p_at + 6 for v_length);
-  return jsonb_build_object('category', v_category, 'strength', v_strength, 'direction', v_direction, 'target_type', v_type,
+  return jsonb_build_object('category', v_category, 'strength', v_strength, 'direction', v_direction,
+      'target_type', v_type,
     'target', case v_type
       when 'trust_domain' then to_jsonb(hwqueue.parse_wire_domain(v_target, p_at + 5, p_field))
-      when 'rack_id' then to_jsonb(hwqueue.wire_number(v_target, 0) * 65536::bigint + hwqueue.wire_number(v_target, 2))
+      when 'rack_id' then to_jsonb(hwqueue.wire_number(v_target,
+          0) * 65536::bigint + hwqueue.wire_number(v_target, 2))
       else to_jsonb(encode(v_target, 'hex')) end);
 end
 $$;
@@ -219,7 +236,8 @@ as $$
 begin
   if p_bytes = '' then
     perform hwqueue.refuse_wire('empty_trust_domain', p_at, p_field);
-  elsif octet_length(p_bytes) > 255 or position(decode('00', 'hex') in p_bytes) > 0 then  -- no text of Postgres holds a zero byte
+  -- no text of Postgres holds a zero byte
+  elsif octet_length(p_bytes) > 255 or position(decode('00', 'hex') in p_bytes) > 0 then
     perform hwqueue.refuse_wire('invalid_trust_domain', p_at, p_field);
   end if;
   begin
@@ -232,7 +250,8 @@ end
 $$;
 
 -- One class, of a list that begins with code 0. Raises: QHW01, naming the class.
-create or replace function hwqueue.parse_wire_class(p_blob bytea, p_at int, p_length int, p_classes text[], p_field text) returns text
+create or replace function hwqueue.parse_wire_class(p_blob bytea, p_at int, p_length int, p_classes text[],
+  p_field text) returns text
 language plpgsql immutable
 as $$
 declare
@@ -243,7 +262,8 @@ begin
   end if;
   v_code := get_byte(p_blob, p_at);
   if p_classes[v_code + 1] is null then
-    perform hwqueue.refuse_wire(case v_code when 255 then 'sentinel_class' else 'unknown_class' end, p_at, p_field,
+    perform hwqueue.refuse_wire(case v_code when 255 then 'sentinel_class' else 'unknown_class' end, p_at,
+        p_field,
       '0x' || encode(substring(p_blob from p_at + 1 for 1), 'hex'));
   end if;
   return p_classes[v_code + 1];

@@ -1,20 +1,25 @@
 -- The state of a lease: where its row is says which it is.
 
--- Writes down how leases ended that waited: the caller has deleted their entries, and read the clock after that. p_error null: by their deadline.
+-- Writes down how leases ended that waited: the caller has deleted their entries, and read the clock
+-- after that. p_error null: by their deadline.
 -- Locks: none but the entries. Idempotent: no.
-create or replace function hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb,
+  p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error)
-  select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id, l.attempt_count, p_state,
+  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
+      attempt, state, error)
+  select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id, l.attempt_count,
+         p_state,
          coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline))
   from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
 end
 $$;
 
 -- Ids of leases from p_from on and below p_before (null: no bound), the highest first.
-create or replace function hwqueue.list_ids(p_queue_id int, p_state text, p_task text, p_limit int, p_from uuid,
+create or replace function hwqueue.list_ids(p_queue_id int, p_state text, p_task text, p_limit int,
+  p_from uuid,
   p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard int) returns uuid[]
 language plpgsql volatile
   -- planned each time: a filter that is not given must not be in the plan
@@ -27,9 +32,11 @@ begin
     -- lease_state, as joins: those that the filter does not need go, and the one that it needs may come first
     left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
     left join hwqueue.claim r on r.shard_id = l.shard_id and r.lease_id = l.lease_id
-    left join hwqueue.scheduled s on s.shard_id = l.shard_id and s.queue_id = l.queue_id and s.available_at = l.available_at
+    left join hwqueue.scheduled s on s.shard_id = l.shard_id and s.queue_id = l.queue_id
+      and s.available_at = l.available_at
       and s.lease_id = l.lease_id
-    where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before) and (p_from is null or l.lease_id >= p_from)
+    where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before)
+      and (p_from is null or l.lease_id >= p_from)
       and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
       and case when p_state is null then true
                when p_state in ('completed', 'failed', 'cancelled') then o.state = p_state
@@ -42,14 +49,16 @@ begin
                         and (p_tenants[1] is null or c.tenant = any (p_tenants))
                         and (p_service is null or c.service_id = p_service)))
       and (p_node is null
-           or l.lease_id in (select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node))
+           or l.lease_id in (select c.lease_id from hwqueue.claim c
+               where c.shard_id = p_shard and c.node_id = p_node))
     order by l.lease_id desc limit p_limit);
 end
 $$;
 
--- Takes the waiting entry of an open lease out of ready or scheduled, which makes the caller its only holder until commit.
--- Gives null when the lease is claimed (the claim is then locked) or finished. Entries move between the tables while this
--- looks, so it looks again until it holds one; whoever moved it has committed by then.
+-- Takes the waiting entry of an open lease out of ready or scheduled, which makes the caller its only
+-- holder until commit.
+-- Gives null when the lease is claimed (the claim is then locked) or finished. Entries move between the
+-- tables while this looks, so it looks again until it holds one; whoever moved it has committed by then.
 -- Locks: the entry or the claim. Raises: QHL04. Idempotent: no.
 create or replace function hwqueue.take_entry(p_lease uuid, p_shard int) returns hwqueue.scheduled
 language plpgsql volatile
@@ -68,13 +77,16 @@ begin
       return null;
     end if;
     delete from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier and r.rank = v_lease.rank
+    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
+      and r.rank = v_lease.rank
       and r.position = v_lease.position and r.lease_id = p_lease
-    returning r.shard_id, r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank, r.class_id, r.lease_id, r.eligible_at, r.deadline
+    returning r.shard_id, r.queue_id, r.tier, r.attempt_count, r.claim_count, r.rank, r.class_id, r.lease_id,
+      r.eligible_at, r.deadline
     into v_entry;
     if not found then
       delete from hwqueue.scheduled s
-      where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
+      where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at
+        and s.lease_id = p_lease
       returning s.* into v_entry;
     end if;
     if found then
@@ -96,16 +108,18 @@ declare
   v_lease hwqueue.lease;
 begin
   select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  if not found or hwqueue.my_tenants() is not null and not hwqueue.is_own_lease(p_lease, hwqueue.my_tenants(), p_shard) then
+  if not found or hwqueue.my_tenants() is not null and not hwqueue.is_own_lease(p_lease,
+      hwqueue.my_tenants(), p_shard) then
     perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')),
-      jsonb_build_object('lease_id', p_lease), 'check the id; finished leases go once their queue''s retention is over');
+      jsonb_build_object('lease_id', p_lease),
+        'check the id; finished leases go once their queue''s retention is over');
   end if;
   return v_lease;
 end
 $$;
 
--- How a lease ended; null: it is open, or does not exist. Its row is what ends a lease: whoever has deleted the lease's entry inserts it, and
--- whoever deletes it (requeue_lease, prune) has the lease.
+-- How a lease ended; null: it is open, or does not exist. Its row is what ends a lease: whoever has
+-- deleted the lease's entry inserts it, and whoever deletes it (requeue_lease, prune) has the lease.
 create or replace function hwqueue.lease_end(p_lease uuid, p_shard int) returns hwqueue.outcome
 language sql stable
 as $$ select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease $$;
@@ -116,7 +130,8 @@ language sql stable
 as $$
   select case
     when o.lease_id is not null then o.state
-    when exists (select 1 from hwqueue.claim c where c.shard_id = l.shard_id and c.lease_id = l.lease_id) then 'claimed'
+    when exists (select 1 from hwqueue.claim c where c.shard_id = l.shard_id and c.lease_id = l.lease_id)
+      then 'claimed'
     when exists (select 1 from hwqueue.scheduled s where s.shard_id = l.shard_id and s.queue_id = l.queue_id
                  and s.available_at = l.available_at and s.lease_id = l.lease_id) then 'scheduled'
     else 'pending' end

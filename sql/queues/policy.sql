@@ -7,9 +7,11 @@ as $$
 declare
   v_queue hwqueue.queue;
 begin
-  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null;
+  select q.* into v_queue from hwqueue.queue q where q.shard_id = p_shard and q.name = p_queue
+    and q.dropped_at is null;
   if not found then
-    perform hwqueue.refuse('QHQ01', format('queue %s does not exist', coalesce(to_json(left(p_queue, 100))::text, 'null')),
+    perform hwqueue.refuse('QHQ01', format('queue %s does not exist',
+        coalesce(to_json(left(p_queue, 100))::text, 'null')),
       jsonb_build_object('queue', left(p_queue, 100), 'shard_id', p_shard),
       'create it first: select hwqueue.create_queue(p_queue => ''...''), or hwqueue queue create');
   end if;
@@ -17,7 +19,8 @@ begin
 end
 $$;
 
--- The same for a spawn: with a transaction id of its own before it looks, so that a dropped queue is not deleted under it.
+-- The same for a spawn: with a transaction id of its own before it looks, so that a dropped queue is not
+-- deleted under it.
 -- Locks: none; above read committed the queue, for key share. Raises: QHQ01; 40001 there.
 create or replace function hwqueue.spawn_queue(p_queue text, p_shard int) returns hwqueue.queue
 language plpgsql volatile
@@ -28,7 +31,8 @@ begin
   perform pg_current_xact_id();
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    -- an older snapshot may show a queue that is dropped by now: hold it, or fail with 40001 as such transactions do
+    -- an older snapshot may show a queue that is dropped by now: hold it, or fail with 40001 as such
+    -- transactions do
     perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for key share;
   end if;
   return v_queue;
@@ -54,7 +58,8 @@ as $$
     'max_result_bytes', p_queue.max_result_bytes,
     'window', p_queue.window_size,
     'probe', p_queue.probe_size,
-    'weights', jsonb_build_object('affinity', p_queue.weight_affinity, 'fit', p_queue.weight_fit, 'spread', p_queue.weight_spread),
+    'weights', jsonb_build_object('affinity', p_queue.weight_affinity, 'fit', p_queue.weight_fit, 'spread',
+        p_queue.weight_spread),
     'retain_completed', extract(epoch from p_queue.retain_completed),
     'retain_failed', extract(epoch from p_queue.retain_failed)))
 $$;
@@ -67,33 +72,55 @@ declare
   v_row hwqueue.queue := p_base;
   v_weights jsonb := coalesce(p_policy -> 'weights', '{}');
 begin
-  perform hwqueue.check_object(p_policy, array['claim_timeout', 'heartbeat_interval', 'poll_interval', 'max_attempts', 'retry',
-    'ageing_step', 'notify', 'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights',
+  perform hwqueue.check_object(p_policy, array['claim_timeout', 'heartbeat_interval', 'poll_interval',
+      'max_attempts', 'retry',
+    'ageing_step', 'notify', 'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe',
+      'weights',
     'retain_completed', 'retain_failed', 'patience', 'failure_domain'], 'policy');
   perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
-  v_row.claim_timeout := coalesce(hwqueue.json_short_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second', '30 days'), v_row.claim_timeout);
-  v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
+  v_row.claim_timeout := coalesce(hwqueue.json_short_interval(p_policy -> 'claim_timeout',
+      'policy.claim_timeout', '1 second', '30 days'), v_row.claim_timeout);
+  v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval',
+      'policy.heartbeat_interval', '0.1 second'),
     case when p_policy ? 'claim_timeout' then v_row.claim_timeout / 4 else v_row.heartbeat_interval end);
-  v_row.poll_interval := coalesce(hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval', '0.01 second'), v_row.poll_interval);
-  v_row.patience := coalesce(hwqueue.json_interval(p_policy -> 'patience', 'policy.patience'), v_row.patience);
-  v_row.max_attempts := coalesce(hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1, 1000), v_row.max_attempts);
+  v_row.poll_interval := coalesce(hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval',
+      '0.01 second'), v_row.poll_interval);
+  v_row.patience := coalesce(hwqueue.json_interval(p_policy -> 'patience', 'policy.patience'),
+      v_row.patience);
+  v_row.max_attempts := coalesce(hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1,
+      1000), v_row.max_attempts);
   v_row.retry := coalesce(hwqueue.normalise_retry(p_policy -> 'retry', 'policy.retry'), v_row.retry);
-  v_row.ageing_step := coalesce(hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'), v_row.ageing_step);
-  v_row.failure_domain := coalesce(hwqueue.json_domain(p_policy -> 'failure_domain', 'policy.failure_domain'), v_row.failure_domain);
+  v_row.ageing_step := coalesce(hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'),
+      v_row.ageing_step);
+  v_row.failure_domain := coalesce(hwqueue.json_domain(p_policy -> 'failure_domain',
+      'policy.failure_domain'), v_row.failure_domain);
   v_row.notify := coalesce(hwqueue.json_boolean(p_policy -> 'notify', 'policy.notify'), v_row.notify);
-  v_row.reap_grace := coalesce(hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'), v_row.reap_grace);
-  v_row.max_params_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_params_bytes', 'policy.max_params_bytes', 1, 104857600), v_row.max_params_bytes);
-  v_row.max_result_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_result_bytes', 'policy.max_result_bytes', 1, 104857600), v_row.max_result_bytes);
-  v_row.window_size := coalesce(hwqueue.json_integer(p_policy -> 'window', 'policy.window', 1, 10000), v_row.window_size);
-  v_row.probe_size := coalesce(hwqueue.json_integer(p_policy -> 'probe', 'policy.probe', 0, 100000), v_row.probe_size);
-  v_row.weight_affinity := coalesce(hwqueue.json_number(v_weights -> 'affinity', 'policy.weights.affinity', 0, 1000), v_row.weight_affinity);
-  v_row.weight_fit := coalesce(hwqueue.json_number(v_weights -> 'fit', 'policy.weights.fit', 0, 1000), v_row.weight_fit);
-  v_row.weight_spread := coalesce(hwqueue.json_number(v_weights -> 'spread', 'policy.weights.spread', 0, 1000), v_row.weight_spread);
-  v_row.retain_completed := coalesce(hwqueue.json_interval(p_policy -> 'retain_completed', 'policy.retain_completed'), v_row.retain_completed);
-  v_row.retain_failed := coalesce(hwqueue.json_interval(p_policy -> 'retain_failed', 'policy.retain_failed'), v_row.retain_failed);
+  v_row.reap_grace := coalesce(hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'),
+      v_row.reap_grace);
+  v_row.max_params_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_params_bytes',
+      'policy.max_params_bytes', 1, 104857600), v_row.max_params_bytes);
+  v_row.max_result_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_result_bytes',
+      'policy.max_result_bytes', 1, 104857600), v_row.max_result_bytes);
+  v_row.window_size := coalesce(hwqueue.json_integer(p_policy -> 'window', 'policy.window', 1, 10000),
+      v_row.window_size);
+  v_row.probe_size := coalesce(hwqueue.json_integer(p_policy -> 'probe', 'policy.probe', 0, 100000),
+      v_row.probe_size);
+  v_row.weight_affinity := coalesce(hwqueue.json_number(v_weights -> 'affinity', 'policy.weights.affinity',
+      0, 1000), v_row.weight_affinity);
+  v_row.weight_fit := coalesce(hwqueue.json_number(v_weights -> 'fit', 'policy.weights.fit', 0, 1000),
+      v_row.weight_fit);
+  v_row.weight_spread := coalesce(hwqueue.json_number(v_weights -> 'spread', 'policy.weights.spread', 0,
+      1000), v_row.weight_spread);
+  v_row.retain_completed := coalesce(hwqueue.json_interval(p_policy -> 'retain_completed',
+      'policy.retain_completed'), v_row.retain_completed);
+  v_row.retain_failed := coalesce(hwqueue.json_interval(p_policy -> 'retain_failed', 'policy.retain_failed'),
+      v_row.retain_failed);
   if v_row.heartbeat_interval >= v_row.claim_timeout then
-    perform hwqueue.refuse('QHA01', format('policy.heartbeat_interval (%s) must be shorter than claim_timeout (%s)', v_row.heartbeat_interval, v_row.claim_timeout),
-      jsonb_build_object('field', 'policy.heartbeat_interval'), 'a quarter of the claim timeout is a good choice');
+    perform hwqueue.refuse('QHA01',
+        format('policy.heartbeat_interval (%s) must be shorter than claim_timeout (%s)',
+        v_row.heartbeat_interval, v_row.claim_timeout),
+      jsonb_build_object('field', 'policy.heartbeat_interval'),
+        'a quarter of the claim timeout is a good choice');
   end if;
   return v_row;
 end
@@ -125,22 +152,25 @@ begin
   v_kind := coalesce(hwqueue.json_text(p_retry -> 'kind', p_field || '.kind', 32), 'exponential');
   if v_kind not in ('fixed', 'exponential', 'none') then
     perform hwqueue.refuse('QHA01', format('%s.kind must be fixed, exponential or none', p_field),
-      jsonb_build_object('field', p_field || '.kind'), 'for example {"kind": "exponential", "base": 5, "factor": 2, "max": 600}');
+      jsonb_build_object('field', p_field || '.kind'),
+        'for example {"kind": "exponential", "base": 5, "factor": 2, "max": 600}');
   end if;
   if v_kind = 'none' then
     return '{"kind": "none"}'::jsonb;
   end if;
   return jsonb_build_object(
     'kind', v_kind,
-    'base', extract(epoch from coalesce(hwqueue.json_interval(p_retry -> 'base', p_field || '.base'), interval '5 seconds')),
+    'base', extract(epoch from coalesce(hwqueue.json_interval(p_retry -> 'base', p_field || '.base'),
+        interval '5 seconds')),
     'factor', coalesce(hwqueue.json_number(p_retry -> 'factor', p_field || '.factor', 1, 100), 2),
-    'max', extract(epoch from coalesce(hwqueue.json_interval(p_retry -> 'max', p_field || '.max'), interval '10 minutes')),
+    'max', extract(epoch from coalesce(hwqueue.json_interval(p_retry -> 'max', p_field || '.max'),
+        interval '10 minutes')),
     'jitter', coalesce(hwqueue.json_number(p_retry -> 'jitter', p_field || '.jitter', 0, 1), 0.2));
 end
 $$;
 
--- How long to wait before the attempt after p_attempt (1, 2, ...): base x factor^(attempt - 1), at most max, less a random
--- part of up to jitter; null when the policy is none.
+-- How long to wait before the attempt after p_attempt (1, 2, ...): base x factor^(attempt - 1), at most
+-- max, less a random part of up to jitter; null when the policy is none.
 create or replace function hwqueue.retry_delay(p_retry jsonb, p_attempt int) returns interval
 language sql volatile
 as $$
@@ -152,7 +182,8 @@ as $$
     * (1 - random() * (p_retry ->> 'jitter')::double precision)) end
 $$;
 
--- Notifies waiting workers if an empty claim left its mark, and clears the mark. Most spawns find no mark and send
+-- Notifies waiting workers if an empty claim left its mark, and clears the mark. Most spawns find no
+-- mark and send
 -- nothing: commits that notify wait for each other.
 -- Locks: queue_signal row, skip locked (somebody else is clearing it). Wakes: listeners of hwqueue.
 create or replace function hwqueue.wake_workers(p_queue hwqueue.queue, p_shard int) returns void
@@ -181,7 +212,8 @@ $$;
 
 -- The mark that an empty claim leaves; written only where there is none, and not while another is writing.
 -- Locks: queue_signal row, skip locked.
-create or replace function hwqueue.flag_waiting(p_queue_ids int[], p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.flag_waiting(p_queue_ids int[], p_now timestamptz,
+  p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -192,7 +224,8 @@ begin
     where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.waiting_since is null
     for update skip locked);
   if v_ids <> '{}' then
-    update hwqueue.queue_signal s set waiting_since = p_now where s.shard_id = p_shard and s.queue_id = any (v_ids);
+    update hwqueue.queue_signal s set waiting_since = p_now where s.shard_id = p_shard
+      and s.queue_id = any (v_ids);
   end if;
 end
 $$;

@@ -1,9 +1,10 @@
 -- Reading spawns: a lease's own options, and its class.
 
--- Refuses the first element of a batch that is at fault, with its index. The batch was read as a whole, which says that there
--- is one and not which: here they are read one by one.
+-- Refuses the first element of a batch that is at fault, with its index. The batch was read as a whole,
+-- which says that there is one and not which: here they are read one by one.
 -- Locks: none beyond new classes. Raises: as read_spawns, with the index.
-create or replace function hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
+  p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -16,7 +17,8 @@ begin
     begin
       perform hwqueue.read_spawns(p_queue, jsonb_build_array(p_leases -> v_index), p_now, p_shard);
     exception when others then
-      get stacked diagnostics v_code = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail, v_hint = pg_exception_hint;
+      get stacked diagnostics v_code = returned_sqlstate, v_message = message_text,
+        v_detail = pg_exception_detail, v_hint = pg_exception_hint;
       if v_code not like 'QH%' then
         raise;
       end if;
@@ -27,7 +29,8 @@ begin
 end
 $$;
 
--- What an element of a batch has in common with others: all but its params and own options. One that is no object stays as it is.
+-- What an element of a batch has in common with others: all but its params and own options. One that is
+-- no object stays as it is.
 create or replace function hwqueue.spawn_kind(p_element jsonb) returns jsonb
 language sql immutable
 as $$
@@ -51,9 +54,11 @@ begin
 end
 $$;
 
--- A batch, read and checked, in its order. Most elements are of a few kinds: each kind is checked, and its class found, once.
+-- A batch, read and checked, in its order. Most elements are of a few kinds: each kind is checked, and
+-- its class found, once.
 -- Locks: none beyond new classes. Raises: QHA01, QHC03, QHC04, QHW01, naming the field, not the element.
-create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz, p_shard int)
+create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
+  p_shard int)
 returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
@@ -65,11 +70,13 @@ begin
     select k.class_id
     from (select hwqueue.kind_class(p_queue.queue_id, e.kind, p_shard) as class_id, e.ordinals
           from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals
-                from jsonb_array_elements(p_leases) with ordinality i group by 1 order by min(i.ordinality)) e) k,
+                from jsonb_array_elements(p_leases) with ordinality i group by 1
+                order by min(i.ordinality)) e) k,
          unnest(k.ordinals) o(ordinal)
     order by o.ordinal);
   return array(
-    select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], nextval('hwqueue.ready_position_seq'), v_class_ids[e.ordinal],
+    select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], nextval('hwqueue.ready_position_seq'),
+           v_class_ids[e.ordinal],
                               e.task, e.params, e.options, p_queue.max_params_bytes, p_now)
     from (
       select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
@@ -89,7 +96,8 @@ declare
   v_at timestamptz := hwqueue.json_time(p_options -> 'available_at', 'options.available_at');
 begin
   if v_delay is not null and v_at is not null then
-    perform hwqueue.refuse('QHA01', 'options has both delay and available_at', jsonb_build_object('field', 'options.delay'),
+    perform hwqueue.refuse('QHA01', 'options has both delay and available_at',
+        jsonb_build_object('field', 'options.delay'),
       'give one of them');
   end if;
   return coalesce(v_at, p_now + v_delay, p_now);
@@ -99,8 +107,10 @@ $$;
 -- One spawn, read and checked: all but its class, which comes from spawn_class, checked there.
 -- A single expression, so that Postgres puts it in place of the call: a batch is read by one statement.
 -- Raises: QHA01, naming the field.
-create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_position bigint, p_class_id bigint, p_task text,
-                                              p_params jsonb, p_options jsonb, p_max_params_bytes int, p_now timestamptz)
+create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_position bigint,
+  p_class_id bigint, p_task text,
+                                              p_params jsonb, p_options jsonb, p_max_params_bytes int,
+                                                p_now timestamptz)
 returns hwqueue.spawn_request
 language sql stable
 as $$
@@ -113,13 +123,15 @@ as $$
     p_task,
     hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_max_params_bytes),
     case when p_options ? 'headers'
-      then hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers', 'options.headers'), 'options.headers', 16384) end,
+      then hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers', 'options.headers'),
+          'options.headers', 16384) end,
     coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767), 0),
     hwqueue.json_integer(p_options -> 'max_attempts', 'options.max_attempts', 1, 1000),
     case when p_options ? 'retry' then hwqueue.normalise_retry(p_options -> 'retry', 'options.retry') end,
     hwqueue.json_short_interval(p_options -> 'claim_timeout', 'options.claim_timeout', '1 second', '30 days'),
     hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
-    case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now) else p_now end,
+    case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now)
+      else p_now end,
     hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255),
     null,
     coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true),
@@ -129,19 +141,23 @@ $$;
 
 -- A spawn on its own.
 -- Locks: none beyond a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
-create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamptz,
+create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
+  p_options jsonb, p_now timestamptz,
                                                      p_shard int) returns hwqueue.spawn_request
 language plpgsql volatile
 as $$
 declare
-  v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options), p_shard);
+  v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options),
+      p_shard);
 begin
   if p_options is null or not p_options ?| hwqueue.kept_options() then
     -- null is written as a constant here, so that Postgres leaves out whatever reads options
-    return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task, p_params, null,
+    return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task,
+        p_params, null,
                               p_queue.max_params_bytes, p_now);
   end if;
-  return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task, p_params, p_options,
+  return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task,
+      p_params, p_options,
                             p_queue.max_params_bytes, p_now);
 end
 $$;
@@ -150,7 +166,8 @@ $$;
 create or replace function hwqueue.own_options() returns text[]
 language sql immutable parallel safe
 as $$
-  select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout', 'deadline', 'idempotency_key',
+  select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout',
+         'deadline', 'idempotency_key',
                'headers', 'notify']
 $$;
 
@@ -163,16 +180,19 @@ as $$ select hwqueue.own_options() || array['wire'] $$;
 create or replace function hwqueue.class_options(p_options jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
-  select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options() else coalesce(p_options, '{}') end
+  select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options()
+         else coalesce(p_options, '{}') end
 $$;
 
 -- The class of a spawn, written if it is new. p_options is what class_options left.
 -- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
-create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb, p_shard int) returns bigint
+create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb,
+  p_shard int) returns bigint
 language plpgsql volatile
 as $$
 declare
-  v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'tenant', 'service_id',
+  v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with',
+      'wire', 'tenant', 'service_id',
     'labels', 'patience'];
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
@@ -180,9 +200,12 @@ begin
     return hwqueue.find_class(p_queue_id, p_task, '', null, '{}', '{}', p_shard);
   end if;
   perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options');
-  return hwqueue.find_class(p_queue_id, p_task, coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
-    hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'), hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    hwqueue.spawn_placement(p_options, 'options'), p_shard, hwqueue.json_interval(p_options -> 'patience', 'options.patience'));
+  return hwqueue.find_class(p_queue_id, p_task,
+      coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
+    hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'),
+      hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
+    hwqueue.spawn_placement(p_options, 'options'), p_shard, hwqueue.json_interval(p_options -> 'patience',
+        'options.patience'));
 end
 $$;
 
@@ -201,14 +224,15 @@ begin
 end
 $$;
 
--- The value itself, unless it is larger than allowed. One expression, as the readers of base/json.sql; format, unlike a cast, is not
--- run when that is planned.
+-- The value itself, unless it is larger than allowed. One expression, as the readers of base/json.sql;
+-- format, unlike a cast, is not run when that is planned.
 create or replace function hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes int) returns jsonb
 language sql stable
 as $$
   select case when case when hwqueue.may_be_long(p_value) then hwqueue.text_bytes(p_value, p_max_bytes)
                    else octet_length(format('%s', p_value)) end > p_max_bytes
-    then hwqueue.refuse_payload(hwqueue.text_bytes(p_value, p_max_bytes), p_field, p_max_bytes) else p_value end
+    then hwqueue.refuse_payload(hwqueue.text_bytes(p_value, p_max_bytes), p_field, p_max_bytes)
+      else p_value end
 $$;
 
 -- Lease labels: text to text.
@@ -226,7 +250,8 @@ begin
       jsonb_build_object('field', p_field), 'for example {"app": "billing"}');
   end if;
   select l.key into v_key from jsonb_each(p_labels) l
-  where length(l.key) not between 1 and 253 or jsonb_typeof(l.value) <> 'string' or length(l.value #>> '{}') > 1024 limit 1;
+  where length(l.key) not between 1 and 253 or jsonb_typeof(l.value) <> 'string'
+    or length(l.value #>> '{}') > 1024 limit 1;
   if found then
     perform hwqueue.refuse('QHA01', format('%s has a bad label %s', p_field, to_json(left(v_key, 60))),
       jsonb_build_object('field', p_field || '.' || left(v_key, 100)),
@@ -238,15 +263,18 @@ $$;
 
 -- Lower runs first. Ageing is built in: with a step, every step of waiting is worth one priority.
 -- Stable only because extract is: an expression that Postgres puts in place of the call.
-create or replace function hwqueue.lease_rank(p_step interval, p_eligible_at timestamptz, p_priority int) returns bigint
+create or replace function hwqueue.lease_rank(p_step interval, p_eligible_at timestamptz,
+  p_priority int) returns bigint
 language sql stable
 as $$
   select case when p_step > interval '0'
     then floor(extract(epoch from p_eligible_at) / extract(epoch from p_step))::bigint else 0 end - p_priority
 $$;
 
--- The placement that a spawn's options ask for: `placement` ANDed with the shorthands and the params blob, in normal form.
--- affinity_tags: node labels must contain them. affinity_with / anti_affinity_with: prefer that node / to be away from it.
+-- The placement that a spawn's options ask for: `placement` ANDed with the shorthands and the params
+-- blob, in normal form.
+-- affinity_tags: node labels must contain them. affinity_with / anti_affinity_with: prefer that node /
+-- to be away from it.
 -- Raises: QHA01, QHC03, QHC04, QHW01.
 create or replace function hwqueue.spawn_placement(p_options jsonb, p_field text) returns jsonb
 language plpgsql stable
@@ -255,7 +283,8 @@ declare
   v_placement jsonb := hwqueue.normalise_placement(p_options -> 'placement', p_field || '.placement');
   v_required jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
   v_with uuid := hwqueue.json_uuid(p_options -> 'affinity_with', p_field || '.affinity_with', 'QHC03');
-  v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with', 'QHC03');
+  v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with',
+      'QHC03');
   v_blob bytea := hwqueue.wire_blob(p_options -> 'wire', p_field || '.wire');
   v_preferred jsonb := '[]'::jsonb;
   v_wire jsonb;
@@ -266,15 +295,18 @@ begin
   end if;
   if v_away is not null then
     v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
-      jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))), p_field || '.anti_affinity_with');
+      jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))),
+        p_field || '.anti_affinity_with');
   end if;
   if v_required <> '[]' or v_preferred <> '[]' then
     v_placement := hwqueue.check_cost(
-      hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field), p_field);
+      hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred),
+          p_field), p_field);
   end if;
   if v_blob is not null then
     -- read like any placement: what normalise_placement would refuse, a blob must not bring in
-    v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
+    v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob,
+        p_field || '.wire')), p_field || '.wire');
     v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wire, p_field), p_field);
   end if;
   return v_placement;

@@ -2,9 +2,12 @@
 
 -- What adopted work runs on.
 
--- Its devices: those named, else those with most left, over their limit if need be; what has devices to itself must find them free.
--- Locks: node_state is held by the caller. Raises: QHA01 for devices that the node does not have, or others have to themselves.
-create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_gpus jsonb)
+-- Its devices: those named, else those with most left, over their limit if need be; what has devices to
+-- itself must find them free.
+-- Locks: node_state is held by the caller. Raises: QHA01 for devices that the node does not have, or
+-- others have to themselves.
+create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node,
+  p_load hwqueue.node_load, p_gpus jsonb)
 returns int[]
 language plpgsql stable
 as $$
@@ -17,21 +20,27 @@ begin
   if p_class.gpu_count = 0 then
     v_devices := '{}';
   elsif v_exclusivity is not null then
-    v_devices := hwqueue.choose_devices(p_class.gpu_count, 0, v_named, v_exclusivity, hwqueue.node_headroom(p_node, p_load));
+    v_devices := hwqueue.choose_devices(p_class.gpu_count, 0, v_named, v_exclusivity,
+        hwqueue.node_headroom(p_node, p_load));
   else
     v_alone := array(
       select (g.value ->> 'resource_id')::uuid
       from hwqueue.claim c cross join lateral jsonb_array_elements(c.assignment -> 'gpus') g
       where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment ? 'gpu_exclusivity');
-    v_alone := v_alone || array(select d.parent from unnest(p_node.gpu_ids, p_node.gpu_parents) d(id, parent) where d.id = any (v_alone));
+    v_alone := v_alone || array(select d.parent from unnest(p_node.gpu_ids, p_node.gpu_parents) d(id, parent)
+        where d.id = any (v_alone));
     v_devices := array(
-      select d.position::int from unnest(p_node.gpu_ids, p_node.gpu_parents, p_load.gpu_used) with ordinality d(id, parent, used, position)
-      where (v_named = '{}' or d.id = any (v_named)) and d.parent is null and (d.id = any (v_alone)) is not true
+      select d.position::int from unnest(p_node.gpu_ids, p_node.gpu_parents,
+             p_load.gpu_used) with ordinality d(id, parent, used, position)
+      where (v_named = '{}' or d.id = any (v_named)) and d.parent is null
+        and (d.id = any (v_alone)) is not true
       order by d.used, d.position limit p_class.gpu_count);
   end if;
-  if v_devices is null or cardinality(v_devices) < p_class.gpu_count or cardinality(v_named) not in (0, p_class.gpu_count)
+  if v_devices is null or cardinality(v_devices) < p_class.gpu_count
+    or cardinality(v_named) not in (0, p_class.gpu_count)
      or not v_named <@ p_node.gpu_ids then
-    perform hwqueue.refuse('QHA01', format('node %s does not have the %s devices that this work runs on', p_node.node_id, p_class.gpu_count),
+    perform hwqueue.refuse('QHA01', format('node %s does not have the %s devices that this work runs on',
+        p_node.node_id, p_class.gpu_count),
       jsonb_build_object('field', 'options.gpus', 'node_id', p_node.node_id),
       'name as many of the node''s own devices as the lease asks for, none that another lease has to itself');
   end if;
@@ -39,9 +48,11 @@ begin
 end
 $$;
 
--- Its cores, chosen as for a claim: whoever runs the work has to pin it to them. Null when the node counts none.
+-- Its cores, chosen as for a claim: whoever runs the work has to pin it to them. Null when the node
+-- counts none.
 -- Locks: node_state is held by the caller. Raises: QHA01 when it has too few left.
-create or replace function hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns int[]
+create or replace function hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node,
+  p_load hwqueue.node_load) returns int[]
 language plpgsql immutable
 as $$
 declare
@@ -54,17 +65,20 @@ begin
     hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
   if v_cores is null then
     perform hwqueue.refuse('QHA01', format('node %s has not enough cores left for this work', p_node.node_id),
-      jsonb_build_object('field', 'p_node', 'node_id', p_node.node_id), 'wait until running leases have ended, or adopt it elsewhere');
+      jsonb_build_object('field', 'p_node', 'node_id', p_node.node_id),
+        'wait until running leases have ended, or adopt it elsewhere');
   end if;
   return v_cores;
 end
 $$;
 
--- Writes spawns down that are read and checked: keys, entries in ready or scheduled, leases. Gives them back, with stands_for
--- set where a key stands for another lease.
--- Locks: idempotency keys in sorted order, lease ids of the caller's own; else only new rows. Raises: QHT01, QHL06 own id exists
--- already. Idempotent: per idempotency key. Wakes: waiting workers, when something is claimable at once.
-create or replace function hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamptz, p_shard int)
+-- Writes spawns down that are read and checked: keys, entries in ready or scheduled, leases. Gives them
+-- back, with stands_for set where a key stands for another lease.
+-- Locks: idempotency keys in sorted order, lease ids of the caller's own; else only new rows. Raises:
+-- QHT01, QHL06 own id exists already. Idempotent: per idempotency key. Wakes: waiting workers, when
+-- something is claimable at once.
+create or replace function hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
+  p_now timestamptz, p_shard int)
 returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
@@ -82,7 +96,8 @@ begin
     v_own := v_spawn.own_id;
     v_wake := v_spawn.notify and v_spawn.available_at <= p_now;
   else
-    select bool_or(s.idempotency_key is not null), bool_or(s.own_id), bool_or(s.notify and s.available_at <= p_now)
+    select bool_or(s.idempotency_key is not null), bool_or(s.own_id),
+           bool_or(s.notify and s.available_at <= p_now)
     into v_keyed, v_own, v_wake from unnest(p_spawns) s;
   end if;
   if v_keyed then
@@ -103,17 +118,20 @@ end
 $$;
 
 -- The state that a spawn answers with.
-create or replace function hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamptz, p_now timestamptz, p_shard int) returns text
+create or replace function hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamptz,
+  p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$
   select case when p_stands_for is not null then hwqueue.lease_state(p_stands_for, p_shard)
     when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
--- Refuses ids of the caller's own whose former lease went when it completed, as long as its outcome is there: it would be taken for the end of the
--- new lease, whose tokens would begin where the former one's did.
--- Locks: the caller has inserted the leases, so nobody else can have one of the ids from now on. Raises: QHL06, 23505.
-create or replace function hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamptz, p_shard int) returns void
+-- Refuses ids of the caller's own whose former lease went when it completed, as long as its outcome is
+-- there: it would be taken for the end of the new lease, whose tokens would begin where the former one's did.
+-- Locks: the caller has inserted the leases, so nobody else can have one of the ids from now on. Raises:
+-- QHL06, 23505.
+create or replace function hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamptz,
+  p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -121,7 +139,8 @@ declare
   v_gone uuid;
 begin
   if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
-    v_gone := (select o.lease_id from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (v_ids) limit 1);
+    v_gone := (select o.lease_id from hwqueue.outcome o where o.shard_id = p_shard
+        and o.lease_id = any (v_ids) limit 1);
     if v_gone is not null then
       perform hwqueue.refuse('QHL06', format('lease %s has just completed', v_gone),
         jsonb_build_object('field', 'options.lease_id', 'lease_id', v_gone,
@@ -138,7 +157,8 @@ $$;
 
 -- The same as insert_spawns where producers chose ids themselves.
 -- Locks: as insert_spawns; classes that wait, skip locked. Raises: QHL06. Idempotent: no.
-create or replace function hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamptz, p_shard int)
+create or replace function hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
+  p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
 as $$
@@ -151,7 +171,8 @@ begin
   select o.lease_id, o.ordinal - 1 as index into v_spawn
   from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
         from unnest(p_spawns) s where s.own_id) o
-  where o.turn > 1 or exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = o.lease_id)
+  where o.turn > 1 or exists (select 1 from hwqueue.lease l where l.shard_id = p_shard
+      and l.lease_id = o.lease_id)
   order by o.ordinal limit 1;
   if found then
     perform hwqueue.refuse('QHL06', format('lease %s exists already', v_spawn.lease_id),
@@ -167,43 +188,52 @@ begin
       end if;
     end if;
   end loop;
-  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard), hwqueue.check_own_ids(p_spawns, p_now, p_shard);
+  perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard),
+    hwqueue.check_own_ids(p_spawns, p_now, p_shard);
   if v_named <> '{}' then  -- a class may be left of an earlier lease with this id
     perform hwqueue.wake_classes_of_entries(v_named, p_shard);
   end if;
 exception when unique_violation then  -- another session has just spawned with the same id
-  perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),
+  perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already',
+      jsonb_build_object('field', 'options.lease_id'),
     'use a fresh id, or idempotency_key to spawn once');
 end
 $$;
 
 -- Writes the rows of spawns that are read, checked and of this call alone, in the order of the batch.
 -- Locks: new rows; the caller's own lease ids. Raises: 23505 when a lease has one of those. Idempotent: no.
-create or replace function hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamptz, p_shard int)
+create or replace function hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
+  p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
 as $$
 declare
   v_ready int;
 begin
-  insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank, position, class_id, lease_id, eligible_at, deadline)
+  insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank, position, class_id,
+      lease_id, eligible_at, deadline)
   overriding system value
-  select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority), s.position, s.class_id,
+  select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
+         s.position, s.class_id,
          s.lease_id, p_now, s.deadline
   from unnest(p_spawns) s where s.available_at <= p_now;
   get diagnostics v_ready = row_count;
   if v_ready < cardinality(p_spawns) then
-    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id, lease_id, available_at, deadline)
-    select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, s.available_at, s.priority), s.class_id,
+    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
+        lease_id, available_at, deadline)
+    select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, s.available_at,
+           s.priority), s.class_id,
            s.lease_id, s.available_at, s.deadline
     from unnest(p_spawns) s where s.available_at > p_now;
   end if;
-  insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority, tier, rank, position,
+  insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority,
+      tier, rank, position,
     max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at, created_at, wire)
   select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
          hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
          case when s.available_at <= p_now then s.position else 0 end,
-         s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now, s.wire
+         s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now,
+           s.wire
   from unnest(p_spawns) s;
 end
 $$;
@@ -216,14 +246,17 @@ as $$
   select s.ordinal, c.tenant, s.idempotency_key, s.lease_id,
          sha256(convert_to(jsonb_build_array(s.task_name, s.params, c.placement, c.labels)::text, 'UTF8'))
   from unnest(p_spawns) s
-  -- limit: looked up by key, one by one, whatever the planner thinks of arrays and of tables that have just been filled
-  cross join lateral (select c.* from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = s.class_id limit 1) c
+  -- limit: looked up by key, one by one, whatever the planner thinks of arrays and of tables that have
+  -- just been filled
+  cross join lateral (select c.* from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = s.class_id limit 1) c
   where s.idempotency_key is not null
 $$;
 
--- Claims the idempotency keys of a batch, or finds who has them; gives the spawns back, with stands_for set where the key is
--- taken, be it by an earlier one of the batch.
--- Locks: the keys, in sorted order, so that two batches never wait in a circle. Raises: QHT01 same key, other content.
+-- Claims the idempotency keys of a batch, or finds who has them; gives the spawns back, with stands_for
+-- set where the key is taken, be it by an earlier one of the batch.
+-- Locks: the keys, in sorted order, so that two batches never wait in a circle. Raises: QHT01 same key,
+-- other content.
 -- Idempotent: yes.
 create or replace function hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id int, p_shard int)
 returns hwqueue.spawn_request[]
@@ -241,7 +274,8 @@ begin
   loop
     with claimed as (
       insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content)
-      select p_shard, k.tenant, p_queue_id, k.idempotency_key, k.lease_id, k.content from hwqueue.keyed_spawns(p_spawns, p_shard) k
+      select p_shard, k.tenant, p_queue_id, k.idempotency_key, k.lease_id, k.content
+      from hwqueue.keyed_spawns(p_spawns, p_shard) k
       order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
       on conflict do nothing
       returning i as key
@@ -252,25 +286,29 @@ begin
     if cardinality(v_claimed) = v_keyed then
       return v_spawns;
     end if;
-    v_claimed := array(select c from unnest(v_claimed) c order by c.tenant collate "C", c.idempotency_key collate "C");
+    v_claimed := array(select c from unnest(v_claimed) c order by c.tenant collate "C",
+        c.idempotency_key collate "C");
     v_next := 1;
     for v_spawn in
       select k.ordinal, k.tenant, k.idempotency_key, i.lease_id, i.content <> k.content as differs
       from hwqueue.keyed_spawns(p_spawns, p_shard) k
       left join lateral (
         select i.lease_id, i.content from hwqueue.idempotency i
-        where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = p_queue_id and i.idempotency_key = k.idempotency_key
+        where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = p_queue_id
+          and i.idempotency_key = k.idempotency_key
         limit 1) i on true
       order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
     loop
       continue attempt when v_spawn.lease_id is null;  -- pruned in between: try again
       if v_spawn.differs then
-        perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to lease %s, which has other content',
+        perform hwqueue.refuse('QHT01',
+            format('idempotency key %s belongs to lease %s, which has other content',
             to_json(v_spawn.idempotency_key), v_spawn.lease_id),
           jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_spawn.idempotency_key,
             'lease_id', v_spawn.lease_id, 'index', v_spawn.ordinal - 1),
           'a key stands for one task, params, placement and labels: use another key for other content');
-      elsif v_claimed[v_next].tenant = v_spawn.tenant and v_claimed[v_next].idempotency_key = v_spawn.idempotency_key then
+      elsif v_claimed[v_next].tenant = v_spawn.tenant and v_claimed[v_next].idempotency_key =
+        v_spawn.idempotency_key then
         v_next := v_next + 1;  -- claimed just now, by the first spawn that has it
       else
         v_spawns[v_spawn.ordinal].stands_for := v_spawn.lease_id;

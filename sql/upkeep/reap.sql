@@ -7,8 +7,10 @@
 -- mark: each gets its step in every other call.
 -- Locks, wakes: as reap. Raises: nothing. Idempotent: yes. Plans are made once, for any arguments, and by
 -- index: a table that is small now is large before the session ends.
-create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_cursor, p_holds boolean, p_now timestamptz, p_shard int,
-                                            out expired int, out promoted int, out deadlines int, out reaches int, out more boolean)
+create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_cursor, p_holds boolean,
+  p_now timestamptz, p_shard int,
+                                            out expired int, out promoted int, out deadlines int,
+                                              out reaches int, out more boolean)
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -53,7 +55,8 @@ begin
       v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
       if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
         v_from.estimated_at := p_now;
-        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.look, p_now, p_shard);
+        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.look, p_now,
+            p_shard);
       else
         v_uncounted := true;
       end if;
@@ -66,7 +69,8 @@ begin
   if p_holds then
     perform hwqueue.split_profiles(p_limit, p_shard);
     if clock_timestamp() < v_until or p_mark.version % 2 = 1 then
-      select c.more, c.next_after into v_judged from hwqueue.reap_classes(p_mark.judged_profile, p_limit, v_until, p_shard) c;
+      select c.more, c.next_after into v_judged
+      from hwqueue.reap_classes(p_mark.judged_profile, p_limit, v_until, p_shard) c;
       v_from.judged_profile := v_judged.next_after;
       v_uncounted := v_uncounted or v_judged.more;
     else
@@ -114,9 +118,11 @@ begin
   more := true;
   for v_profile_id in
     select p.profile_id from hwqueue.profile p
-    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
+    where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last,
+        9223372036854775807)
       and (hwqueue.has_new_classes(hwqueue.valid_next_xid(p.classes_seen), p.classes_unseen, p_shard)
-           or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u where hwqueue.has_ended(u)))
+           or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u
+               where hwqueue.has_ended(u)))
       and p.judged_as is null and exists (
         select 1 from hwqueue.node n
         where n.shard_id = p_shard and n.profile_id = any (hwqueue.profiles_judged_as(p.profile_id, p_shard))
@@ -132,7 +138,8 @@ begin
       select p.* into v_profile from hwqueue.profile p
       where p.shard_id = p_shard and p.profile_id = v_profile_id for no key update skip locked;
       exit when not found;
-      if not hwqueue.has_new_classes(hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
+      if not hwqueue.has_new_classes(hwqueue.valid_next_xid(v_profile.classes_seen),
+          v_profile.classes_unseen, p_shard) then
         -- the time of judging stays as it was: a new one would bring in those who run now
         v_profile.classes_unseen := hwqueue.prune_unseen_xids(v_profile.classes_unseen, p_shard);
         update hwqueue.profile p set classes_unseen = v_profile.classes_unseen
@@ -154,13 +161,15 @@ $$;
 -- Asks what runs in dropped queues to stop: at each call in the first minute, and with p_again for as long as
 -- the queue is there, should a claim have been granted in a transaction that was open. Returns their number.
 -- Locks: the claims, skip locked.
-create or replace function hwqueue.reap_dropped(p_limit int, p_again boolean, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.reap_dropped(p_limit int, p_again boolean, p_now timestamptz,
+  p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
   v_queue_ids int[] := array(
     select q.queue_id from hwqueue.queue q
-    where q.shard_id = p_shard and q.dropped_at is not null and (p_again or q.dropped_at > p_now - interval '1 minute'));
+    where q.shard_id = p_shard and q.dropped_at is not null and (p_again
+        or q.dropped_at > p_now - interval '1 minute'));
   v_leases uuid[];
 begin
   if v_queue_ids = '{}' then
@@ -168,28 +177,34 @@ begin
   end if;
   v_leases := array(
     select c.lease_id from hwqueue.claim c
-    where c.shard_id = p_shard and c.queue_id = any (v_queue_ids) and c.stop_reason is distinct from 'cancelled'
+    where c.shard_id = p_shard and c.queue_id = any (v_queue_ids)
+      and c.stop_reason is distinct from 'cancelled'
     limit p_limit for update skip locked);
   update hwqueue.claim c
-  set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled', stop_detail = 'the queue was dropped',
-      expires_at = least(c.expires_at, p_now + c.claim_timeout), check_at = least(c.check_at, p_now + c.claim_timeout)
+  set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled',
+    stop_detail = 'the queue was dropped',
+      expires_at = least(c.expires_at, p_now + c.claim_timeout),
+        check_at = least(c.check_at, p_now + c.claim_timeout)
   where c.shard_id = p_shard and c.lease_id = any (v_leases);
-  perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped', p_shard,
+  perform hwqueue.note_leases('claim_stop_requested', v_leases, 'asked to stop: the queue was dropped',
+      p_shard,
     '{"reason": "cancelled"}');
   return cardinality(v_leases);
 end
 $$;
 
--- Keeps what is remembered of classes and all nodes (class_fleet): finds it out of classes of which nothing is
--- known yet, and with p_again of those that no node suits any more, or that something else keeps out, since
--- one fell silent or was cordoned, and of those whose row is out of date: at most half of these are classes
--- that no node may run, which are told of, the others those that were found out longest ago. At most p_limit
--- classes a call; those that cost more than judge_budget are left to who asks for them. Looks for new ones
--- among p_limit classes after p_after, in turn over the calls. Returns how many it has found out, where to go
--- on, and with p_again the nodes as they are.
+-- Keeps what is remembered of classes and all nodes (class_fleet): finds it out of classes of which
+-- nothing is known yet, and with p_again of those that no node suits any more, or that something else
+-- keeps out, since one fell silent or was cordoned, and of those whose row is out of date: at most half
+-- of these are classes that no node may run, which are told of, the others those that were found out
+-- longest ago. At most p_limit classes a call; those that cost more than judge_budget are left to who
+-- asks for them. Looks for new ones among p_limit classes after p_after, in turn over the calls. Returns
+-- how many it has found out, where to go on, and with p_again the nodes as they are.
 -- Locks: as cache_class_fleets.
-create or replace function hwqueue.reap_fleets(p_after bigint, p_limit int, p_again boolean, p_now timestamptz, p_shard int,
-                                               out fleets int, out next_after bigint, out look hwqueue.fleet_snapshot)
+create or replace function hwqueue.reap_fleets(p_after bigint, p_limit int, p_again boolean,
+  p_now timestamptz, p_shard int,
+                                               out fleets int, out next_after bigint,
+                                                 out look hwqueue.fleet_snapshot)
 language plpgsql volatile
 as $$
 declare
@@ -213,7 +228,8 @@ begin
     v_old := array(
       select o.class_id from (
         (select m.class_id, 0 as turn, f.looked_at
-         from hwqueue.class_nodes m join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = m.class_id
+         from hwqueue.class_nodes m join hwqueue.class_fleet f on f.shard_id = p_shard
+           and f.class_id = m.class_id
          where m.shard_id = p_shard and m.digest = look.digest and not hwqueue.is_cache_valid(m, look.open)
          order by f.looked_at limit p_limit)
         union all
@@ -236,8 +252,9 @@ begin
 end
 $$;
 
--- Sets when claims have to stop that came to a node beside a no_execute taint which their leases tolerate for a time (or that were adopted
--- there): the edit that put the taint on the node did not see them. Gives their number.
+-- Sets when claims have to stop that came to a node beside a no_execute taint which their leases
+-- tolerate for a time (or that were adopted there): the edit that put the taint on the node did not see
+-- them. Gives their number.
 -- Locks: node_state, then the claims, all skip locked.
 create or replace function hwqueue.reap_tolerated(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -252,7 +269,8 @@ begin
     select s.node_id
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
-    where n.shard_id = p_shard and (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]' and n.deregistered_at is null
+    where n.shard_id = p_shard and (n.taints || n.operator_taints) @> '[{"effect": "no_execute"}]'
+      and n.deregistered_at is null
     for no key update of s skip locked
   loop
     select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
@@ -261,7 +279,8 @@ begin
       from hwqueue.claim c
       join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
       where c.shard_id = p_shard and c.node_id = v_node_id and c.stop_requested_at is null
-        and (hwqueue.first_stop_at(v_node.taints || v_node.operator_taints, k.tolerate, c.claimed_at)).stop_at is not null
+        and (hwqueue.first_stop_at(v_node.taints || v_node.operator_taints, k.tolerate,
+            c.claimed_at)).stop_at is not null
       limit p_limit - v_count
       for update of c skip locked);
     perform hwqueue.set_taint_stops(v_node, v_leases, p_now, p_shard);
@@ -272,17 +291,20 @@ begin
 end
 $$;
 
--- Whose turn it is to reap, and where the scans start. What was reaped stays in the indexes until vacuum may remove it, which an
--- old snapshot anywhere on the server forbids; a scan from the start would walk all of it. So scans start at marks: nothing lives
--- below one, and nothing can come. Whoever writes an entry takes its transaction's id before it reads the clock, and the entry
--- is due no earlier than that: so what could still come below a moment comes from transactions that had an id by then.
+-- Whose turn it is to reap, and where the scans start. What was reaped stays in the indexes until vacuum
+-- may remove it, which an old snapshot anywhere on the server forbids; a scan from the start would walk
+-- all of it. So scans start at marks: nothing lives below one, and nothing can come. Whoever writes an
+-- entry takes its transaction's id before it reads the clock, and the entry is due no earlier than that:
+-- so what could still come below a moment comes from transactions that had an id by then.
 
--- Whether the caller should reap, the newest mark, and whether the caller holds it and may move it on. It should not reap when
--- somebody did less than p_unless_within ago, nor when somebody is at it, unless that one's transaction has been open for long.
+-- Whether the caller should reap, the newest mark, and whether the caller holds it and may move it on.
+-- It should not reap when somebody did less than p_unless_within ago, nor when somebody is at it, unless
+-- that one's transaction has been open for long.
 -- A transaction that has an id already leaves the mark alone: its id says nothing about p_now.
 -- Locks: the newest mark, skip locked.
 create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz, p_shard int,
-                                                  out goes boolean, out holds boolean, out mark hwqueue.reap_cursor)
+                                                  out goes boolean, out holds boolean,
+                                                    out mark hwqueue.reap_cursor)
 language plpgsql volatile
 as $$
 declare
@@ -296,13 +318,15 @@ begin
     return;
   end if;
   if mark.version is null then
-    insert into hwqueue.reap_cursor (shard_id, version) select s.shard_id, 0 from hwqueue.shard s where s.shard_id = p_shard
+    insert into hwqueue.reap_cursor (shard_id, version) select s.shard_id, 0 from hwqueue.shard s
+      where s.shard_id = p_shard
     on conflict do nothing;
   end if;
   select m.version into v_held from hwqueue.reap_cursor m
   where m.shard_id = p_shard order by m.version desc limit 1 for update skip locked;
   if v_held is null then
-    goes := p_unless_within = '0' or p_now > mark.reaped_at + greatest(10 * p_unless_within, interval '1 minute');
+    goes := p_unless_within = '0' or p_now > mark.reaped_at + greatest(10 * p_unless_within,
+        interval '1 minute');
   elsif v_held is distinct from mark.version then
     -- somebody has just been at it, or this is the first
     goes := p_unless_within = '0' or mark.version is null;
@@ -312,10 +336,12 @@ begin
 end
 $$;
 
--- Writes down that the caller has reaped, and moves the marks on: up to what was noted at an earlier call once all transactions
--- of that time have ended, but not beyond anything that is still there. p_from: the mark as this call used it.
+-- Writes down that the caller has reaped, and moves the marks on: up to what was noted at an earlier
+-- call once all transactions of that time have ended, but not beyond anything that is still there.
+-- p_from: the mark as this call used it.
 -- Locks: the caller holds p_mark; it took its id after p_now. Idempotent: no.
-create or replace function hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamptz, p_shard int)
+create or replace function hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor,
+  p_from hwqueue.reap_cursor, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
 as $$
@@ -324,26 +350,32 @@ declare
   v_seen record;
 begin
   -- one statement, one snapshot: what those who have ended brought is seen
-  select pg_snapshot_xmin(s.snapshot) >= p_mark.noted_before as ended, pg_snapshot_xmax(s.snapshot) < p_mark.noted_before as foreign_id,
+  select pg_snapshot_xmin(s.snapshot) >= p_mark.noted_before as ended,
+         pg_snapshot_xmax(s.snapshot) < p_mark.noted_before as foreign_id,
     (select c.check_at from hwqueue.claim c
      where c.shard_id = p_shard and c.check_at >= p_from.claims_from and c.check_at < p_mark.noted_at
      order by c.check_at limit 1) as claim_at,
     (select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
      where r.shard_id = p_shard and r.deadline is not null
-       and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from and greatest(r.deadline, r.eligible_at) < p_mark.noted_at
+       and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from
+       and greatest(r.deadline, r.eligible_at) < p_mark.noted_at
      order by greatest(r.deadline, r.eligible_at) limit 1) as deadline_at,
     (select min(f.available_at) from hwqueue.queue q
      cross join lateral (
        select e.available_at from hwqueue.scheduled e
-       where e.shard_id = p_shard and e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from and e.available_at < p_mark.noted_at
+       where e.shard_id = p_shard and e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from
+         and e.available_at < p_mark.noted_at
        order by e.available_at limit 1) f
      where q.shard_id = p_shard) as scheduled_at
   into v_seen from (select pg_current_snapshot() as snapshot) s;
   v_next.version := p_mark.version + 1;
   v_next.reaped_at := p_now;
-  v_next.claims_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.claims_from end, v_seen.claim_at);
-  v_next.deadlines_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.deadlines_from end, v_seen.deadline_at);
-  v_next.scheduled_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.scheduled_from end, v_seen.scheduled_at);
+  v_next.claims_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.claims_from end,
+      v_seen.claim_at);
+  v_next.deadlines_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.deadlines_from end,
+      v_seen.deadline_at);
+  v_next.scheduled_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.scheduled_from end,
+      v_seen.scheduled_at);
   if v_seen.ended or v_seen.foreign_id then
     v_next.noted_at := p_now;
     v_next.noted_before := pg_current_xact_id();
@@ -353,7 +385,8 @@ begin
 end
 $$;
 
--- How long judging, and ending claims, each go on in one call; each does one step at least. A quarter of statement_timeout, where that is less.
+-- How long judging, and ending claims, each go on in one call; each does one step at least. A quarter of
+-- statement_timeout, where that is less.
 -- Of the real clock: it is about what the server can do, not about what is due.
 create or replace function hwqueue.upkeep_budget() returns interval
 language sql stable

@@ -1,7 +1,7 @@
 -- What upkeep notices: classes that no node matches, silent nodes, invariants that do not hold.
 
--- Leases that are not in exactly one of ready, scheduled, claim and, once they have ended, outcome; and rows there without a lease, but for
--- outcomes of leases that went when they completed (eligible_at).
+-- Leases that are not in exactly one of ready, scheduled, claim and, once they have ended, outcome; and
+-- rows there without a lease, but for outcomes of leases that went when they completed (eligible_at).
 create or replace function hwqueue.broken_entries(p_shard int) returns table (lease_id uuid, detail jsonb)
 language sql stable
 as $$
@@ -15,7 +15,8 @@ as $$
     select o.lease_id, 'outcome', o.eligible_at is not null from hwqueue.outcome o where o.shard_id = p_shard
   )
   select coalesce(l.lease_id, e.lease_id),
-         jsonb_build_object('is_known', l.lease_id is not null, 'places', coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
+         jsonb_build_object('is_known', l.lease_id is not null, 'places',
+             coalesce(jsonb_agg(e.place) filter (where e.place is not null), '[]'))
   from (select l.lease_id from hwqueue.lease l where l.shard_id = p_shard) l
   full join entry e on e.lease_id = l.lease_id
   group by l.lease_id, e.lease_id
@@ -23,25 +24,31 @@ as $$
 $$;
 
 -- Nodes whose usage is not what their claims set aside, or is more than they have.
-create or replace function hwqueue.broken_loads(p_shard int) returns table (rule text, node_id uuid, detail jsonb)
+create or replace function hwqueue.broken_loads(p_shard int) returns table (rule text, node_id uuid,
+  detail jsonb)
 language sql stable
 as $$
   select b.rule, n.node_id, b.detail
   from hwqueue.node n
   cross join lateral (
-    select hwqueue.read_load(n.node_id, p_shard) as load, to_jsonb(u) as counted from hwqueue.node_usage_of_claims(n) u offset 0) w
+    select hwqueue.read_load(n.node_id, p_shard) as load, to_jsonb(u) as counted
+    from hwqueue.node_usage_of_claims(n) u offset 0) w
   cross join lateral (
-    select 'node_load' as rule, jsonb_build_object('written', to_jsonb(w.load) - array['shard_id', 'node_id', 'version', 'updates'],
+    select 'node_load' as rule, jsonb_build_object('written',
+           to_jsonb(w.load) - array['shard_id', 'node_id', 'version', 'updates'],
                                                    'counted', w.counted) as detail
     where not to_jsonb(w.load) @> w.counted and (w.load).version > 0
        or (w.load).version = 0 and (w.counted ->> 'claim_count')::int > 0
     union all
-    select 'capacity', jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib, 'slots', n.slots, 'custom', n.custom,
+    select 'capacity', jsonb_build_object('cpu_milli', n.cpu_milli, 'memory_mib', n.memory_mib, 'slots',
+           n.slots, 'custom', n.custom,
                                           'used', w.counted)
-    where (w.counted ->> 'cpu_used')::bigint > n.cpu_milli or (w.counted ->> 'memory_used')::bigint > n.memory_mib
+    where (w.counted ->> 'cpu_used')::bigint > n.cpu_milli
+      or (w.counted ->> 'memory_used')::bigint > n.memory_mib
        or (w.counted ->> 'claim_count')::int > n.slots
        or exists (select 1 from jsonb_array_elements(w.counted -> 'gpu_used') g where g.value::int > 1000)
-       or exists (select 1 from jsonb_each(w.counted -> 'custom_used') c where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))
+       or exists (select 1 from jsonb_each(w.counted -> 'custom_used') c
+           where c.value::bigint > coalesce((n.custom ->> c.key)::bigint, 0))
   ) b
   where n.shard_id = p_shard and n.deregistered_at is null
 $$;
@@ -54,7 +61,8 @@ $$;
 -- over the calls. For up to 50 ms (of the real clock), at one at least; gives where to go on. A class that
 -- another session holds, prune for one, is left for another time.
 -- Locks: the caller holds the mark of reap; rows of class_fleet, skip locked.
-create or replace function hwqueue.watch_classes(p_after bigint, p_limit int, p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
+create or replace function hwqueue.watch_classes(p_after bigint, p_limit int,
+  p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
 returns bigint
 language plpgsql volatile
 as $$
@@ -67,7 +75,8 @@ begin
   for v_fleet in
     select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
     from hwqueue.class_fleet f
-    join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_snapshot.digest
+    join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id
+      and m.digest = p_snapshot.digest
     where f.shard_id = p_shard and f.looked_at = p_now
       and hwqueue.is_unmatched(m, p_snapshot.live) = (f.reported_at is null)
     order by f.class_id
@@ -78,7 +87,8 @@ begin
   for v_fleet in
     select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
     from hwqueue.class_fleet f
-    left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_snapshot.digest
+    left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id
+      and m.digest = p_snapshot.digest
     where f.shard_id = p_shard and f.class_id > p_after and (f.unmatched or f.reported_at is not null)
     order by f.class_id limit p_limit
   loop
@@ -96,11 +106,14 @@ $$;
 -- Whether no live node may run a class, cordoned ones included; null: not known.
 create or replace function hwqueue.is_unmatched(p_fit hwqueue.class_nodes, p_live bit varying) returns boolean
 language sql immutable parallel safe
-as $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known then false end $$;
+as $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known
+  then false end $$;
 
--- Tells of one class what there is to tell. p_told_at: since when it is told of; p_unmatched: as is_unmatched.
+-- Tells of one class what there is to tell. p_told_at: since when it is told of; p_unmatched: as
+-- is_unmatched.
 -- Locks: its row of class_fleet, skip locked.
-create or replace function hwqueue.watch_class(p_class_id bigint, p_told_at timestamptz, p_unmatched boolean, p_now timestamptz, p_shard int)
+create or replace function hwqueue.watch_class(p_class_id bigint, p_told_at timestamptz, p_unmatched boolean,
+  p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
 as $$
@@ -109,7 +122,8 @@ declare
     select 1 from hwqueue.ready r
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = r.queue_id
     where r.shard_id = p_shard and r.class_id = p_class_id and q.dropped_at is null);
-  v_is_news boolean := case when p_told_at is null then p_unmatched and v_waits else not (v_waits and coalesce(p_unmatched, true)) end;
+  v_is_news boolean := case when p_told_at is null then p_unmatched and v_waits
+    else not (v_waits and coalesce(p_unmatched, true)) end;
 begin
   if v_is_news then
     -- as it is now: it may have been told just before
@@ -121,7 +135,8 @@ begin
     elsif p_told_at is null then
       perform hwqueue.report_unmatched(p_class_id, p_now, p_shard);
     else
-      update hwqueue.class_fleet f set reported_at = null where f.shard_id = p_shard and f.class_id = p_class_id;
+      update hwqueue.class_fleet f set reported_at = null where f.shard_id = p_shard
+        and f.class_id = p_class_id;
       perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', c.task_name,
           case when v_waits then 'a live node matches' else 'none is waiting any more' end), p_shard,
         p_queue => hwqueue.queue_name(c.queue_id, p_shard), p_class => c.class_id)
@@ -139,7 +154,8 @@ as $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_
 -- Tells that leases of a class wait that no live node may run, with the commonest permanent reason among
 -- twenty live nodes, fewer of a class that costs much to judge.
 -- Locks: the class's row of class_fleet. Idempotent: no.
-create or replace function hwqueue.report_unmatched(p_class_id bigint, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.report_unmatched(p_class_id bigint, p_now timestamptz,
+  p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -148,7 +164,8 @@ declare
   v_reasons jsonb;
   v_first record;
 begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
+    and c.class_id = p_class_id;
   update hwqueue.class_fleet f set reported_at = p_now where f.shard_id = p_shard and f.class_id = p_class_id;
   with sample as (
     select n.node_id, hwqueue.class_reasons(v_class, n, hwqueue.idle_load(n), null, p_now, p_shard) as reasons
@@ -157,24 +174,30 @@ begin
     where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
     order by n.node_id limit greatest(1, least(20, 20 * hwqueue.judge_budget() / v_class.cost))
   ), counted as (
-    select r.value ->> 'code' as code, min(r.value ->> 'message') as message, count(distinct s.node_id) as nodes
+    select r.value ->> 'code' as code, min(r.value ->> 'message') as message,
+           count(distinct s.node_id) as nodes
     from sample s, jsonb_array_elements(s.reasons) r
     where (r.value ->> 'permanent')::boolean group by 1
   )
-  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c) into v_nodes, v_reasons;
+  select (select count(*) from sample), (select jsonb_object_agg(c.code, c.nodes) from counted c)
+         into v_nodes, v_reasons;
   select c.key as code, c.value::int as nodes into v_first
   from jsonb_each_text(v_reasons) c order by c.value::int desc, c.key limit 1;
-  perform hwqueue.note_event('class_unmatched', format('no live node matches leases of task %s that wait: %s', v_class.task_name,
-      case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes, v_nodes) end),
-    p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end, 'reasons', v_reasons),
+  perform hwqueue.note_event('class_unmatched',
+      format('no live node matches leases of task %s that wait: %s', v_class.task_name,
+      case when v_nodes = 0 then 'no node is live' else format('%s on %s of %s', v_first.code, v_first.nodes,
+          v_nodes) end),
+    p_shard, jsonb_build_object('reason', case when v_nodes = 0 then 'node_not_live' else v_first.code end,
+        'reasons', v_reasons),
     p_queue => hwqueue.queue_name(v_class.queue_id, p_shard), p_class => p_class_id);
 end
 $$;
 
--- Tells once when a node has gone silent (no sign of life within its timeout), and when it is back. Looks at p_limit nodes after p_after, in
--- turn over the calls; gives where to go on.
+-- Tells once when a node has gone silent (no sign of life within its timeout), and when it is back.
+-- Looks at p_limit nodes after p_after, in turn over the calls; gives where to go on.
 -- Locks: the caller holds the mark of reap.
-create or replace function hwqueue.watch_nodes(p_after uuid, p_limit int, p_now timestamptz, p_shard int) returns uuid
+create or replace function hwqueue.watch_nodes(p_after uuid, p_limit int, p_now timestamptz,
+  p_shard int) returns uuid
 language plpgsql volatile
 as $$
 declare
@@ -189,16 +212,22 @@ begin
     from hwqueue.node n
     -- fences (offset 0): node by node and by key, whatever the statistics say
     cross join lateral (
-      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
+      select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id
+      offset 0) s
     left join lateral (
-      select x.reported_at from hwqueue.silent_node x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) t on true
-    where n.shard_id = p_shard and n.node_id > p_after and n.node_id <= coalesce(v_last, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-      and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <> (t.reported_at is not null)
+      select x.reported_at from hwqueue.silent_node x where x.shard_id = p_shard and x.node_id = n.node_id
+      offset 0) t on true
+    where n.shard_id = p_shard and n.node_id > p_after and n.node_id <= coalesce(v_last,
+        'ffffffff-ffff-ffff-ffff-ffffffffffff')
+      and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <>
+        (t.reported_at is not null)
     order by n.node_id
   loop
     if v_node.reported_at is null then
-      insert into hwqueue.silent_node (shard_id, node_id, reported_at) values (p_shard, v_node.node_id, p_now);
-      perform hwqueue.note_event('node_silent', format('node %s has given no sign of life since %s', v_node.name, v_node.seen_at), p_shard,
+      insert into hwqueue.silent_node (shard_id, node_id, reported_at)
+        values (p_shard, v_node.node_id, p_now);
+      perform hwqueue.note_event('node_silent', format('node %s has given no sign of life since %s',
+          v_node.name, v_node.seen_at), p_shard,
         jsonb_build_object('seen_at', v_node.seen_at), p_node => v_node.node_id);
     else
       delete from hwqueue.silent_node t where t.shard_id = p_shard and t.node_id = v_node.node_id;

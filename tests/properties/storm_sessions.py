@@ -31,9 +31,9 @@ from tests.properties.storm_work import (
     QUEUE,
     TAINTS,
     Options,
-    on_fast_path,
     lease_options,
     node_spec,
+    on_fast_path,
 )
 
 KINDS = 30

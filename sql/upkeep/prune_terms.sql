@@ -1,0 +1,150 @@
+-- Removing affinity terms and counters that no class needs.
+
+-- Removes terms that no class asks any more, with their counts, and counts that have come to nothing;
+-- what they selected is claimed as before they came. Gives the number of terms.
+-- Locks: the shard's row, skip locked: new terms wait for it, too; profile rows, floors and counts, skip
+-- locked.
+create or replace function hwqueue.prune_terms(p_limit int, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_terms bigint[];
+  v_classes bigint[];
+begin
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if not found then
+    return 0;
+  end if;
+  v_terms := array(
+    select t.term_id from hwqueue.affinity_term t
+    where t.shard_id = p_shard and not exists (
+      select 1 from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.terms <> '[]'
+        and c.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)))
+    order by t.term_id limit p_limit);
+  v_classes := array(select distinct m.class_id from hwqueue.class_term m
+      where m.shard_id = p_shard and m.term_id = any (v_terms));
+  delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
+  perform hwqueue.clear_checked(v_classes, p_shard);
+  delete from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = any (v_terms);
+  -- floors of terms that are gone, and those that are too old to be used (cached_skew_reason)
+  delete from hwqueue.spread_floor f where f.ctid = any (array(
+    select o.ctid from hwqueue.spread_floor o
+    where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
+      select 1 from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = o.term_id))
+      limit p_limit for update skip locked));
+  perform hwqueue.prune_counts(p_limit, p_shard);
+  return cardinality(v_terms);
+end
+$$;
+
+-- Takes the marks of classes away that need not be checked at the claim any more, in profiles that
+-- nobody holds.
+-- Locks: profile rows, skip locked; the caller holds the shard's row, so that no term is told meanwhile.
+create or replace function hwqueue.clear_checked(p_class_ids bigint[], p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_locked bigint[] := array(
+    select p.profile_id from hwqueue.profile p
+    where p.shard_id = p_shard and p.profile_id in (
+      select e.profile_id from hwqueue.profile_eligibility e
+      where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.is_checked)
+    for no key update skip locked);
+begin
+  update hwqueue.profile_eligibility e set is_checked = false
+  from hwqueue.placement_class c
+  where e.shard_id = p_shard and e.profile_id = any (v_locked) and e.class_id = any (p_class_ids)
+    and e.is_checked
+    and c.shard_id = p_shard and c.class_id = e.class_id
+    and not coalesce(hwqueue.must_be_checked(c, e.affinity, p_shard), true);
+  update hwqueue.profile_queue s
+  set checked = array(
+    select e.class_id from hwqueue.profile_eligibility e
+    where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id and e.is_checked
+      and e.gpu_count = 0
+      and e.custom is null limit 201)
+  where s.shard_id = p_shard and s.profile_id = any (v_locked);
+end
+$$;
+
+-- Removes what is remembered of the fleet, for max_skew and for patience, and nobody has asked for in an
+-- hour: nobody may ask again; and what is remembered for classes that are gone.
+-- Locks: those rows, skip locked.
+create or replace function hwqueue.prune_fleets(p_limit int, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  delete from hwqueue.spread_fleet f where f.ctid = any (array(
+    select o.ctid from hwqueue.spread_fleet o
+    where o.shard_id = p_shard and o.live_until < p_now - interval '1 hour'
+    limit p_limit for update skip locked));
+  delete from hwqueue.class_range r where r.ctid = any (array(
+    select o.ctid from hwqueue.class_range o
+    where o.shard_id = p_shard and (o.live_until < p_now - interval '1 hour' or not exists (
+      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = o.class_id))
+      limit p_limit for update skip locked));
+end
+$$;
+
+-- Whether whatever is remembered of a term knows that a count was lowered.
+create or replace function hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8,
+  p_shard int) returns boolean
+language sql stable
+as $$
+  select coalesce(bool_and(not hwqueue.is_unseen(p_dropped, f.unseen, f.next_xid)), true)
+  from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
+$$;
+
+-- Whether another session has looked, or is about to, in a transaction that is open. Who comes later
+-- sees what was committed before this.
+create or replace function hwqueue.has_open_reader() returns boolean
+language sql volatile
+as $$
+  select exists (
+    select from pg_locks l
+    where l.locktype = 'relation' and l.relation = 'hwqueue.spread_floor'::regclass
+      and l.mode = 'RowExclusiveLock' and l.granted
+      and l.pid is distinct from pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database()))
+$$;
+
+-- Removes counts that have come to nothing and those of terms that are gone; what claims have added
+-- beside a row that was held is added up in one. A row that a claim has written between the snapshot and
+-- the lock is missed: the next call takes it.
+-- Locks: term_count, skip locked.
+create or replace function hwqueue.prune_counts(p_limit int, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  -- what was lowered by then is seen by all who look from here on
+  v_before pg_snapshot := pg_current_snapshot();
+  v_is_known boolean := not hwqueue.has_open_reader();
+begin
+  delete from hwqueue.term_counter k where k.ctid = any (array(
+    select o.ctid from hwqueue.term_counter o
+    where o.shard_id = p_shard and (
+      o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or v_is_known
+          and o.dropped_xid <> pg_current_xact_id()
+        and pg_visible_in_snapshot(o.dropped_xid, v_before) and hwqueue.caches_know_of_drop(o.term_id,
+            o.dropped_xid, p_shard))
+      or not exists (select 1 from hwqueue.affinity_term t where t.shard_id = p_shard
+          and t.term_id = o.term_id))
+    limit p_limit for update skip locked));
+  with parted as (
+    select o.term_id, o.domain from hwqueue.term_counter o
+    where o.shard_id = p_shard group by o.term_id, o.domain having count(*) > 1 limit p_limit
+  ), held as (
+    select o.ctid as place from parted p
+    join hwqueue.term_counter o on o.shard_id = p_shard and o.term_id = p.term_id
+      and o.domain = p.domain for update of o skip locked
+  ), gone as (
+    delete from hwqueue.term_counter k where k.ctid = any (array(select h.place from held h)) returning k.*
+  )
+  insert into hwqueue.term_counter (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
+  select p_shard, g.term_id, g.domain, sum(g.leases), sum(g.holders), 0,
+         -- the latest of them need not be the last to be seen
+         case when bool_or(g.dropped_xid is not null) then pg_current_xact_id() end
+  from gone g group by g.term_id, g.domain;
+end
+$$;
