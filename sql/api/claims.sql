@@ -2,9 +2,8 @@
 
 -- Grants a node up to p_qty leases that it may run now, best first; no rows: there are none.
 -- p_claim_timeout: for leases without one; else the queue's.
--- One lease that a plain node takes from the head of its queues is granted here, in four statements: the
--- node's row, what is known of the queue, the entry and its lease, the claim. Everything else is
--- claim_general.
+-- Two ways: claim_at_head grants one lease at the head of the node's queues, if nothing needs a decision
+-- there; claim_general does everything else.
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks,
 -- skip locked.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no; after a lost connection treat the
@@ -25,106 +24,28 @@ declare
     and hwqueue.advances_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
-  v_now timestamptz;
-  v_queue_head hwqueue.queue_head;
-  v_is_tried boolean := false;
-  v_class_id bigint;
-  v_position bigint;
-  v_timeout interval;
-  v_eligible_at timestamptz;
+  v_head record;
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
     and s.node_id = p_node for no key update;
-  -- head: as in settle_and_claim
-  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.on_fast_path
-    and not v_state.has_limits
-     and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
-     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
-     and cardinality(p_queues) <= 16 then
-    v_now := hwqueue.clock();
-    if cardinality(p_queues) = 1 then
-      select q.* into v_queue_head
-      from hwqueue.read_queue_head(p_queues[1], v_state.profile_id, v_state.classes_seen,
-          v_state.classes_unseen, p_shard) q;
-      if v_state.met_blocked and v_queue_head.is_front and not v_queue_head.is_first then
-        v_queue_head := hwqueue.read_past_blocked(v_state, v_queue_head, v_now, p_shard);
-      end if;
-    else
-      select q.* into v_queue_head
-      from hwqueue.read_queue_heads(p_queues, v_state.profile_id, v_state.classes_seen,
-          v_state.classes_unseen, v_state.pinned_queues,
-                                  p_shard) q;
-    end if;
-    v_is_tried := v_queue_head.is_first and v_queue_head.queue_id <> all (v_state.pinned_queues)
-      and (p_tasks is null or cardinality(v_queue_head.task_names) <= 50
-          and v_queue_head.task_names <@ p_tasks);
-    if v_is_tried and current_setting('hwqueue.recent_due_scan', true)
-      is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
-       and hwqueue.promote_if_due(p_queues, v_queue_head.queue_ids, 20, v_now, p_shard) > 0 then
-      v_is_tried := false;
-      v_queue_head := null;
-    end if;
-    if v_is_tried then
-      if cardinality(v_queue_head.classes) = 1 then
-        delete from hwqueue.ready r using hwqueue.lease l
-        where r.ctid = (
-            select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_queue_head.classes[1] and x.tier = 0
-              and x.rank = v_queue_head.rank
-              and x.position between v_queue_head.position and v_queue_head.last
-              and (x.deadline is null or x.deadline > v_now)
-            order by x.position limit 1 for update skip locked)
-          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1,
-          r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout,
-              v_queue_head.claim_timeout),
-          case when v_queue_head.drops_completed and l.idempotency_key is null
-            then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
-          v_eligible_at;
-      else
-        delete from hwqueue.ready r using hwqueue.lease l
-        where r.ctid = (
-            select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_queue_head.queue_id and x.tier = 0
-              and x.rank = v_queue_head.rank
-              and x.position between v_queue_head.position and v_queue_head.last
-              and x.class_id = any (v_queue_head.classes) and (x.deadline is null or x.deadline > v_now)
-            order by x.position limit 1 for update skip locked)
-          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1,
-          r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout,
-              v_queue_head.claim_timeout),
-          case when v_queue_head.drops_completed and l.idempotency_key is null
-            then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
-          v_eligible_at;
-      end if;
-      if lease_id is not null then
-        queue := v_queue_head.name;
-        score := 0;
-        expires_at := v_now + v_timeout;
-        shard_id := p_shard;
-        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-            attempt, claim_timeout,
-                                   claimed_at, expires_at, check_at, login, eligible_at)
-        values (p_shard, lease_id, v_queue_head.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt,
-            v_timeout,
-                v_now, expires_at, expires_at, v_state.login, v_eligible_at);
-        if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_queue_head.queue_id, v_class_id, v_queue_head.rank,
-              v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
-        end if;
-        -- head: end
-        return next;
-        return;
-      end if;
-    end if;
+  v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
+    p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard);
+  if v_head.lease_id is not null then
+    lease_id := v_head.lease_id;
+    claim_token := v_head.claim_token;
+    attempt := v_head.attempt;
+    queue := (v_head.queue_head).name;
+    task_name := v_head.task_name;
+    params := v_head.params;
+    headers := v_head.headers;
+    score := 0;
+    expires_at := v_head.expires_at;
+    shard_id := p_shard;
+    return next;
+    return;
   end if;
   return query
-    select g.* from hwqueue.claim_general(v_state, v_queue_head, v_is_tried, p_queues, p_node, p_epoch,
+    select g.* from hwqueue.claim_general(v_state, v_head.queue_head, v_head.is_tried, p_queues, p_node, p_epoch,
            p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
 end
 $$;
@@ -159,13 +80,7 @@ declare
                      else false end;
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
-  v_now timestamptz;
-  v_queue_head hwqueue.queue_head;
-  v_is_tried boolean := false;
-  v_class_id bigint;
-  v_position bigint;
-  v_timeout interval;
-  v_eligible_at timestamptz;
+  v_head record;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform hwqueue.require_read_committed();
@@ -192,101 +107,29 @@ begin
   if p_qty = 0 then
     return;
   end if;
-  kind := 'claimed';
-  state := 'claimed';
-  -- head: as in claim_task
-  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.on_fast_path
-    and not v_state.has_limits
-     and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
-     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
-     and cardinality(p_queues) <= 16 then
-    v_now := hwqueue.clock();
-    if cardinality(p_queues) = 1 then
-      select q.* into v_queue_head
-      from hwqueue.read_queue_head(p_queues[1], v_state.profile_id, v_state.classes_seen,
-          v_state.classes_unseen, p_shard) q;
-      if v_state.met_blocked and v_queue_head.is_front and not v_queue_head.is_first then
-        v_queue_head := hwqueue.read_past_blocked(v_state, v_queue_head, v_now, p_shard);
-      end if;
-    else
-      select q.* into v_queue_head
-      from hwqueue.read_queue_heads(p_queues, v_state.profile_id, v_state.classes_seen,
-          v_state.classes_unseen, v_state.pinned_queues,
-                                  p_shard) q;
-    end if;
-    v_is_tried := v_queue_head.is_first and v_queue_head.queue_id <> all (v_state.pinned_queues)
-      and (p_tasks is null or cardinality(v_queue_head.task_names) <= 50
-          and v_queue_head.task_names <@ p_tasks);
-    if v_is_tried and current_setting('hwqueue.recent_due_scan', true)
-      is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
-       and hwqueue.promote_if_due(p_queues, v_queue_head.queue_ids, 20, v_now, p_shard) > 0 then
-      v_is_tried := false;
-      v_queue_head := null;
-    end if;
-    if v_is_tried then
-      if cardinality(v_queue_head.classes) = 1 then
-        delete from hwqueue.ready r using hwqueue.lease l
-        where r.ctid = (
-            select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_queue_head.classes[1] and x.tier = 0
-              and x.rank = v_queue_head.rank
-              and x.position between v_queue_head.position and v_queue_head.last
-              and (x.deadline is null or x.deadline > v_now)
-            order by x.position limit 1 for update skip locked)
-          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1,
-          r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout,
-              v_queue_head.claim_timeout),
-          case when v_queue_head.drops_completed and l.idempotency_key is null
-            then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
-          v_eligible_at;
-      else
-        delete from hwqueue.ready r using hwqueue.lease l
-        where r.ctid = (
-            select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_queue_head.queue_id and x.tier = 0
-              and x.rank = v_queue_head.rank
-              and x.position between v_queue_head.position and v_queue_head.last
-              and x.class_id = any (v_queue_head.classes) and (x.deadline is null or x.deadline > v_now)
-            order by x.position limit 1 for update skip locked)
-          and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-        returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1,
-          r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout,
-              v_queue_head.claim_timeout),
-          case when v_queue_head.drops_completed and l.idempotency_key is null
-            then greatest(l.available_at, l.created_at) end
-        into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
-          v_eligible_at;
-      end if;
-      if lease_id is not null then
-        queue := v_queue_head.name;
-        score := 0;
-        expires_at := v_now + v_timeout;
-        shard_id := p_shard;
-        insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-            attempt, claim_timeout,
-                                   claimed_at, expires_at, check_at, login, eligible_at)
-        values (p_shard, lease_id, v_queue_head.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt,
-            v_timeout,
-                v_now, expires_at, expires_at, v_state.login, v_eligible_at);
-        if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_queue_head.queue_id, v_class_id, v_queue_head.rank,
-              v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
-        end if;
-        -- head: end
-        return next;
-        return;
-      end if;
-    end if;
+  v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
+    p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard);
+  if v_head.lease_id is not null then
+    kind := 'claimed';
+    state := 'claimed';
+    lease_id := v_head.lease_id;
+    claim_token := v_head.claim_token;
+    attempt := v_head.attempt;
+    queue := (v_head.queue_head).name;
+    task_name := v_head.task_name;
+    params := v_head.params;
+    headers := v_head.headers;
+    score := 0;
+    expires_at := v_head.expires_at;
+    shard_id := p_shard;
+    return next;
+    return;
   end if;
   return query
     select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue,
            c.task_name, c.params,
            c.headers, c.score, c.expires_at, c.assignment, p_shard
-    from hwqueue.claim_general(v_state, v_queue_head, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks,
+    from hwqueue.claim_general(v_state, v_head.queue_head, v_head.is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks,
         p_claim_timeout, v_moves, v_drawn, p_shard) c;
 end
 $$;

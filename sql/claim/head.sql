@@ -1,5 +1,109 @@
 -- The claim at the head of a single queue.
 
+-- Grants one lease at the head of a node's queues, in three statements: what is known of the queues, the
+-- entry with its lease, the claim. No lease_id: the way is not open, or nothing was there, and
+-- claim_general must look. The way is open for one lease (p_qty 1) on a node without capacity limits, where
+-- the first entry after the low-water mark is the best one and no term has to be checked.
+-- queue_head: what is known of the queues; is_tried: their head was tried, and others held what is there.
+-- p_moves, p_drawn: as the caller drew them, before this transaction had an id.
+-- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the low-water
+-- marks, skip locked. Raises: nothing. Idempotent: no.
+create or replace function hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty int,
+  p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard int,
+  out queue_head hwqueue.queue_head, out is_tried boolean, out lease_id uuid, out claim_token bigint,
+  out attempt smallint, out task_name text, out params jsonb, out headers jsonb, out expires_at timestamptz)
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz;
+  v_head hwqueue.queue_head;
+  v_class_id bigint;
+  v_position bigint;
+  v_timeout interval;
+  v_eligible_at timestamptz;
+begin
+  is_tried := false;
+  if (p_qty = 1 and p_state.login = session_user and p_state.on_fast_path and not p_state.has_limits
+      and not p_state.awaits_terms and p_state.server_started_at = pg_postmaster_start_time()
+      and p_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
+      and cardinality(p_queues) <= 16) is not true then
+    return;
+  end if;
+  v_now := hwqueue.clock();
+  if cardinality(p_queues) = 1 then
+    select q.* into v_head
+    from hwqueue.read_queue_head(p_queues[1], p_state.profile_id, p_state.classes_seen,
+      p_state.classes_unseen, p_shard) q;
+    if p_state.met_blocked and v_head.is_front and not v_head.is_first then
+      v_head := hwqueue.read_past_blocked(p_state, v_head, v_now, p_shard);
+    end if;
+  else
+    select q.* into v_head
+    from hwqueue.read_queue_heads(p_queues, p_state.profile_id, p_state.classes_seen,
+      p_state.classes_unseen, p_state.pinned_queues, p_shard) q;
+  end if;
+  is_tried := v_head.is_first and v_head.queue_id <> all (p_state.pinned_queues)
+    and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks);
+  if is_tried
+     and current_setting('hwqueue.recent_due_scan', true) is distinct from hwqueue.recent_due_scan(p_queues,
+         v_now, p_shard)
+     and hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now, p_shard) > 0 then
+    is_tried := false;
+    return;
+  end if;
+  queue_head := v_head;
+  if is_tried is not true then
+    return;
+  end if;
+  if cardinality(v_head.classes) = 1 then
+    delete from hwqueue.ready r using hwqueue.lease l
+    where r.ctid = (
+        select x.ctid from hwqueue.ready x
+        where x.shard_id = p_shard and x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
+          and x.position between v_head.position and v_head.last
+          and (x.deadline is null or x.deadline > v_now)
+        order by x.position limit 1 for update skip locked)
+      and l.shard_id = r.shard_id and l.lease_id = r.lease_id
+    returning r.lease_id, r.class_id, (p_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1,
+      r.position, l.task_name, l.params, l.headers,
+      coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
+      case when v_head.drops_completed and l.idempotency_key is null
+        then greatest(l.available_at, l.created_at) end
+    into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
+      v_eligible_at;
+  else
+    delete from hwqueue.ready r using hwqueue.lease l
+    where r.ctid = (
+        select x.ctid from hwqueue.ready x
+        where x.shard_id = p_shard and x.queue_id = v_head.queue_id and x.tier = 0 and x.rank = v_head.rank
+          and x.position between v_head.position and v_head.last
+          and x.class_id = any (v_head.classes) and (x.deadline is null or x.deadline > v_now)
+        order by x.position limit 1 for update skip locked)
+      and l.shard_id = r.shard_id and l.lease_id = r.lease_id
+    returning r.lease_id, r.class_id, (p_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1,
+      r.position, l.task_name, l.params, l.headers,
+      coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
+      case when v_head.drops_completed and l.idempotency_key is null
+        then greatest(l.available_at, l.created_at) end
+    into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
+      v_eligible_at;
+  end if;
+  if lease_id is null then
+    return;
+  end if;
+  expires_at := v_now + v_timeout;
+  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+      attempt,
+    claim_timeout, claimed_at, expires_at, check_at, login, eligible_at)
+  values (p_shard, lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
+    attempt, v_timeout, v_now, expires_at, expires_at, p_state.login, v_eligible_at);
+  if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
+    perform hwqueue.after_head(p_state, v_head.queue_id, v_class_id, v_head.rank, v_position, lease_id,
+      p_moves, p_drawn, v_now, p_shard);
+  end if;
+end
+$$;
+
 -- What a claim must know of a queue that it names, and of what a node's profile may run there; no row:
 -- it is unknown or paused.
 -- tier, rank, position: the queue's low-water mark, if it has one (marks: how many it has; most queues
