@@ -1,6 +1,7 @@
-"""Core tables: queues, placement classes, nodes, and the life of a lease.
+"""All tables, indexes and composite types, with the rows that they begin with.
 
-Why: the first revision. `shard_id` leads every key so that a shard can move to a server of its own.
+Why: the schema of the first release. `shard_id` leads nearly every key, so that a shard can move
+to a server of its own.
 Locks: none that matter, every object is new.
 Expected duration: under a second.
 """
@@ -16,7 +17,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the tables from the SQL file beside this one."""
+    """Create everything from the SQL file beside this one."""
     run_revision_sql(op, __file__)
 
 

@@ -100,7 +100,7 @@ def fill(conn: psycopg.Connection) -> None:
 
 
 def fill_placed(conn: psycopg.Connection) -> None:
-    """What nodes are and what leases ask since 0004_placement: of each one runs and one waits."""
+    """What nodes are and what leases ask: of each kind one lease runs and one waits."""
     api = Api(conn)
     api.rows("create_queue", queue=PLACED, policy=POLICY)
     web, db = (str(service) for service in SERVICES.values())
