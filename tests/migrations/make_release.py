@@ -24,8 +24,9 @@ from tests.sql.api import Api, Node, Row, settlement, token
 QUEUE = "kept"
 PLACED = "placed"
 LONG = 9 * 365 * 86400  # seconds: what has not run out when the dump was made does not later either
+LONGEST_CLAIM = 30 * 86400
 POLICY = {
-    "claim_timeout": LONG,
+    "claim_timeout": LONGEST_CLAIM,
     "retry": {"kind": "fixed", "base": LONG, "jitter": 0},
     "retain_completed": LONG,
     "retain_failed": LONG,

@@ -19,6 +19,7 @@ from hwqueue.schema.files import SHIPPED, Sources
 from hwqueue.schema.install import alembic_config
 from hwqueue.schema.state import head_revision
 from tests.migrations.conftest import catalog_of
+from tests.migrations.make_release import fill, fill_placed
 from tests.migrations.programs import dump, run_psql
 
 # Dumps with a queue named `kept`, made when a release is.
@@ -56,8 +57,9 @@ def test_a_restored_dump_upgraded_equals_a_fresh_install(
 ) -> None:
     """Of every release, and of this version as the next release will find it."""
     if release is THIS_VERSION:
-        with psycopg.connect(dsn) as connection:
-            connection.execute("select hwqueue.create_queue(p_queue => 'kept')")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            fill(connection)
+            fill_placed(connection)
         script = dump(dsn, "--schema=hwqueue")
     else:
         script = gzip.decompress(release.read_bytes()).decode()
@@ -67,6 +69,7 @@ def test_a_restored_dump_upgraded_equals_a_fresh_install(
     assert compare(catalog_of(dsn), catalog_of(empty_dsn)) == ()
     with psycopg.connect(empty_dsn) as connection:
         assert ("kept",) in connection.execute("select name from hwqueue.queue").fetchall()
+        assert connection.execute("select * from hwqueue.verify_invariants()").fetchall() == []
 
 
 def test_second_upgrade_is_a_no_op(dsn: str) -> None:
