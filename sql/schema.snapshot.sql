@@ -16,12 +16,12 @@ CREATE TYPE hwqueue.class_match AS (
 	nodes_serving integer
 );
 
-CREATE TYPE hwqueue.entry_head AS (
+CREATE TYPE hwqueue.entry_ref AS (
 	lease_id uuid,
 	eligible_at timestamp with time zone
 );
 
-CREATE TYPE hwqueue.fleet_look AS (
+CREATE TYPE hwqueue.fleet_snapshot AS (
 	registered integer,
 	node_ids uuid[],
 	"none" bit varying,
@@ -48,7 +48,7 @@ CREATE TYPE hwqueue.headroom AS (
 	gpu_parts_free integer
 );
 
-CREATE TYPE hwqueue.judged AS (
+CREATE TYPE hwqueue.judging_progress AS (
 	next_xid xid8,
 	unseen xid8[],
 	xid xid8,
@@ -78,15 +78,15 @@ WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', auto
 
 COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
 
-CREATE TYPE hwqueue.picked AS (
+CREATE TYPE hwqueue.picked_entries AS (
 	places tid[],
 	score double precision,
 	counted jsonb,
 	entry hwqueue.ready,
-	is_plain boolean
+	on_fast_path boolean
 );
 
-CREATE TYPE hwqueue.queue_look AS (
+CREATE TYPE hwqueue.queue_head AS (
 	queue_id integer,
 	name text,
 	claim_timeout interval,
@@ -107,7 +107,7 @@ CREATE TYPE hwqueue.queue_look AS (
 	drops_completed boolean
 );
 
-CREATE TYPE hwqueue.scan_from AS (
+CREATE TYPE hwqueue.scan_starts AS (
 	queue_ids integer[],
 	tiers smallint[],
 	ranks bigint[],
@@ -147,7 +147,7 @@ CREATE TYPE hwqueue.touched_term AS (
 	place text,
 	decides boolean,
 	counts boolean,
-	is_plain boolean
+	on_fast_path boolean
 );
 
 CREATE TABLE hwqueue.placement_class (
@@ -225,13 +225,13 @@ COMMENT ON COLUMN hwqueue.placement_class.cost IS 'what judging a node for it co
 CREATE FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.acting() RETURNS text
+CREATE FUNCTION hwqueue.current_actor() RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
@@ -339,15 +339,15 @@ CREATE TABLE hwqueue.node_state (
     seen_at timestamp with time zone NOT NULL,
     classes_seen xid8 DEFAULT '0'::xid8 NOT NULL,
     profile_id bigint,
-    is_plain boolean DEFAULT false NOT NULL,
-    is_counted boolean DEFAULT false NOT NULL,
+    on_fast_path boolean DEFAULT false NOT NULL,
+    has_limits boolean DEFAULT false NOT NULL,
     heartbeat_timeout interval,
     pinned_queues integer[] DEFAULT '{}'::integer[] NOT NULL,
     generation bigint DEFAULT 0 NOT NULL,
     server_started_at timestamp with time zone,
-    meets_blocked boolean DEFAULT false NOT NULL,
+    met_blocked boolean DEFAULT false NOT NULL,
     moved_xid xid8 DEFAULT '0'::xid8 NOT NULL,
-    tried_class bigint DEFAULT 0 NOT NULL,
+    next_constrained_class bigint DEFAULT 0 NOT NULL,
     awaits_terms boolean DEFAULT false NOT NULL,
     classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL,
     judged_xid xid8,
@@ -361,19 +361,19 @@ WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_sca
 
 COMMENT ON COLUMN hwqueue.node_state.classes_seen IS 'as of a profile, for classes that are judged per node; likewise classes_unseen, judged_xid';
 
-COMMENT ON COLUMN hwqueue.node_state.is_plain IS 'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
+COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
 
-COMMENT ON COLUMN hwqueue.node_state.is_counted IS 'claims on the node may set something aside';
+COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may set something aside';
 
 COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
 
 COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
 
-COMMENT ON COLUMN hwqueue.node_state.meets_blocked IS 'its last claims came upon classes that may not run there now: the next one asks all at once first';
+COMMENT ON COLUMN hwqueue.node_state.met_blocked IS 'its last claims came upon classes that may not run there now: the next one asks all at once first';
 
 COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it came back to life';
 
-COMMENT ON COLUMN hwqueue.node_state.tried_class IS 'the class that its last claim tried when it gave up; the next such claim begins behind it';
+COMMENT ON COLUMN hwqueue.node_state.next_constrained_class IS 'the class that its last claim tried when it gave up; the next such claim begins behind it';
 
 COMMENT ON COLUMN hwqueue.node_state.awaits_terms IS 'its claims take a step for terms that wait to be in force, as long as there are any';
 
@@ -387,13 +387,13 @@ CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids inte
 CREATE FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_id integer, p_class_id bigint, p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.all_but_turn(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
+CREATE FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.alone_below(p_xid xid8) RETURNS boolean
+CREATE FUNCTION hwqueue.no_open_xid_below(p_xid xid8) RETURNS boolean
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
@@ -457,10 +457,10 @@ COMMENT ON COLUMN hwqueue.queue.failure_domain IS 'of services that have none of
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.are_among(p_classes bigint[], p_others bigint[]) RETURNS boolean[]
+CREATE FUNCTION hwqueue.are_in(p_classes bigint[], p_others bigint[]) RETURNS boolean[]
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.are_own(p_tenants jsonb) RETURNS boolean
@@ -494,7 +494,7 @@ CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uu
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard integer) RETURNS TABLE(shard_id integer, lease_id uuid, claim_token bigint, ordinal integer)
+CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) RETURNS TABLE(shard_id integer, lease_id uuid, claim_token bigint, ordinal integer)
     LANGUAGE plpgsql IMMUTABLE ROWS 1;
 
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
@@ -555,7 +555,7 @@ CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node,
 CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.bring_terms(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
@@ -705,7 +705,7 @@ CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node
 CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer DEFAULT 0) RETURNS TABLE(retry_after interval, reasons jsonb)
@@ -754,7 +754,7 @@ COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when not
 
 COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
 
-COMMENT ON COLUMN hwqueue.claim.counted IS 'what it has added to term_count; null when no term has to do with it';
+COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_count; null when no term has to do with it';
 
 COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
 
@@ -796,7 +796,7 @@ COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended wit
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.claims_from(p_shard integer) RETURNS timestamp with time zone
+CREATE FUNCTION hwqueue.claims_scan_start(p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) RETURNS double precision
@@ -824,16 +824,16 @@ CREATE TABLE hwqueue.class_nodes (
 
 COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that suit a class, and what is in the way, by the numbers that nodes have with this digest';
 
-CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_nodes
+CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_nodes
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_match
+CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
+CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.scan_from, p_shard integer) RETURNS hwqueue.scan_from
+CREATE FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts, p_shard integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
@@ -842,7 +842,7 @@ CREATE FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p
 CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_look hwqueue.fleet_look) RETURNS SETOF hwqueue.class_match
+CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
@@ -907,13 +907,13 @@ CREATE FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) RETURNS integer[
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.count_ended(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE TABLE hwqueue.term (
+CREATE TABLE hwqueue.affinity_term (
     shard_id integer NOT NULL,
     term_id bigint NOT NULL,
     digest bigint NOT NULL,
@@ -928,13 +928,13 @@ CREATE TABLE hwqueue.term (
     published_at timestamp with time zone
 );
 
-COMMENT ON COLUMN hwqueue.term.written_xid IS 'the transaction that last told a class of it; 0 before the first';
+COMMENT ON COLUMN hwqueue.affinity_term.written_xid IS 'the transaction that last told a class of it; 0 before the first';
 
-COMMENT ON COLUMN hwqueue.term.barrier IS 'transactions below this one may not know of it';
+COMMENT ON COLUMN hwqueue.affinity_term.barrier IS 'transactions below this one may not know of it';
 
-COMMENT ON COLUMN hwqueue.term.holds_up IS 'it was in force before and is counted anew: what it selects waits as well';
+COMMENT ON COLUMN hwqueue.affinity_term.holds_up IS 'it was in force before and is counted anew: what it selects waits as well';
 
-CREATE FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
@@ -982,7 +982,7 @@ CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_
 CREATE FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.delete_only(p_places tid[]) RETURNS hwqueue.ready
+CREATE FUNCTION hwqueue.delete_in_subtransaction(p_places tid[]) RETURNS hwqueue.ready
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
@@ -1010,7 +1010,7 @@ CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.due_look(p_queues text[], p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) RETURNS integer
@@ -1028,7 +1028,7 @@ CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now time
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text, OUT is_named boolean) RETURNS record
+CREATE FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text, OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
@@ -1108,7 +1108,7 @@ CREATE FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_none bit v
 CREATE FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[] DEFAULT '{}'::text[]) RETURNS text
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.expr_sight(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) RETURNS record
+CREATE FUNCTION hwqueue.expr_inputs(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) RETURNS record
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) RETURNS text
@@ -1164,7 +1164,7 @@ CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement
 CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval DEFAULT NULL::interval, p_target uuid DEFAULT NULL::uuid) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
+CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -1179,16 +1179,16 @@ CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with t
 CREATE FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) RETURNS integer[]
+CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.first_stop(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
+CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
     LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) RETURNS double precision
@@ -1228,7 +1228,7 @@ CREATE TABLE hwqueue.profile_queue (
     task_names text[] NOT NULL,
     most_cpu_milli bigint NOT NULL,
     most_memory_mib bigint NOT NULL,
-    is_even boolean NOT NULL,
+    scores_equal boolean NOT NULL,
     classes_seen xid8 NOT NULL,
     checked bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
@@ -1240,7 +1240,7 @@ COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, 
 
 COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
 
-COMMENT ON COLUMN hwqueue.profile_queue.is_even IS 'no class is liked more or less than others: what comes first is a matter of age';
+COMMENT ON COLUMN hwqueue.profile_queue.scores_equal IS 'no class is liked more or less than others: what comes first is a matter of age';
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
 
@@ -1248,43 +1248,43 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
-CREATE FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) RETURNS hwqueue.profile_queue
+CREATE FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) RETURNS hwqueue.profile_queue
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+CREATE FUNCTION hwqueue.entries_at_head(p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) RETURNS record
+CREATE FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin TO 'on'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT is_plain boolean) RETURNS record
+CREATE FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT on_fast_path boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.give_target(p_lease uuid, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.give_up() RETURNS void
+CREATE FUNCTION hwqueue.abort_subtransaction() RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.gone_leases(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
@@ -1309,7 +1309,7 @@ CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, 
 CREATE FUNCTION hwqueue.has_login(p_login text) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) RETURNS boolean
@@ -1318,7 +1318,7 @@ CREATE FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard in
 CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+CREATE FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
@@ -1402,7 +1402,7 @@ COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes of the profiles
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.in_force(p_terms jsonb, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.published_classes(p_terms jsonb, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -1411,13 +1411,13 @@ CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_qu
 CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.is_anybody_looking() RETURNS boolean
+CREATE FUNCTION hwqueue.has_open_reader() RETURNS boolean
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.is_counted(p_node hwqueue.node) RETURNS boolean
+CREATE FUNCTION hwqueue.has_limits(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS boolean
@@ -1426,7 +1426,7 @@ CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.is_let_go(p_xmax xid) RETURNS boolean
+CREATE FUNCTION hwqueue.is_unlocked(p_xmax xid) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) RETURNS boolean
@@ -1549,7 +1549,7 @@ CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard i
 CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node_candidates
+CREATE FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node_candidates
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.spread_fleet (
@@ -1576,10 +1576,10 @@ COMMENT ON COLUMN hwqueue.spread_fleet.live_until IS 'until then no node can hav
 
 COMMENT ON COLUMN hwqueue.spread_fleet.next_xid IS 'it knows nothing of transactions from this one on, nor of those in unseen';
 
-CREATE FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
+CREATE FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.class_range (
@@ -1599,10 +1599,10 @@ COMMENT ON TABLE hwqueue.class_range IS 'how well the best and the worst of the 
 
 COMMENT ON COLUMN hwqueue.class_range.live_until IS 'infinity, unless a node may prove to be alive that has been silent for too long';
 
-CREATE FUNCTION hwqueue.known_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
+CREATE FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.known_to_keep_out(p_known jsonb, p_node hwqueue.node) RETURNS text
+CREATE FUNCTION hwqueue.cached_kept_out_of(p_known jsonb, p_node hwqueue.node) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
@@ -1627,7 +1627,7 @@ CREATE FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) RETURNS json
 CREATE FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) RETURNS jsonb
+CREATE FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) RETURNS text
@@ -1636,7 +1636,7 @@ CREATE FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_cl
 CREATE FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[]) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.last_drawn_position() RETURNS bigint
@@ -1694,16 +1694,16 @@ CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) RETURNS text[]
+CREATE FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer) RETURNS text[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.letter_pairs(p_name text) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(event_id bigint, at timestamp with time zone, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text, detail jsonb, shard_id integer, login text)
@@ -1743,13 +1743,13 @@ CREATE FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) RETURNS b
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
-CREATE FUNCTION hwqueue.lock_gates(p_alone integer[], p_shared integer[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_lane(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) RETURNS hwqueue.node_state
@@ -1758,16 +1758,16 @@ CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) 
 CREATE FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_window(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.look_around(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
+CREATE FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
     SET enable_hashjoin TO 'on'
@@ -1790,14 +1790,14 @@ COMMENT ON TABLE hwqueue.spread_floor IS 'the fewest leases of a max_skew term i
 
 COMMENT ON COLUMN hwqueue.spread_floor.lowest IS 'up to 64 of the places that had so few';
 
-CREATE FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard integer) RETURNS hwqueue.spread_floor
+CREATE FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[], p_shard integer) RETURNS hwqueue.spread_floor
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
     SET enable_hashjoin TO 'on'
     SET enable_sort TO 'on'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.look_at_nodes(p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.fleet_look
+CREATE FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.fleet_snapshot
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off'
@@ -1805,19 +1805,19 @@ CREATE FUNCTION hwqueue.look_at_nodes(p_now timestamp with time zone, p_shard in
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_look
+CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) RETURNS SETOF hwqueue.queue_look
+CREATE FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
+CREATE FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_look
+CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.look_for_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.low_water (
@@ -1829,21 +1829,21 @@ CREATE TABLE hwqueue.low_water (
     ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    stands_until bigint DEFAULT 0 NOT NULL
+    blocked_until bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
 
-COMMENT ON COLUMN hwqueue.low_water.stands_until IS 'of a queue (class_id 0): below this version claims look for marks of classes';
+COMMENT ON COLUMN hwqueue.low_water.blocked_until IS 'of a queue (class_id 0): below this version claims look for marks of classes';
 
-CREATE FUNCTION hwqueue.mark_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
+CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.set_checked(p_class_ids bigint[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
@@ -1895,16 +1895,16 @@ CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name te
 CREATE FUNCTION hwqueue.most_label_values() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.move_low_water(p_entry hwqueue.ready, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.reap_mark (
+CREATE TABLE hwqueue.reap_cursor (
     shard_id integer NOT NULL,
     version bigint NOT NULL,
     reaped_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
@@ -1925,33 +1925,33 @@ CREATE TABLE hwqueue.reap_mark (
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
-COMMENT ON COLUMN hwqueue.reap_mark.swept_at IS 'when the scans last began at the very start';
+COMMENT ON COLUMN hwqueue.reap_cursor.swept_at IS 'when the scans last began at the very start';
 
-COMMENT ON COLUMN hwqueue.reap_mark.claims_from IS 'no claim has an earlier check_at, and none can get one';
+COMMENT ON COLUMN hwqueue.reap_cursor.claims_from IS 'no claim has an earlier check_at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_mark.deadlines_from IS 'the same of ready entries and their deadlines';
+COMMENT ON COLUMN hwqueue.reap_cursor.deadlines_from IS 'the same of ready entries and their deadlines';
 
-COMMENT ON COLUMN hwqueue.reap_mark.scheduled_from IS 'the same of scheduled entries and available_at';
+COMMENT ON COLUMN hwqueue.reap_cursor.scheduled_from IS 'the same of scheduled entries and available_at';
 
-COMMENT ON COLUMN hwqueue.reap_mark.noted_before IS 'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
+COMMENT ON COLUMN hwqueue.reap_cursor.noted_before IS 'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
 
-COMMENT ON COLUMN hwqueue.reap_mark.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
+COMMENT ON COLUMN hwqueue.reap_cursor.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
 
-COMMENT ON COLUMN hwqueue.reap_mark.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
+COMMENT ON COLUMN hwqueue.reap_cursor.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
 
-COMMENT ON COLUMN hwqueue.reap_mark.count_noted_before IS 'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
+COMMENT ON COLUMN hwqueue.reap_cursor.count_noted_before IS 'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
 
-COMMENT ON COLUMN hwqueue.reap_mark.watched_node IS 'how far nodes have been looked at; likewise watched_class';
+COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'how far nodes have been looked at; likewise watched_class';
 
-COMMENT ON COLUMN hwqueue.reap_mark.judged_profile IS 'the last profile that was looked at for classes to judge';
+COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was looked at for classes to judge';
 
-CREATE FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.move_terms(p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.moves_low_water(p_qty integer) RETURNS boolean
+CREATE FUNCTION hwqueue.advances_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) RETURNS boolean
@@ -1987,7 +1987,7 @@ CREATE FUNCTION hwqueue.newest_loads(p_shard integer) RETURNS SETOF hwqueue.node
 CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judged, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
@@ -2018,7 +2018,7 @@ COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifi
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
+CREATE FUNCTION hwqueue.next_score_group(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) RETURNS text[]
@@ -2059,7 +2059,7 @@ CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit inte
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.none_leaves(p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.normal_set(p_array jsonb) RETURNS jsonb
@@ -2134,7 +2134,7 @@ CREATE FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) RE
 CREATE FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.not_moved(INOUT places tid[], OUT some_moved boolean) RETURNS record
+CREATE FUNCTION hwqueue.still_same_entries(INOUT places tid[], OUT some_moved boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -2143,10 +2143,10 @@ CREATE FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp w
 CREATE FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refresh_node_state(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) RETURNS void
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
@@ -2164,7 +2164,7 @@ CREATE FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.note_met(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) RETURNS void
@@ -2190,10 +2190,10 @@ CREATE FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, 
 CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.oldest_ender() RETURNS xid8
+CREATE FUNCTION hwqueue.oldest_open_settlement() RETURNS xid8
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.oldest_holder(p_relation regclass) RETURNS xid8
+CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
@@ -2257,7 +2257,7 @@ CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.p
 CREATE FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.patient_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
+CREATE FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.pattern_chars(p_exprs jsonb) RETURNS integer
@@ -2285,10 +2285,10 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
+CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked
+CREATE FUNCTION hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -2317,7 +2317,7 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.plainly_left(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count integer, p_gpu_used integer[]) RETURNS bigint
+CREATE FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count integer, p_gpu_used integer[]) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
@@ -2373,16 +2373,16 @@ CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now ti
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.prune_mark (
+CREATE TABLE hwqueue.prune_cursor (
     shard_id integer NOT NULL,
     class_id bigint DEFAULT 0 NOT NULL,
     profile_id bigint DEFAULT 0 NOT NULL,
     pruned_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
 );
 
-COMMENT ON COLUMN hwqueue.prune_mark.pruned_at IS 'when somebody last pruned';
+COMMENT ON COLUMN hwqueue.prune_cursor.pruned_at IS 'when somebody last pruned';
 
-CREATE FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_mark, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) RETURNS boolean
@@ -2413,10 +2413,10 @@ CREATE FUNCTION hwqueue.queue_depth(p_queue text DEFAULT NULL::text, p_shard int
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) RETURNS record
+CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_class_count integer, p_shard integer) RETURNS hwqueue.scan_from
+CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer, p_shard integer) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
@@ -2455,14 +2455,14 @@ CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now
 CREATE FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.reads_locks() RETURNS boolean
+CREATE FUNCTION hwqueue.asks_lock_holders() RETURNS boolean
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -2483,7 +2483,7 @@ CREATE FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_look) RETURNS record
+CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
@@ -2492,7 +2492,7 @@ CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURN
 CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_stays(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) RETURNS text
@@ -2560,7 +2560,7 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off'
@@ -2623,7 +2623,7 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_mark, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_cursor, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
@@ -2632,7 +2632,7 @@ CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer,
 CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
+CREATE FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha256 text, package_version text)
@@ -2642,7 +2642,7 @@ CREATE FUNCTION hwqueue.schema_version() RETURNS TABLE(revision text, bundle_sha
 CREATE FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.seen_now(OUT unseen xid8[], OUT next_xid xid8) RETURNS record
+CREATE FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) RETURNS record
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) RETURNS text[]
@@ -2671,7 +2671,7 @@ CREATE FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer DEFAULT 0
 CREATE FUNCTION hwqueue.service_tenant(p_service uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) RETURNS hwqueue.node
@@ -2753,7 +2753,7 @@ CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zo
 CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.split_profiles(p_limit integer, p_shard integer) RETURNS integer
@@ -2777,7 +2777,7 @@ CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_
 CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.spread_term(p_term hwqueue.affinity_term, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
@@ -2786,16 +2786,16 @@ CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.start_from(p_from hwqueue.scan_from, p_tier smallint, p_rank bigint) RETURNS hwqueue.scan_from
+CREATE FUNCTION hwqueue.scan_starts_after(p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint) RETURNS hwqueue.scan_starts
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.start_in(p_from hwqueue.scan_from, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
+CREATE FUNCTION hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index integer, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.would_seed_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
@@ -2804,13 +2804,13 @@ CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with 
 CREATE FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.still_unseen(p_unseen xid8[], p_shard integer) RETURNS xid8[]
+CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) RETURNS xid8[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.storage_path() RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) RETURNS record
+CREATE FUNCTION hwqueue.entries_in_window(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
@@ -2838,16 +2838,16 @@ CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer D
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_at_head(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_constrained(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) RETURNS record
+CREATE FUNCTION hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_ref, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.scheduled (
@@ -2867,13 +2867,13 @@ WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02',
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) RETURNS record
+CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_cursor) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) RETURNS record
+CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_cursor) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
+CREATE FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
@@ -2892,10 +2892,10 @@ CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueu
 CREATE FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.tells_of(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
+CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
@@ -2929,10 +2929,10 @@ CREATE FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_cla
 CREATE FUNCTION hwqueue.term_wait(p_now timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.terms_pending(p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.has_unpublished_terms(p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
@@ -2957,7 +2957,7 @@ CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.try_score_groups(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
@@ -2967,7 +2967,7 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RE
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.clear_checked(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) RETURNS jsonb
@@ -3005,7 +3005,7 @@ CREATE FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_shard i
 CREATE FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.valid_mark(p_mark xid8) RETURNS xid8
+CREATE FUNCTION hwqueue.valid_next_xid(p_mark xid8) RETURNS xid8
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.verify_invariants(p_shard integer DEFAULT 0) RETURNS TABLE(rule text, subject text, detail jsonb)
@@ -3038,13 +3038,13 @@ CREATE FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node hwqueu
 CREATE FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.wake_classes(p_lease uuid, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.wake_classes_of_lease(p_lease uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.wake_due(p_classes bigint[], p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.wake_classes_of_entries(p_classes bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.wake_missed(p_limit integer, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.wake_missed_classes(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) RETURNS text
@@ -3060,7 +3060,7 @@ CREATE FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integer) RET
 CREATE FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
@@ -3101,13 +3101,13 @@ CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_domain text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_first_mark(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) RETURNS void
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_stands boolean) RETURNS void
+CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -3184,16 +3184,16 @@ CREATE TABLE hwqueue.class_fleet (
     share double precision NOT NULL,
     looked_at timestamp with time zone NOT NULL,
     digest bigint,
-    told_at timestamp with time zone,
+    reported_at timestamp with time zone,
     unmatched boolean DEFAULT false NOT NULL,
     CONSTRAINT class_fleet_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
 );
 
 COMMENT ON TABLE hwqueue.class_fleet IS 'which part of the nodes suits a class';
 
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (look_at_nodes); null: a claim has estimated the share, and nobody the rest';
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (scan_nodes); null: a claim has estimated the share, and nobody the rest';
 
-COMMENT ON COLUMN hwqueue.class_fleet.told_at IS 'when an event told that leases wait that no live node may run; null: none does';
+COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event told that leases wait that no live node may run; null: none does';
 
 COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned suited it when that was found out';
 
@@ -3495,12 +3495,12 @@ CREATE SEQUENCE hwqueue.event_number
     NO MAXVALUE
     CACHE 1;
 
-CREATE TABLE hwqueue.gate (
+CREATE TABLE hwqueue.lock_stripe (
     shard_id integer NOT NULL,
-    gate_id integer NOT NULL
+    stripe_id integer NOT NULL
 );
 
-COMMENT ON TABLE hwqueue.gate IS 'rows to be locked, each for some (term, place) pairs; never written';
+COMMENT ON TABLE hwqueue.lock_stripe IS 'rows to be locked, each for some (term, place) pairs; never written';
 
 CREATE TABLE hwqueue.idempotency (
     shard_id integer NOT NULL,
@@ -3536,7 +3536,7 @@ CREATE TABLE hwqueue.lease_transition (
     cause text NOT NULL
 );
 
-CREATE TABLE hwqueue.left_out_label (
+CREATE TABLE hwqueue.ignored_label (
     shard_id integer NOT NULL,
     key text NOT NULL,
     is_mentioned boolean NOT NULL,
@@ -3544,9 +3544,9 @@ CREATE TABLE hwqueue.left_out_label (
     next_xid xid8 NOT NULL
 );
 
-COMMENT ON COLUMN hwqueue.left_out_label.is_mentioned IS 'some class mentions it: it is left out no more';
+COMMENT ON COLUMN hwqueue.ignored_label.is_mentioned IS 'some class mentions it: it is left out no more';
 
-COMMENT ON COLUMN hwqueue.left_out_label.next_xid IS 'with unseen: what was seen of the classes when they were last asked';
+COMMENT ON COLUMN hwqueue.ignored_label.next_xid IS 'with unseen: what was seen of the classes when they were last asked';
 
 CREATE TABLE hwqueue.minute_stat (
     shard_id integer NOT NULL,
@@ -3852,7 +3852,7 @@ COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep aw
 CREATE TABLE hwqueue.silent_node (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
-    told_at timestamp with time zone NOT NULL
+    reported_at timestamp with time zone NOT NULL
 );
 
 ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS IDENTITY (
@@ -3883,7 +3883,7 @@ CREATE VIEW hwqueue.tag_distribution AS
    FROM (hwqueue.shard s
      CROSS JOIN LATERAL hwqueue.tag_distribution(p_limit => NULL::integer, p_shard => s.shard_id) t(shard_id, label, value, nodes, live, claims));
 
-CREATE TABLE hwqueue.term_count (
+CREATE TABLE hwqueue.term_counter (
     shard_id integer NOT NULL,
     term_id bigint NOT NULL,
     domain text NOT NULL,
@@ -3894,14 +3894,14 @@ CREATE TABLE hwqueue.term_count (
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
 
-ALTER TABLE ONLY hwqueue.term_count REPLICA IDENTITY FULL;
+ALTER TABLE ONLY hwqueue.term_counter REPLICA IDENTITY FULL;
 
-COMMENT ON TABLE hwqueue.term_count IS 'what runs of a term in a domain: the sum over all rows of both';
+COMMENT ON TABLE hwqueue.term_counter IS 'what runs of a term in a domain: the sum over all rows of both';
 
-COMMENT ON COLUMN hwqueue.term_count.dropped_xid IS 'of max_skew: the transaction that last took leases away; null for other terms';
+COMMENT ON COLUMN hwqueue.term_counter.dropped_xid IS 'of max_skew: the transaction that last took leases away; null for other terms';
 
-ALTER TABLE hwqueue.term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME hwqueue.term_term_id_seq
+ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.affinity_term_term_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -3965,8 +3965,8 @@ ALTER TABLE ONLY hwqueue.class_nodes
 ALTER TABLE ONLY hwqueue.class_range
     ADD CONSTRAINT class_range_pkey PRIMARY KEY (shard_id, class_id, range_id);
 
-ALTER TABLE ONLY hwqueue.gate
-    ADD CONSTRAINT gate_pkey PRIMARY KEY (shard_id, gate_id);
+ALTER TABLE ONLY hwqueue.lock_stripe
+    ADD CONSTRAINT gate_pkey PRIMARY KEY (shard_id, stripe_id);
 
 ALTER TABLE ONLY hwqueue.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (shard_id, tenant, queue_id, idempotency_key);
@@ -3977,7 +3977,7 @@ ALTER TABLE ONLY hwqueue.lease
 ALTER TABLE ONLY hwqueue.lease_transition
     ADD CONSTRAINT lease_transition_pkey PRIMARY KEY (from_state, to_state, cause);
 
-ALTER TABLE ONLY hwqueue.left_out_label
+ALTER TABLE ONLY hwqueue.ignored_label
     ADD CONSTRAINT left_out_label_pkey PRIMARY KEY (shard_id, key);
 
 ALTER TABLE ONLY hwqueue.low_water
@@ -4022,7 +4022,7 @@ ALTER TABLE ONLY hwqueue.profile_queue
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_shard_id_digest_key UNIQUE (shard_id, digest);
 
-ALTER TABLE ONLY hwqueue.prune_mark
+ALTER TABLE ONLY hwqueue.prune_cursor
     ADD CONSTRAINT prune_mark_pkey PRIMARY KEY (shard_id);
 
 ALTER TABLE ONLY hwqueue.queue
@@ -4034,7 +4034,7 @@ ALTER TABLE ONLY hwqueue.queue_signal
 ALTER TABLE ONLY hwqueue.ready
     ADD CONSTRAINT ready_pkey PRIMARY KEY (shard_id, queue_id, tier, rank, "position") INCLUDE (class_id);
 
-ALTER TABLE ONLY hwqueue.reap_mark
+ALTER TABLE ONLY hwqueue.reap_cursor
     ADD CONSTRAINT reap_mark_pkey PRIMARY KEY (shard_id, version);
 
 ALTER TABLE ONLY hwqueue.scheduled
@@ -4061,7 +4061,7 @@ ALTER TABLE ONLY hwqueue.spread_fleet
 ALTER TABLE ONLY hwqueue.spread_floor
     ADD CONSTRAINT spread_floor_pkey PRIMARY KEY (shard_id, term_id, floor_id);
 
-ALTER TABLE ONLY hwqueue.term
+ALTER TABLE ONLY hwqueue.affinity_term
     ADD CONSTRAINT term_pkey PRIMARY KEY (shard_id, term_id);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
@@ -4076,7 +4076,7 @@ CREATE INDEX claim_stopping ON hwqueue.claim USING btree (class_id) WHERE (stop_
 
 CREATE INDEX class_fleet_age ON hwqueue.class_fleet USING btree (shard_id, looked_at);
 
-CREATE INDEX class_fleet_unmatched ON hwqueue.class_fleet USING btree (shard_id, class_id) WHERE (unmatched OR (told_at IS NOT NULL));
+CREATE INDEX class_fleet_unmatched ON hwqueue.class_fleet USING btree (shard_id, class_id) WHERE (unmatched OR (reported_at IS NOT NULL));
 
 CREATE INDEX class_rule_class ON hwqueue.class_rule USING btree (shard_id, class_id);
 
@@ -4374,15 +4374,15 @@ CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
 
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
 
-CREATE INDEX term_anchors ON hwqueue.term USING gin (anchors);
+CREATE INDEX term_anchors ON hwqueue.affinity_term USING gin (anchors);
 
-CREATE INDEX term_count_dropped ON hwqueue.term_count USING btree (term_id, dropped_xid) WHERE (dropped_xid IS NOT NULL);
+CREATE INDEX term_count_dropped ON hwqueue.term_counter USING btree (term_id, dropped_xid) WHERE (dropped_xid IS NOT NULL);
 
-CREATE INDEX term_count_place ON hwqueue.term_count USING btree (shard_id, term_id, domain);
+CREATE INDEX term_count_place ON hwqueue.term_counter USING btree (shard_id, term_id, domain);
 
-CREATE UNIQUE INDEX term_digest ON hwqueue.term USING btree (shard_id, digest);
+CREATE UNIQUE INDEX term_digest ON hwqueue.affinity_term USING btree (shard_id, digest);
 
-CREATE INDEX term_unpublished ON hwqueue.term USING btree (shard_id, term_id) WHERE (published_at IS NULL);
+CREATE INDEX term_unpublished ON hwqueue.affinity_term USING btree (shard_id, term_id) WHERE (published_at IS NULL);
 
 ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_0_shard_id_actor_event_id_idx;
 
@@ -4615,11 +4615,11 @@ GRANT USAGE ON SCHEMA hwqueue TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint, p_without uuid[], p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.acting() FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.current_actor() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.add_counts(p_counted jsonb, p_sign integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
@@ -4641,11 +4641,11 @@ REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_i
 
 REVOKE ALL ON FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_id integer, p_class_id bigint, p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.all_but_turn(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.alone_below(p_xid xid8) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.no_open_xid_below(p_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) FROM PUBLIC;
 
@@ -4655,9 +4655,9 @@ REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.are_among(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.are_in(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_own(p_tenants jsonb) FROM PUBLIC;
 
@@ -4681,7 +4681,7 @@ REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_l
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -4697,7 +4697,7 @@ REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueu
 
 REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.bring_terms(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
 
@@ -4796,7 +4796,7 @@ REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class,
 
 REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_worker;
@@ -4811,7 +4811,7 @@ GRANT ALL ON FUNCTION hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch b
 
 REVOKE ALL ON FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claims_from(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
 
@@ -4819,19 +4819,19 @@ REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.scan_from, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_look hwqueue.fleet_look) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -4871,11 +4871,11 @@ REVOKE ALL ON FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_ended(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
 
@@ -4907,7 +4907,7 @@ REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit inte
 
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.delete_only(p_places tid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.delete_in_subtransaction(p_places tid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -4928,7 +4928,7 @@ GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_sha
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.due_look(p_queues text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
@@ -4940,7 +4940,7 @@ REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT counted jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
@@ -4974,7 +4974,7 @@ REVOKE ALL ON FUNCTION hwqueue.expr_masks(p_exprs jsonb[], p_most integer, p_non
 
 REVOKE ALL ON FUNCTION hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_attested text[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.expr_sight(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.expr_inputs(p_expr jsonb, OUT keys text[], OUT sees_rack boolean, OUT trusts text[], OUT ids uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expr_words(p_expr jsonb, p_shard integer) FROM PUBLIC;
 
@@ -5006,7 +5006,7 @@ REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.pl
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5016,13 +5016,13 @@ REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_stop(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_reach double precision, p_room hwqueue.headroom) FROM PUBLIC;
 
@@ -5042,32 +5042,32 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_q
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_entries(p_eligible hwqueue.profile_queue, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.entries_at_head(p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT places tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT positions bigint[], OUT classes bigint[], OUT takes integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.front_stands(p_queue_id integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT is_plain boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT on_fast_path boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.give_target(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.give_up() FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.abort_subtransaction() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.gone_leases(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
@@ -5085,13 +5085,13 @@ REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_
 
 REVOKE ALL ON FUNCTION hwqueue.has_login(p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.head_entries(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -5121,23 +5121,23 @@ REVOKE ALL ON FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp wi
 
 REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.in_force(p_terms jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.published_classes(p_terms jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_anybody_looking() FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_open_reader() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_counted(p_node hwqueue.node) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_limits(p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_let_go(p_xmax xid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_unlocked(p_xmax xid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -5217,15 +5217,15 @@ REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.known_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.known_to_keep_out(p_known jsonb, p_node hwqueue.node) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cached_kept_out_of(p_known jsonb, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
@@ -5241,13 +5241,13 @@ REVOKE ALL ON FUNCTION hwqueue.labels_among(p_labels jsonb, p_keys text[]) FROM 
 
 REVOKE ALL ON FUNCTION hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.labels_seen(p_labels jsonb, p_keys text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.labels_read(p_labels jsonb, p_keys text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking(p_shortage integer, p_class hwqueue.placement_class, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
@@ -5271,13 +5271,13 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.left_out_labels(p_labels jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.letter_pairs(p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -5309,43 +5309,43 @@ REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_gates(p_alone integer[], p_shared integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_lane(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint, p_rank bigint, p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_stretch(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_window(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_around(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_queue(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_queues(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.queue_look, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.look_for_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.mark_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.mark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.set_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.mark_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
 
@@ -5382,17 +5382,17 @@ GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.most_label_values() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.move_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.move_low_water(p_entry hwqueue.ready, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.move_terms(p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.moves_low_water(p_qty integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advances_low_water(p_qty integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) FROM PUBLIC;
 
@@ -5416,11 +5416,11 @@ REVOKE ALL ON FUNCTION hwqueue.newest_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judged, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_lane(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FROM PUBLIC;
 
@@ -5448,7 +5448,7 @@ GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after 
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.none_leaves(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normal_set(p_array jsonb) FROM PUBLIC;
 
@@ -5498,15 +5498,15 @@ REVOKE ALL ON FUNCTION hwqueue.normalise_tolerations(p_tolerate jsonb, p_field t
 
 REVOKE ALL ON FUNCTION hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.not_moved(INOUT places tid[], OUT some_moved boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT places tid[], OUT some_moved boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_attestations(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_edit(p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refresh_node_state(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
 
@@ -5514,7 +5514,7 @@ REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.note_met(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text, p_shard integer) FROM PUBLIC;
 
@@ -5530,9 +5530,9 @@ REVOKE ALL ON FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time
 
 REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.oldest_ender() FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.oldest_holder(p_relation regclass) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
@@ -5574,7 +5574,7 @@ REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hw
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.patient_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pattern_chars(p_exprs jsonb) FROM PUBLIC;
 
@@ -5594,7 +5594,7 @@ GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_places(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_front hwqueue.queue_look, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5610,7 +5610,7 @@ REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.plainly_left(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count integer, p_gpu_used integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count integer, p_gpu_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -5645,7 +5645,7 @@ REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_mark, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5665,9 +5665,9 @@ REVOKE ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.queue_depth(p_queue text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_front(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.queue_fronts(p_queue_ids integer[], p_class_count integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.queue_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5693,14 +5693,14 @@ REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb
 
 REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reads_locks() FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5710,13 +5710,13 @@ REVOKE ALL ON FUNCTION hwqueue.reap_deadlines(p_limit integer, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_look) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_stays(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) FROM PUBLIC;
 
@@ -5760,7 +5760,7 @@ REVOKE ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_del
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -5803,13 +5803,13 @@ GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_s
 REVOKE ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_mark, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_mark, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_cursor, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.runnable_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.schema_version() FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_producer;
@@ -5819,7 +5819,7 @@ GRANT ALL ON FUNCTION hwqueue.schema_version() TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.seconds_since(p_at timestamp with time zone, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.seen_now(OUT unseen xid8[], OUT next_xid xid8) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.visible_now(OUT unseen xid8[], OUT next_xid xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.selected_anchors(p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -5839,7 +5839,7 @@ GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO
 
 REVOKE ALL ON FUNCTION hwqueue.service_tenant(p_service uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -5897,7 +5897,7 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with 
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.split_profiles(p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -5913,29 +5913,29 @@ REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.pla
 
 REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_term(p_term hwqueue.term, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spread_term(p_term hwqueue.affinity_term, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.start_from(p_from hwqueue.scan_from, p_tier smallint, p_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_starts_after(p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.start_in(p_from hwqueue.scan_from, p_index integer, p_tier smallint, p_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index integer, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.would_seed_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.still_unseen(p_unseen xid8[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stretch_entries(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_head) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.entries_in_window(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
@@ -5955,21 +5955,21 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_at_front(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_front hwqueue.queue_look, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_checked(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_head, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_ref, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_prune_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_mark) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_cursor) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_reap_turn(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_mark) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_cursor) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices integer[], p_cores integer[], INOUT p_load hwqueue.node_load, OUT assignment jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -5981,9 +5981,9 @@ REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.tell_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.tells_of(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 
@@ -6005,9 +6005,9 @@ REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placem
 
 REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.terms_pending(p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.has_unpublished_terms(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6025,7 +6025,7 @@ REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_from, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT places tid[], OUT score double precision, OUT counted jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -6033,7 +6033,7 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwq
 
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.unmark_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.clear_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) FROM PUBLIC;
 
@@ -6062,7 +6062,7 @@ REVOKE ALL ON FUNCTION hwqueue.upkeep_metrics(p_now timestamp with time zone, p_
 
 REVOKE ALL ON FUNCTION hwqueue.use_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.valid_mark(p_mark xid8) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.valid_next_xid(p_mark xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_operator;
@@ -6084,11 +6084,11 @@ REVOKE ALL ON FUNCTION hwqueue.waits_for(p_class hwqueue.placement_class, p_node
 
 REVOKE ALL ON FUNCTION hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_classes(p_lease uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_classes_of_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_due(p_classes bigint[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_classes_of_entries(p_classes bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.wake_missed(p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.wake_missed_classes(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) FROM PUBLIC;
 
@@ -6100,7 +6100,7 @@ REVOKE ALL ON FUNCTION hwqueue.wake_workers(p_queue hwqueue.queue, p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.watch_class(p_class_id bigint, p_told_at timestamp with time zone, p_unmatched boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_look hwqueue.fleet_look, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6128,11 +6128,11 @@ REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_domain text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_first_mark(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_stands boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -17,7 +17,7 @@ from tests.patience import looks
 Row = dict[str, Any]
 TASK = "work"
 _IN_FORCE = """
-  select not exists (select from hwqueue.term where published_at is null)
+  select not exists (select from hwqueue.affinity_term where published_at is null)
     and not exists (select from hwqueue.placement_class where terms <> '[]' and not terms_written)
 """
 

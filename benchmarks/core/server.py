@@ -83,14 +83,14 @@ def put_in_force(dsn: str) -> None:
     """Let what leases ask about other leases come into force, so that they can be claimed."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         waiting = (
-            "select exists (select from hwqueue.term where published_at is null) or exists"
+            "select exists (select from hwqueue.affinity_term where published_at is null) or exists"
             " (select from hwqueue.placement_class where terms <> '[]' and not terms_written)"
         )
         # What the background does in time: else each new term reads all classes and all terms.
         connection.execute("vacuum analyze hwqueue.placement_class")
         while connection.execute(waiting).fetchone() == (True,):
             connection.execute("select hwqueue.reap(100000)")
-            connection.execute("analyze hwqueue.term, hwqueue.class_term, hwqueue.class_rule")
+            connection.execute("analyze hwqueue.affinity_term, hwqueue.class_term, hwqueue.class_rule")
 
 
 def outlive(dsn: str) -> None:

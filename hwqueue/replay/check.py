@@ -105,7 +105,7 @@ def violations(
         elif running.pop(move.lease, None) is None:
             found.append(f"{where}: ended without running")
         else:
-            usage[move.node].give_back(move.lease)
+            usage[move.node].release_room(move.lease)
     return found + _differences(running, usage, recorded)
 
 
@@ -134,7 +134,7 @@ class _Usage:
             found.append(f"memory is given away to {self._memory} of {self._facts.memory_mib}")
         return found
 
-    def give_back(self, lease: str) -> None:
+    def release_room(self, lease: str) -> None:
         job, devices = self._held.pop(lease)
         self._cpu -= job.cpu_milli
         self._memory -= job.memory_mib

@@ -15,11 +15,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
-  v_moves boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.moves_low_water(p_qty);
+  v_moves boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.advances_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
   v_now timestamptz;
-  v_front hwqueue.queue_look;
+  v_queue_head hwqueue.queue_head;
   v_is_tried boolean := false;
   v_class_id bigint;
   v_position bigint;
@@ -28,66 +28,66 @@ declare
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
   -- head: as in settle_and_claim
-  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
+  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.on_fast_path and not v_state.has_limits
      and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
      and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) and cardinality(p_queues) <= 16 then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
-      select q.* into v_front
-      from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-      if v_state.meets_blocked and v_front.is_front and not v_front.is_first then
-        v_front := hwqueue.look_behind(v_state, v_front, v_now, p_shard);
+      select q.* into v_queue_head
+      from hwqueue.read_queue_head(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      if v_state.met_blocked and v_queue_head.is_front and not v_queue_head.is_first then
+        v_queue_head := hwqueue.read_past_blocked(v_state, v_queue_head, v_now, p_shard);
       end if;
     else
-      select q.* into v_front
-      from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
+      select q.* into v_queue_head
+      from hwqueue.read_queue_heads(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
                                   p_shard) q;
     end if;
-    v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
-      and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);
-    if v_is_tried and current_setting('hwqueue.due_look', true) is distinct from hwqueue.due_look(p_queues, v_now, p_shard)
-       and hwqueue.look_for_due(p_queues, v_front.queue_ids, 20, v_now, p_shard) > 0 then
+    v_is_tried := v_queue_head.is_first and v_queue_head.queue_id <> all (v_state.pinned_queues)
+      and (p_tasks is null or cardinality(v_queue_head.task_names) <= 50 and v_queue_head.task_names <@ p_tasks);
+    if v_is_tried and current_setting('hwqueue.recent_due_scan', true) is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
+       and hwqueue.promote_if_due(p_queues, v_queue_head.queue_ids, 20, v_now, p_shard) > 0 then
       v_is_tried := false;
-      v_front := null;
+      v_queue_head := null;
     end if;
     if v_is_tried then
-      if cardinality(v_front.classes) = 1 then
+      if cardinality(v_queue_head.classes) = 1 then
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_front.classes[1] and x.tier = 0 and x.rank = v_front.rank
-              and x.position between v_front.position and v_front.last and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.class_id = v_queue_head.classes[1] and x.tier = 0 and x.rank = v_queue_head.rank
+              and x.position between v_queue_head.position and v_queue_head.last and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
-          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_queue_head.claim_timeout),
+          case when v_queue_head.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
-              and x.position between v_front.position and v_front.last
-              and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.queue_id = v_queue_head.queue_id and x.tier = 0 and x.rank = v_queue_head.rank
+              and x.position between v_queue_head.position and v_queue_head.last
+              and x.class_id = any (v_queue_head.classes) and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
-          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_queue_head.claim_timeout),
+          case when v_queue_head.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       end if;
       if lease_id is not null then
-        queue := v_front.name;
+        queue := v_queue_head.name;
         score := 0;
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
         insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                                    claimed_at, expires_at, check_at, login, eligible_at)
-        values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+        values (p_shard, lease_id, v_queue_head.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
                 v_now, expires_at, expires_at, v_state.login, v_eligible_at);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+          perform hwqueue.after_head(v_state, v_queue_head.queue_id, v_class_id, v_queue_head.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;
         -- head: end
         return next;
@@ -96,7 +96,7 @@ begin
     end if;
   end if;
   return query
-    select g.* from hwqueue.claim_general(v_state, v_front, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
+    select g.* from hwqueue.claim_general(v_state, v_queue_head, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
 end
 $$;
 
@@ -118,12 +118,12 @@ as $$
 declare
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed', 'p_completed_tokens');
   v_given int := 0;
-  v_moves boolean := case when p_qty is distinct from 0 then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.moves_low_water(p_qty)
+  v_moves boolean := case when p_qty is distinct from 0 then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.advances_low_water(p_qty)
                      else false end;
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
   v_now timestamptz;
-  v_front hwqueue.queue_look;
+  v_queue_head hwqueue.queue_head;
   v_is_tried boolean := false;
   v_class_id bigint;
   v_position bigint;
@@ -141,7 +141,7 @@ begin
     perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
   end if;
   if v_completed = 1 and v_given = 0 then  -- most calls, so without a statement for it
-    v_completed := case when hwqueue.finish_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
+    v_completed := case when hwqueue.end_completed_claim(p_completed[1], p_completed_tokens[1], p_node, false, false, null, p_shard) then 0 else 1 end;
   end if;
   if v_completed + v_given > 0 then
     return query
@@ -155,66 +155,66 @@ begin
   kind := 'claimed';
   state := 'claimed';
   -- head: as in claim_task
-  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.is_plain and not v_state.is_counted
+  if p_qty = 1 and v_state.node_epoch = p_epoch and v_state.login = session_user and v_state.on_fast_path and not v_state.has_limits
      and not v_state.awaits_terms and v_state.server_started_at = pg_postmaster_start_time()
      and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass) and cardinality(p_queues) <= 16 then
     v_now := hwqueue.clock();
     if cardinality(p_queues) = 1 then
-      select q.* into v_front
-      from hwqueue.look_at_queue(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
-      if v_state.meets_blocked and v_front.is_front and not v_front.is_first then
-        v_front := hwqueue.look_behind(v_state, v_front, v_now, p_shard);
+      select q.* into v_queue_head
+      from hwqueue.read_queue_head(p_queues[1], v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, p_shard) q;
+      if v_state.met_blocked and v_queue_head.is_front and not v_queue_head.is_first then
+        v_queue_head := hwqueue.read_past_blocked(v_state, v_queue_head, v_now, p_shard);
       end if;
     else
-      select q.* into v_front
-      from hwqueue.look_at_queues(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
+      select q.* into v_queue_head
+      from hwqueue.read_queue_heads(p_queues, v_state.profile_id, v_state.classes_seen, v_state.classes_unseen, v_state.pinned_queues,
                                   p_shard) q;
     end if;
-    v_is_tried := v_front.is_first and v_front.queue_id <> all (v_state.pinned_queues)
-      and (p_tasks is null or cardinality(v_front.task_names) <= 50 and v_front.task_names <@ p_tasks);
-    if v_is_tried and current_setting('hwqueue.due_look', true) is distinct from hwqueue.due_look(p_queues, v_now, p_shard)
-       and hwqueue.look_for_due(p_queues, v_front.queue_ids, 20, v_now, p_shard) > 0 then
+    v_is_tried := v_queue_head.is_first and v_queue_head.queue_id <> all (v_state.pinned_queues)
+      and (p_tasks is null or cardinality(v_queue_head.task_names) <= 50 and v_queue_head.task_names <@ p_tasks);
+    if v_is_tried and current_setting('hwqueue.recent_due_scan', true) is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
+       and hwqueue.promote_if_due(p_queues, v_queue_head.queue_ids, 20, v_now, p_shard) > 0 then
       v_is_tried := false;
-      v_front := null;
+      v_queue_head := null;
     end if;
     if v_is_tried then
-      if cardinality(v_front.classes) = 1 then
+      if cardinality(v_queue_head.classes) = 1 then
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.class_id = v_front.classes[1] and x.tier = 0 and x.rank = v_front.rank
-              and x.position between v_front.position and v_front.last and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.class_id = v_queue_head.classes[1] and x.tier = 0 and x.rank = v_queue_head.rank
+              and x.position between v_queue_head.position and v_queue_head.last and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
-          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_queue_head.claim_timeout),
+          case when v_queue_head.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       else
         delete from hwqueue.ready r using hwqueue.lease l
         where r.ctid = (
             select x.ctid from hwqueue.ready x
-            where x.shard_id = p_shard and x.queue_id = v_front.queue_id and x.tier = 0 and x.rank = v_front.rank
-              and x.position between v_front.position and v_front.last
-              and x.class_id = any (v_front.classes) and (x.deadline is null or x.deadline > v_now)
+            where x.shard_id = p_shard and x.queue_id = v_queue_head.queue_id and x.tier = 0 and x.rank = v_queue_head.rank
+              and x.position between v_queue_head.position and v_queue_head.last
+              and x.class_id = any (v_queue_head.classes) and (x.deadline is null or x.deadline > v_now)
             order by x.position limit 1 for update skip locked)
           and l.shard_id = r.shard_id and l.lease_id = r.lease_id
         returning r.lease_id, r.class_id, (v_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1, r.position,
-          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_front.claim_timeout),
-          case when v_front.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
+          l.task_name, l.params, l.headers, coalesce(l.claim_timeout, p_claim_timeout, v_queue_head.claim_timeout),
+          case when v_queue_head.drops_completed and l.idempotency_key is null then greatest(l.available_at, l.created_at) end
         into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_eligible_at;
       end if;
       if lease_id is not null then
-        queue := v_front.name;
+        queue := v_queue_head.name;
         score := 0;
         expires_at := v_now + v_timeout;
         shard_id := p_shard;
         insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
                                    claimed_at, expires_at, check_at, login, eligible_at)
-        values (p_shard, lease_id, v_front.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
+        values (p_shard, lease_id, v_queue_head.queue_id, v_class_id, p_node, p_epoch, claim_token, attempt, v_timeout,
                 v_now, expires_at, expires_at, v_state.login, v_eligible_at);
         if v_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-          perform hwqueue.after_head(v_state, v_front.queue_id, v_class_id, v_front.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
+          perform hwqueue.after_head(v_state, v_queue_head.queue_id, v_class_id, v_queue_head.rank, v_position, lease_id, v_moves, v_drawn, v_now, p_shard);
         end if;
         -- head: end
         return next;
@@ -225,7 +225,7 @@ begin
   return query
     select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue, c.task_name, c.params,
            c.headers, c.score, c.expires_at, c.assignment, p_shard
-    from hwqueue.claim_general(v_state, v_front, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
+    from hwqueue.claim_general(v_state, v_queue_head, v_is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
 end
 $$;
 
@@ -246,7 +246,7 @@ begin
   if v_result is not null then
     perform hwqueue.check_result(p_lease, v_result, 'result', p_shard);
   end if;
-  if hwqueue.finish_claim(p_lease, p_token, null, true, false, v_result, p_shard) then
+  if hwqueue.end_completed_claim(p_lease, p_token, null, true, false, v_result, p_shard) then
     return 'completed';
   end if;
   -- a peek: if the claim moves before the locks are held, its token will not match any more
@@ -255,7 +255,7 @@ begin
     select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
       and hwqueue.is_own(c.login))
   for no key update;
-  if found and hwqueue.finish_claim(p_lease, p_token, null, false, false, v_result, p_shard) then
+  if found and hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result, p_shard) then
     return 'completed';
   end if;
   return hwqueue.settle_one(p_lease, p_token, case when v_result is null then '{"outcome": "complete"}'
@@ -289,7 +289,7 @@ begin
       where x.shard_id = p_shard and x.lease_id = i.lease_id and x.claim_token = i.claim_token and hwqueue.is_own(x.login) offset 0) c);
   perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) order by s.node_id for no key update;
   v_is_counted := exists (
-    select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) and s.is_counted);
+    select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes) and s.has_limits);
   return query
     select c.ordinal, c.lease_id, c.verdict, c.state, p_shard
     from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_is_counted, p_shard) c;
@@ -398,7 +398,7 @@ begin
   end if;
   v_now := hwqueue.clock();
   update hwqueue.node_state s
-  set seen_at = v_now, classes_unseen = hwqueue.still_unseen(s.classes_unseen, p_shard),
+  set seen_at = v_now, classes_unseen = hwqueue.prune_unseen_xids(s.classes_unseen, p_shard),
       moved_xid = case when s.seen_at + s.heartbeat_timeout > v_now then s.moved_xid else pg_current_xact_id() end
   where s.shard_id = p_shard and s.node_id = (
     select o.node_id from hwqueue.node_state o join hwqueue.node n on n.shard_id = o.shard_id and n.node_id = o.node_id

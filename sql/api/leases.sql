@@ -138,7 +138,7 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
   v_entry := hwqueue.take_entry(p_lease, p_shard);
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
   if v_entry.lease_id is not null then
     perform hwqueue.end_waiting(array[p_lease], 'cancelled', jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now, p_shard);
@@ -270,7 +270,7 @@ declare
   v_taken record;
   v_timeout interval;
   v_token bigint;
-  v_counted jsonb;
+  v_deltas jsonb;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   v_queue := hwqueue.spawn_queue(p_queue, p_shard);
@@ -291,19 +291,19 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_lease.class_id;
   v_load := hwqueue.read_load(p_node, p_shard);
   select t.p_load, t.assignment into v_taken
-  from hwqueue.take_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'),
+  from hwqueue.allocate_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load, p_options -> 'gpus'),
                          hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
   perform hwqueue.note_selected(array[v_class.class_id], p_shard);
-  v_counted := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
+  v_deltas := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
   v_timeout := coalesce(v_lease.claim_timeout, v_queue.claim_timeout);
   v_token := (hwqueue.current_generation(p_shard) << 40) + v_entry.claim_count + 1;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token, attempt, claim_timeout,
-    claimed_at, expires_at, check_at, assignment, counted, login, eligible_at)
+    claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
   values (p_shard, v_lease.lease_id, v_queue.queue_id, v_lease.class_id, p_node, v_state.node_epoch, v_token, v_entry.attempt_count + 1,
-    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_counted,
+    v_timeout, v_now, v_now + v_timeout, v_now + v_timeout, v_taken.assignment, v_deltas,
     v_state.login, case when v_queue.retain_completed = '0' and v_lease.idempotency_key is null then greatest(v_lease.available_at, v_lease.created_at) end);
-  perform hwqueue.add_counts(v_counted, 1, p_shard), hwqueue.wake_classes(v_lease.lease_id, p_shard), hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.add_counts(v_deltas, 1, p_shard), hwqueue.wake_classes_of_lease(v_lease.lease_id, p_shard), hwqueue.refresh_node_state(p_node, p_shard);
   perform hwqueue.note_leases('lease_adopted', array[v_lease.lease_id], format('adopted on node %s', v_node.name), p_shard,
     jsonb_build_object('claim_token', v_token), p_node);
   return query select v_lease.lease_id, v_token, p_shard;

@@ -39,7 +39,7 @@ begin
     begin
       v_state := hwqueue.lock_node(p_node, null, p_shard);
       exit when hwqueue.operator_taints(p_node, p_shard) = v_node.operator_taints;
-      perform hwqueue.give_up();
+      perform hwqueue.abort_subtransaction();
     exception when sqlstate 'HWX01' then  -- tainted since: it is of another profile
       v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
       v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
@@ -79,7 +79,7 @@ begin
   if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
-  perform hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.refresh_node_state(p_node, p_shard);
   perform hwqueue.note_registration(v_node, v_old, v_epoch, v_ended, p_shard);
   return v_epoch;
 end
@@ -114,7 +114,7 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   if v_node.cordoned_at is not null then
     update hwqueue.node n set cordoned_at = null, drain_by = null where n.shard_id = p_shard and n.node_id = p_node;
-    perform hwqueue.note_edit(p_node, p_shard);
+    perform hwqueue.refresh_node_state(p_node, p_shard);
     perform hwqueue.note_event('node_uncordoned', format('node %s gets work again', v_node.name), p_shard, p_node => p_node);
   end if;
 end
@@ -173,7 +173,7 @@ begin
   perform hwqueue.note_attestations(p_node, p_shard);
   update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
   update hwqueue.node_state s set login = null where s.shard_id = p_shard and s.node_id = p_node;
-  perform hwqueue.note_edit(p_node, p_shard);
+  perform hwqueue.refresh_node_state(p_node, p_shard);
   perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended', v_node.name, v_ended), p_shard,
     jsonb_build_object('claims_ended', v_ended), p_node => p_node);
 end

@@ -20,7 +20,7 @@ begin
   insert into hwqueue.queue overriding system value select v_row.* on conflict do nothing;
   if found then
     insert into hwqueue.queue_signal (shard_id, queue_id) values (p_shard, v_row.queue_id);
-    perform hwqueue.write_first_mark(v_row.queue_id, 0, 0, p_shard);
+    perform hwqueue.write_first_low_water(v_row.queue_id, 0, 0, p_shard);
     perform hwqueue.note_event('queue_created', format('queue %s is created', p_queue), p_shard, nullif(p_policy, '{}'), p_queue => p_queue);
     return;
   end if;

@@ -188,14 +188,14 @@ as $$
 declare
   v_queue_id int;
   v_now timestamptz := hwqueue.clock();
-  v_look hwqueue.fleet_look;
+  v_snapshot hwqueue.fleet_snapshot;
   v_served record;
 begin
   perform hwqueue.require_all_tenants();
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']), hwqueue.check_limit(p_limit);
-  v_look := hwqueue.look_at_nodes(v_now, p_shard);
+  v_snapshot := hwqueue.scan_nodes(v_now, p_shard);
   select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
   return query
     with waiting as materialized (
@@ -212,20 +212,20 @@ begin
     ), fit as materialized (
       -- what no node may run needs no look at what nodes have left
       select f.* from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, v_now, p_shard) f
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_snapshot, v_now, p_shard) f
     ), able as materialized (
       select coalesce(array_agg(f.class_id), '{}') as class_ids
       from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
     ), room as materialized (
       select p.class_id, bit_and(p.mask) as mask
-      from able cross join lateral hwqueue.capacity_parts(able.class_ids, false, v_look.open, v_look.none, v_now, p_shard) p
+      from able cross join lateral hwqueue.capacity_parts(able.class_ids, false, v_snapshot.open, v_snapshot.none, v_now, p_shard) p
       where p_kind is distinct from 'no_match'
       group by p.class_id
     ), untaken as materialized (
-      select t.* from able cross join lateral hwqueue.untaken_masks(able.class_ids, v_look.none, v_now, p_shard) t
+      select t.* from able cross join lateral hwqueue.untaken_masks(able.class_ids, v_snapshot.none, v_now, p_shard) t
       where p_kind is distinct from 'no_match'
     ), free as (
-      select f.class_id, f.nodes & v_look.open & coalesce(r.mask, v_look.open) as room, t.mask, t.code as conflict
+      select f.class_id, f.nodes & v_snapshot.open & coalesce(r.mask, v_snapshot.open) as room, t.mask, t.code as conflict
       from fit f
       left join room r on r.class_id = f.class_id
       left join untaken t on t.class_id = f.class_id
@@ -247,12 +247,12 @@ begin
     from chosen k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_look.node_ids[position(B'1' in k.near)]
+    left join hwqueue.node n on n.shard_id = p_shard and n.node_id = v_snapshot.node_ids[position(B'1' in k.near)]
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
     cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message, k.nodes_near,
-      k.nodes_meeting, n.name, k.conflict, v_look.registered, bit_count(v_look.open)::int, bit_count(v_look.live)::int, q.paused_at,
+      k.nodes_meeting, n.name, k.conflict, v_snapshot.registered, bit_count(v_snapshot.open)::int, bit_count(v_snapshot.live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
-      case when k.nodes_serving = 0 and v_look.registered > 0 then
+      case when k.nodes_serving = 0 and v_snapshot.registered > 0 then
         case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10) else '' end end) h
     order by k.turn;
 end

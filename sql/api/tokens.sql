@@ -45,7 +45,7 @@ begin
   perform hwqueue.json_text(to_jsonb(p_tenant), 'p_tenant', 100);
   begin
     insert into hwqueue.api_token (shard_id, name, secret_sha256, role, tenant, created_at, created_by, created_login, expires_at)
-    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.acting(), session_user,
+    values (p_shard, p_name, p_secret_sha256, p_role, p_tenant, v_now, hwqueue.current_actor(), session_user,
             hwqueue.check_expiry(p_expires_at, v_now));
   exception when unique_violation then
     perform hwqueue.refuse('QHK02', format('a token is or was named %s, or has this secret', p_name),
@@ -79,7 +79,7 @@ as $$
 begin
   perform hwqueue.require_all_tenants();
   update hwqueue.api_token t
-  set revoked_at = hwqueue.clock(), revoked_by = hwqueue.acting(), revoked_login = session_user
+  set revoked_at = hwqueue.clock(), revoked_by = hwqueue.current_actor(), revoked_login = session_user
   where t.shard_id = p_shard and t.name = p_name and t.revoked_at is null;
   if found then
     perform hwqueue.note_event('token_revoked', format('token %s', p_name), p_shard, jsonb_build_object('token', p_name));

@@ -18,7 +18,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz;
-  v_turn record;
+  v_lead record;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 100000, 'call again for more');
@@ -27,9 +27,9 @@ begin
       jsonb_build_object('field', 'p_unless_within'), 'give a span such as interval ''1 second''');
   end if;
   v_now := hwqueue.clock();
-  select t.* into v_turn from hwqueue.take_reap_turn(p_unless_within, v_now, p_shard) t;
-  if v_turn.goes then
-    return query select * from hwqueue.reap_all(p_limit, v_turn.mark, v_turn.holds, v_now, p_shard);
+  select t.* into v_lead from hwqueue.lead_reap(p_unless_within, v_now, p_shard) t;
+  if v_lead.goes then
+    return query select * from hwqueue.reap_all(p_limit, v_lead.mark, v_lead.holds, v_now, p_shard);
   else
     return query select 0, 0, 0, 0, false;
   end if;
@@ -55,7 +55,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz;
-  v_turn record;
+  v_lead record;
   v_purged int;
   v_terms int;
 begin
@@ -74,12 +74,12 @@ begin
   if not hwqueue.pruned_within(p_unless_within, hwqueue.clock(), p_shard) then
     perform hwqueue.stamp_retired(p_limit, p_shard);  -- before anything is locked or written
     v_now := hwqueue.clock();
-    select t.* into v_turn from hwqueue.take_prune_turn(p_unless_within, v_now, p_shard) t;
-    if v_turn.goes then
+    select t.* into v_lead from hwqueue.lead_prune(p_unless_within, v_now, p_shard) t;
+    if v_lead.goes then
       leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
       classes := hwqueue.prune_classes(p_limit, p_shard);
       nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
-      perform hwqueue.prune_unused(v_turn.mark, p_limit, v_now, p_shard);
+      perform hwqueue.prune_unused(v_lead.mark, p_limit, v_now, p_shard);
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
       perform hwqueue.prune_fleets(p_limit, v_now, p_shard);

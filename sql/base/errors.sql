@@ -86,7 +86,7 @@ $$;
 
 -- Undoes the caller's subtransaction, and releases the locks that it took; the caller catches it.
 -- Raises: HWX01, never seen outside.
-create or replace function hwqueue.give_up() returns void
+create or replace function hwqueue.abort_subtransaction() returns void
 language plpgsql volatile
 as $$
 begin

@@ -74,7 +74,7 @@ as $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
 
 -- The actor: what the caller says (hwqueue.actor, for this transaction), else the login. Kept beside it is session_user, which the
 -- server knows: a function that runs with its owner's rights does not change it.
-create or replace function hwqueue.acting() returns text
+create or replace function hwqueue.current_actor() returns text
 language sql stable
 as $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;
 
@@ -88,7 +88,7 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, login, message, detail)
-  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, p_node, p_queue, p_class, hwqueue.acting(),
+  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, p_node, p_queue, p_class, hwqueue.current_actor(),
          session_user, p_message, p_detail
   from hwqueue.shard s where s.shard_id = p_shard;
 end
@@ -106,7 +106,7 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, login, message, detail)
-  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, l.lease_id, p_node, q.name, hwqueue.acting(),
+  select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code, l.lease_id, p_node, q.name, hwqueue.current_actor(),
          session_user, p_message, p_detail
   from hwqueue.shard s
   cross join unnest(p_leases) i(lease_id)

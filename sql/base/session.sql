@@ -47,7 +47,7 @@ as $$ select clock_timestamp() $$;
 -- one for reading, and keeps it to its end. One that is not known (it is just beginning or ending) counts as one; those that have an id
 -- and no such lock do not: what they wrote, in this database or another one, is of other relations.
 -- It reads the locks of the whole server, those of transactions first: some ms for each thousand of them.
-create or replace function hwqueue.oldest_holder(p_relation regclass) returns xid8
+create or replace function hwqueue.oldest_snapshot_holder(p_relation regclass) returns xid8
 language sql volatile
 as $$
   select coalesce((
@@ -73,7 +73,7 @@ $$;
 
 -- What the calling statement sees. Read it in the same statement as the rows, or in an earlier one.
 -- The caller's own transaction counts as unseen: it may still write.
-create or replace function hwqueue.seen_now(out unseen xid8[], out next_xid xid8)
+create or replace function hwqueue.visible_now(out unseen xid8[], out next_xid xid8)
 language sql stable
 as $$
   select array(select pg_snapshot_xip(pg_current_snapshot())
@@ -94,6 +94,6 @@ as $$ select pg_visible_in_snapshot(p_xid, pg_current_snapshot()) and p_xid is d
 
 -- A next_xid, or '0' (nothing has been seen) when no transaction of this server can have left it: it comes
 -- from another one (a restored dump).
-create or replace function hwqueue.valid_mark(p_mark xid8) returns xid8
+create or replace function hwqueue.valid_next_xid(p_mark xid8) returns xid8
 language sql stable
 as $$ select case when p_mark > pg_snapshot_xmax(pg_current_snapshot()) then '0'::xid8 else p_mark end $$;

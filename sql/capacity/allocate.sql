@@ -53,7 +53,7 @@ $$;
 -- Gives back what a claim had set aside. Devices and cores are found by id: the node may have been registered anew meanwhile, and
 -- one that is gone needs nothing back.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.give_back(p_node uuid, p_assignment jsonb, p_shard int) returns void
+create or replace function hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -117,7 +117,7 @@ $$;
 -- null when the node counts none.
 -- The assignment is null when nothing of it is counted; releasing needs nothing else than it.
 -- Locks: none, the caller holds node_state and writes the load back. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices int[], p_cores int[],
+create or replace function hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node, p_devices int[], p_cores int[],
                                              inout p_load hwqueue.node_load, out assignment jsonb)
 language plpgsql immutable
 as $$
@@ -168,7 +168,7 @@ $$;
 -- Sets aside on a node what a class needs, which fits: shortage was asked under the same lock. Should it not fit after all, the claim
 -- fails: work never runs on cores or devices that others have.
 -- Locks: none, the caller holds node_state and writes p_load back. Raises: XX000 when it does not fit. Idempotent: no.
-create or replace function hwqueue.set_aside(p_class_id bigint, p_node hwqueue.node, p_shard int, inout p_load hwqueue.node_load,
+create or replace function hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, p_shard int, inout p_load hwqueue.node_load,
                                              out assignment jsonb)
 language plpgsql volatile
 as $$
@@ -191,7 +191,7 @@ begin
     raise exception using errcode = 'XX000', message = format('class %s was granted on node %s without room for it', p_class_id, p_node.node_id),
       hint = 'this is a fault of hwqueue: report it, with what list_nodes says of the node';
   end if;
-  v_taken := hwqueue.take_room(v_class, p_node, v_devices, v_cores, p_load);
+  v_taken := hwqueue.allocate_room(v_class, p_node, v_devices, v_cores, p_load);
   p_load := v_taken.p_load;
   assignment := v_taken.assignment;
 end

@@ -55,7 +55,7 @@ end
 $$;
 
 -- Whether anything of a node is counted: then its claims set something aside and must be granted one by one.
-create or replace function hwqueue.is_counted(p_node hwqueue.node) returns boolean
+create or replace function hwqueue.has_limits(p_node hwqueue.node) returns boolean
 language sql immutable parallel safe
 as $$
   select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null or p_node.gpu_ids <> '{}'
@@ -64,16 +64,16 @@ $$;
 
 -- Brings a node's state up to date with what the node is; called by whatever edits a node, or gives it work past its claims.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.note_edit(p_node uuid, p_shard int) returns void
+create or replace function hwqueue.refresh_node_state(p_node uuid, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
   update hwqueue.node_state s
   set profile_id = (select coalesce(p.judged_as, p.profile_id) from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = n.profile_id),
       heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
-      is_plain = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
+      on_fast_path = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}' and n.custom = '{}'
         and n.core_ids = '{}',
-      is_counted = hwqueue.is_counted(n)
+      has_limits = hwqueue.has_limits(n)
   from hwqueue.node n
   where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
 end

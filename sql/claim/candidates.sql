@@ -16,7 +16,7 @@
 -- What a node remembers of these queues, if its proof holds. Null: it does not, or leases of this node
 -- alone may wait.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.known_candidates(p_state hwqueue.node_state, p_queue_ids int[],
+create or replace function hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids int[],
   p_room hwqueue.headroom, p_now timestamptz, p_shard int) returns hwqueue.node_candidates
 language plpgsql volatile
 as $$
@@ -39,10 +39,10 @@ begin
     and not exists (
       select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
       where coalesce((
-        select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_count c
+        select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_counter c
         where c.shard_id = p_shard and c.term_id = b.term_id and c.domain = b.place), 0) <= 0);
   if v_known.fleet_next is not null
-     and hwqueue.has_moved(v_known.fleet_unseen, v_known.fleet_next, p_shard) then
+     and hwqueue.has_fleet_changed(v_known.fleet_unseen, v_known.fleet_next, p_shard) then
     return null;
   end if;
   return v_known;
@@ -59,7 +59,7 @@ create or replace function hwqueue.claim_candidates(p_state hwqueue.node_state, 
 language plpgsql volatile
 as $$
 declare
-  v_known hwqueue.node_candidates := hwqueue.known_candidates(p_state, p_queue_ids, p_room, p_now, p_shard);
+  v_known hwqueue.node_candidates := hwqueue.cached_candidates(p_state, p_queue_ids, p_room, p_now, p_shard);
   v_node hwqueue.node;
   v_profile_version text;
   v_queue_versions text[];
@@ -126,23 +126,23 @@ begin
 end
 $$;
 
--- What a claim must know of the head of a queue, like look_at_queue, of what is left where blocked classes
+-- What a claim must know of the head of a queue, like read_queue_head, of what is left where blocked classes
 -- stand before it: the first entry of a few classes, as far as the next one of them (last). is_first: it
 -- need not be checked against others; is_front is null then: who finds that entry taken looks again.
--- p_front itself: it is not remembered what is left, or what stands first must be checked, or nothing
+-- p_queue_head itself: it is not remembered what is left, or what stands first must be checked, or nothing
 -- blocked stands before it any more.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.look_behind(p_state hwqueue.node_state, p_front hwqueue.queue_look,
-  p_now timestamptz, p_shard int) returns hwqueue.queue_look
+create or replace function hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
+  p_now timestamptz, p_shard int) returns hwqueue.queue_head
 language plpgsql volatile
 as $$
 declare
-  v_front hwqueue.queue_look := p_front;
-  v_classes bigint[] := (hwqueue.known_candidates(p_state, p_front.queue_ids, null, p_now, p_shard)).classes;
+  v_queue_head hwqueue.queue_head := p_queue_head;
+  v_classes bigint[] := (hwqueue.cached_candidates(p_state, p_queue_head.queue_ids, null, p_now, p_shard)).classes;
   v_head record;
 begin
   if cardinality(v_classes) <= 16 is not true then
-    return p_front;
+    return p_queue_head;
   end if;
   select e.class_id, h.tier, h.rank, h.position, e.is_checked, case
            when lead(h.tier) over o = h.tier and lead(h.rank) over o = h.rank then lead(h.position) over o - 1
@@ -151,35 +151,35 @@ begin
   from unnest(v_classes) k(class_id)
   cross join lateral (  -- fenced: each by its key
     select x.class_id, x.is_checked from hwqueue.profile_eligibility x
-    where x.shard_id = p_shard and x.profile_id = p_state.profile_id and x.queue_id = p_front.queue_id
+    where x.shard_id = p_shard and x.profile_id = p_state.profile_id and x.queue_id = p_queue_head.queue_id
       and x.class_id = k.class_id and x.gpu_count = 0 and x.custom is null offset 0) e
   left join lateral (
     select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-    where m.shard_id = p_shard and m.queue_id = p_front.queue_id and m.class_id = k.class_id
+    where m.shard_id = p_shard and m.queue_id = p_queue_head.queue_id and m.class_id = k.class_id
     order by m.version desc limit 1) w on true
   cross join lateral (
     select r.tier, r.rank, r.position from hwqueue.ready r
     where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
-      and (r.tier, r.rank, r.position) >= (p_front.tier, p_front.rank, case
-        when w.tiers = array[p_front.tier] and w.ranks = array[p_front.rank]
-          then greatest(p_front.position, w.positions[1])
-        else p_front.position end)
+      and (r.tier, r.rank, r.position) >= (p_queue_head.tier, p_queue_head.rank, case
+        when w.tiers = array[p_queue_head.tier] and w.ranks = array[p_queue_head.rank]
+          then greatest(p_queue_head.position, w.positions[1])
+        else p_queue_head.position end)
     order by r.tier, r.rank, r.position limit 1) h
   window o as (order by h.tier, h.rank, h.position)
   order by h.tier, h.rank, h.position limit 1;
-  if v_head.tier = 0 and not v_head.is_checked and (v_head.rank > p_front.rank or (
+  if v_head.tier = 0 and not v_head.is_checked and (v_head.rank > p_queue_head.rank or (
       select true from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_front.queue_id and r.tier = 0 and r.rank = v_head.rank
-        and r.position >= p_front.position and r.position < v_head.position
+      where r.shard_id = p_shard and r.queue_id = p_queue_head.queue_id and r.tier = 0 and r.rank = v_head.rank
+        and r.position >= p_queue_head.position and r.position < v_head.position
       order by r.position limit 1)) then
-    v_front.is_front := null;
-    v_front.is_first := true;
-    v_front.classes := array[v_head.class_id];
-    v_front.rank := v_head.rank;
-    v_front.position := v_head.position;
-    v_front.last := v_head.last;
+    v_queue_head.is_front := null;
+    v_queue_head.is_first := true;
+    v_queue_head.classes := array[v_head.class_id];
+    v_queue_head.rank := v_head.rank;
+    v_queue_head.position := v_head.position;
+    v_queue_head.last := v_head.last;
   end if;
-  return v_front;
+  return v_queue_head;
 end
 $$;
 
@@ -311,14 +311,14 @@ $$;
 -- Remembers of a node whether its last claim came upon blocked classes, and that terms wait to be in force (p_awaits, or, upon blocked
 -- classes, if they do): its next claim takes a step for them.
 -- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.note_met(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard int) returns void
+create or replace function hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean, p_awaits boolean, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_awaits boolean := p_state.awaits_terms or p_awaits or p_blocked and hwqueue.terms_pending(p_shard);
+  v_awaits boolean := p_state.awaits_terms or p_awaits or p_blocked and hwqueue.has_unpublished_terms(p_shard);
 begin
-  if (p_state.meets_blocked, p_state.awaits_terms) <> (p_blocked, v_awaits) then
-    update hwqueue.node_state s set meets_blocked = p_blocked, awaits_terms = v_awaits
+  if (p_state.met_blocked, p_state.awaits_terms) <> (p_blocked, v_awaits) then
+    update hwqueue.node_state s set met_blocked = p_blocked, awaits_terms = v_awaits
     where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
 end

@@ -49,7 +49,7 @@ $$;
 -- holds is skipped, unless the caller holds it (p_holds). False: nothing was done, settle_claim says why.
 -- A lease whose claim has eligible_at goes at once, and its result with it; its outcome stays until prune, for figures and dependents.
 -- Locks: node_state is held by the caller unless p_is_plain; the claim; the lease row, if that goes. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.finish_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean,
+create or replace function hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean,
                                                 p_result jsonb, p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -59,22 +59,22 @@ declare
   v_attempt smallint;
   v_claimed_at timestamptz;
   v_assignment jsonb;
-  v_counted jsonb;
+  v_deltas jsonb;
   v_eligible_at timestamptz;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token and (c.assignment is null or not p_is_plain)
-    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and (p_holds or c.xmax = '0' or hwqueue.is_let_go(c.xmax))
-  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.counted, c.eligible_at
-  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_counted, v_eligible_at;
+    and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
+  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at
+  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at;
   if not found then
     return false;
   end if;
   if v_assignment is not null then
-    perform hwqueue.give_back(v_node_id, v_assignment, p_shard);
+    perform hwqueue.release_room(v_node_id, v_assignment, p_shard);
   end if;
-  if v_counted is not null then
-    v_counted := hwqueue.add_counts(v_counted, -1, p_shard);
+  if v_deltas is not null then
+    v_deltas := hwqueue.add_counts(v_deltas, -1, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, result,
                                eligible_at)
@@ -87,11 +87,11 @@ begin
 end
 $$;
 
--- finish_claim for many: by lease and token, claims for which nothing was set aside or counted and that bring no
+-- end_completed_claim for many: by lease and token, claims for which nothing was set aside or counted and that bring no
 -- result; with p_node only that node's, else only the caller's. Claims that other sessions hold are left alone. Returns the places in the
 -- list of those that it completed.
 -- Locks: the claims by lease_id; the rows of leases that go. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.finish_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard int) returns int[]
+create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard int) returns int[]
 language plpgsql volatile
 as $$
 declare
@@ -99,13 +99,13 @@ declare
   v_done int[];
   v_gone uuid[];
 begin
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
   with ended as (
-    delete from hwqueue.claim c using hwqueue.batch_items(p_leases, p_tokens, p_shard) i
+    delete from hwqueue.claim c using hwqueue.ordered_items(p_leases, p_tokens, p_shard) i
     where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
-      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null and c.counted is null
-      and (c.xmax = '0' or hwqueue.is_let_go(c.xmax))
+      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null and c.term_deltas is null
+      and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at, c.eligible_at
   ), noted as (
     insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state,
@@ -127,7 +127,7 @@ $$;
 -- estimate the planner may read all claims or leases, and the length of a list is in no statistics), never
 -- the other way round (without a constant shard_id the index of the other table has no condition to begin
 -- with).
-create or replace function hwqueue.batch_items(p_leases uuid[], p_tokens bigint[], p_shard int)
+create or replace function hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard int)
 returns table (shard_id int, lease_id uuid, claim_token bigint, ordinal int)
 language plpgsql immutable rows 1
 as $$
@@ -146,7 +146,7 @@ $$;
 -- Whether nobody holds a row any more whose system column xmax this is: whoever locked it last has ended. A heartbeat that has committed leaves its
 -- id there. The status, since a snapshot names no subtransactions, and a savepoint may hold the row. False, too, for what may be a multixact: it stands
 -- for others; and for a row that this transaction has locked itself.
-create or replace function hwqueue.is_let_go(p_xmax xid) returns boolean
+create or replace function hwqueue.is_unlocked(p_xmax xid) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -171,7 +171,7 @@ begin
   end if;
   perform 1 from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = any (p_leases) order by c.lease_id for update;
-  perform hwqueue.give_up();
+  perform hwqueue.abort_subtransaction();
 exception
   when sqlstate 'HWX01' then
     return true;
@@ -188,7 +188,7 @@ begin
   return array(
     select c.lease_id from hwqueue.claim c
     where c.shard_id = p_shard and c.lease_id = any (p_leases)
-      and c.xmax <> '0' and not hwqueue.is_let_go(c.xmax));
+      and c.xmax <> '0' and not hwqueue.is_unlocked(c.xmax));
 end
 $$;
 
@@ -222,7 +222,7 @@ begin
     v_leases := array(select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node);
     perform 1 from hwqueue.claim c
     where c.shard_id = p_shard and c.lease_id = any (v_leases) order by c.lease_id for update;
-    perform hwqueue.give_up();
+    perform hwqueue.abort_subtransaction();
   exception
     when sqlstate 'HWX01' then
       return;
@@ -269,7 +269,7 @@ begin
   from hwqueue.queue q join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = v_lease.class_id
   where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
   if v_found.waits then
-    perform hwqueue.wake_due(array[v_lease.class_id], p_shard);
+    perform hwqueue.wake_classes_of_entries(array[v_lease.class_id], p_shard);
   end if;
   perform hwqueue.wake_workers(v_found.queue, p_shard);
   return 'pending';
@@ -286,9 +286,9 @@ declare
   v_claim hwqueue.claim;
 begin
   delete from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease returning c.* into v_claim;
-  perform hwqueue.give_back(v_claim.node_id, v_claim.assignment, p_shard);
-  if v_claim.counted is not null then
-    perform hwqueue.add_counts(v_claim.counted, -1, p_shard);
+  perform hwqueue.release_room(v_claim.node_id, v_claim.assignment, p_shard);
+  if v_claim.term_deltas is not null then
+    perform hwqueue.add_counts(v_claim.term_deltas, -1, p_shard);
   end if;
 end
 $$;

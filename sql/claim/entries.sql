@@ -3,32 +3,32 @@
 -- Deletes an entry, if it is the only one, in the try that locked it: what one transaction locks and another deletes, if only its parent, is told by
 -- a multixact, whose index entries Postgres does not mark as dead before the next vacuum.
 -- Locks: it is held by the caller. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.delete_only(p_places tid[]) returns hwqueue.ready
+create or replace function hwqueue.delete_in_subtransaction(p_ctids tid[]) returns hwqueue.ready
 language plpgsql volatile
 as $$
 declare
   v_entry hwqueue.ready;
 begin
-  if cardinality(p_places) = 1 then
-    delete from hwqueue.ready r where r.ctid = p_places[1] returning r.* into v_entry;
+  if cardinality(p_ctids) = 1 then
+    delete from hwqueue.ready r where r.ctid = p_ctids[1] returning r.* into v_entry;
   end if;
   return v_entry;
 end
 $$;
 
--- Of places of locked entries those before the first that is another's by now: its entry was moved (give_target).
+-- Of places of locked entries those before the first that is another's by now: its entry was moved (assign_target_class).
 -- Locks: they are held by the caller. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.not_moved(inout places tid[], out some_moved boolean)
+create or replace function hwqueue.still_same_entries(inout ctids tid[], out some_moved boolean)
 language plpgsql volatile
 as $$
 declare
   v_first_moved bigint;
 begin
-  select p.n into v_first_moved from unnest(places) with ordinality p(place, n)
+  select p.n into v_first_moved from unnest(ctids) with ordinality p(place, n)
   where not exists (select from hwqueue.ready r where r.ctid = p.place) order by p.n limit 1;
   some_moved := found;
   if found then
-    places := places[1 : v_first_moved - 1];
+    ctids := ctids[1 : v_first_moved - 1];
   end if;
 end
 $$;
@@ -36,7 +36,7 @@ $$;
 -- Turns ready entries that score alike and that the caller has locked into claims, all in one statement, in the order of claim_task:
 -- where nothing is set aside.
 -- Locks: none. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.grant_batch(p_places tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint,
+create or replace function hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint,
   p_now timestamptz, p_shard int)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb,
                expires_at timestamptz)
@@ -45,7 +45,7 @@ as $$
 begin
   return query
     with taken as (
-      delete from hwqueue.ready r where r.ctid = any (p_places) returning r.*
+      delete from hwqueue.ready r where r.ctid = any (p_ctids) returning r.*
     ), detail as materialized (
       select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position, (p_generation << 40) + t.claim_count + 1 as claim_token,
              (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
@@ -77,24 +77,24 @@ $$;
 -- lags by up to 32 claims) it asks for their heads, whatever else stands there; of a single class the walk is
 -- longer, since it comes upon nothing else.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_stretch(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom,
+create or replace function hwqueue.lock_window(p_profile_id bigint, p_queue_id int, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom,
   p_tier smallint, p_rank bigint, p_from bigint, p_window int, p_limit int,
   p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
   v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
-  v_places tid[];
+  v_ctids tid[];
 begin
   if cardinality(p_classes) = 1 then
-    v_places := array(
+    v_ctids := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_classes[1] and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and p_from + 1023 + 8 * p_limit and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);
   elsif cardinality(p_classes) <= 200 then
-    v_places := array(
+    v_ctids := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from
@@ -103,7 +103,7 @@ begin
       order by r.position limit p_limit
       for update skip locked);
   else
-    v_places := array(
+    v_ctids := array(
       select r.ctid from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to
@@ -115,28 +115,28 @@ begin
       order by r.position limit p_limit
       for update skip locked);
   end if;
-  if v_places = '{}' and cardinality(p_classes) <= 64 then
-    v_places := hwqueue.lock_heads(p_classes, p_queue_id, p_tier, p_rank, p_from, p_limit, p_now, p_shard);
+  if v_ctids = '{}' and cardinality(p_classes) <= 64 then
+    v_ctids := hwqueue.lock_class_heads(p_classes, p_queue_id, p_tier, p_rank, p_from, p_limit, p_now, p_shard);
   end if;
-  return v_places;
+  return v_ctids;
 end
 $$;
 
 -- Locks the oldest entries of these classes of a queue by tier, rank and position, as far as others have not locked them, and gives their places;
 -- looks further back while all that it saw is held by others. Nothing in the queue lives before p_from_*.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_heads(p_classes bigint[], p_queue_id int, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
+create or replace function hwqueue.lock_class_heads(p_classes bigint[], p_queue_id int, p_from_tier smallint, p_from_rank bigint, p_from_position bigint,
                                               p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
-  v_from hwqueue.scan_from;
+  v_from hwqueue.scan_starts;
   v_depth int := p_limit;
   v_seen tid[];
-  v_places tid[];
+  v_ctids tid[];
 begin
-  if hwqueue.front_stands(p_queue_id, p_shard) then
-    v_from := hwqueue.class_fronts(p_classes, (array[p_queue_id], array[p_from_tier], array[p_from_rank], array[p_from_position],
+  if hwqueue.is_head_blocked(p_queue_id, p_shard) then
+    v_from := hwqueue.class_scan_starts(p_classes, (array[p_queue_id], array[p_from_tier], array[p_from_rank], array[p_from_position],
                                                array[true], true, null, null, null), p_shard);
   end if;
   if cardinality(p_classes) = 1 then
@@ -160,16 +160,16 @@ begin
         order by x.tier, x.rank, x.position limit v_depth
       ) h
       order by h.tier, h.rank, h.position limit v_depth);
-    v_places := array(
+    v_ctids := array(
       select r.ctid from hwqueue.ready r
       -- by class again: what stood there may be gone, and another entry have its place
       where r.ctid = any (v_seen) and r.shard_id = p_shard and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
       order by r.tier, r.rank, r.position limit p_limit
       for update skip locked);
-    exit when v_places <> '{}' or cardinality(v_seen) < v_depth or v_depth >= 16384;
+    exit when v_ctids <> '{}' or cardinality(v_seen) < v_depth or v_depth >= 16384;
     v_depth := least(8 * v_depth, 16384);
   end loop;
-  return v_places;
+  return v_ctids;
 end
 $$;
 
@@ -181,22 +181,22 @@ $$;
 -- that has waited for a better node may, which stands at later_tier and later_rank, so other classes come first.
 -- Locks: node_state is held by the caller; gates, the entries and term_count, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint,
-  p_head hwqueue.entry_head, p_limit int, p_node hwqueue.node, p_now timestamptz, p_shard int,
-  out places tid[], out counted jsonb, out entry hwqueue.ready, out blocked bigint, out reason text, out later_tier smallint, out later_rank bigint)
+  p_head hwqueue.entry_ref, p_limit int, p_node hwqueue.node, p_now timestamptz, p_shard int,
+  out ctids tid[], out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint, out reason text, out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
 as $$
 declare
   v_is_checked boolean[] := case when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
                             when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
-                            else hwqueue.are_among(p_classes, p_checked) end;
+                            else hwqueue.are_in(p_classes, p_checked) end;
   v_count int := cardinality(p_positions);
   v_first int := 1;
   v_last int;
-  v_head hwqueue.entry_head;
+  v_head hwqueue.entry_ref;
   v_verdict record;
   v_taken record;
 begin
-  places := '{}';
+  ctids := '{}';
   while v_first <= v_count loop
     -- entries that follow each other: of one class that must be checked, or of any that need not be
     v_last := case when p_checked = '{}' then v_count else v_first end;
@@ -205,8 +205,8 @@ begin
       v_last := v_last + 1;
     end loop;
     if not v_is_checked[v_first] then
-      places := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank, p_limit, p_shard);
-      exit when places <> '{}';
+      ctids := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank, p_limit, p_shard);
+      exit when ctids <> '{}';
     else
       v_head := p_head;
       if v_first > 1 or v_head.lease_id is null then
@@ -226,14 +226,14 @@ begin
           later_rank := v_verdict.rank;
           return;
         end if;
-        v_taken := hwqueue.take_decided(p_classes[v_first], p_tier, p_rank, p_positions[v_first], p_positions[v_last],
+        v_taken := hwqueue.delete_granted(p_classes[v_first], p_tier, p_rank, p_positions[v_first], p_positions[v_last],
                                         v_verdict.since, v_verdict.only_lease, p_now, p_shard);
         if v_taken.place is not null then
-          counted := hwqueue.add_counts(v_verdict.counted, 1, p_shard);
+          term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1, p_shard);
           if v_verdict.is_named then
-            perform hwqueue.wake_classes((v_taken.entry).lease_id, p_shard);
+            perform hwqueue.wake_classes_of_lease((v_taken.entry).lease_id, p_shard);
           end if;
-          places := array[v_taken.place];
+          ctids := array[v_taken.place];
           entry := v_taken.entry;
           return;
         end if;
@@ -253,9 +253,9 @@ end
 $$;
 
 -- Deletes the oldest entry of a class in a tier and rank, between two positions, that has been claimable since p_since
--- (null: any) and is of that lease (null: of any). No place: others hold all of them, or they have another class by now (give_target).
+-- (null: any) and is of that lease (null: of any). No place: others hold all of them, or they have another class by now (assign_target_class).
 -- Locks: the entry, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_decided(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamptz,
+create or replace function hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamptz,
   p_lease uuid, p_now timestamptz, p_shard int, out place tid, out entry hwqueue.ready)
 language plpgsql volatile
 as $$
@@ -277,12 +277,12 @@ end
 $$;
 
 -- Which of these classes are among others.
-create or replace function hwqueue.are_among(p_classes bigint[], p_others bigint[]) returns boolean[]
+create or replace function hwqueue.are_in(p_classes bigint[], p_others bigint[]) returns boolean[]
 language sql immutable
 as $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;
 
 -- Locks entries that were seen at these positions, of these classes, up to p_limit of them. An entry may have
--- got another class since it was seen (give_target): by class again, under the lock.
+-- got another class since it was seen (assign_target_class): by class again, under the lock.
 -- Locks: the entries, skip locked.
 create or replace function hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint,
   p_rank bigint, p_limit int, p_shard int) returns tid[]
@@ -306,12 +306,12 @@ $$;
 
 -- Locks the oldest entries of a lane among the first p_depth, up to p_limit of them, and gives their places.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_lane(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint,
+create or replace function hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint,
   p_rank bigint, p_depth int, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
-  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
+  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from, p_shard);
 begin
   return array(
     select r.ctid
@@ -321,7 +321,7 @@ begin
       cross join lateral (
         select x.ctid as place, x.position from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-          and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
+          and x.position >= hwqueue.scan_start_of(v_from, k.ordinality::int, p_tier, p_rank)
           and (x.deadline is null or x.deadline > p_now)
         order by x.position limit p_depth
       ) h
@@ -335,12 +335,12 @@ end
 $$;
 
 -- The oldest entries of a lane, up to p_limit, as positions and classes, oldest first.
-create or replace function hwqueue.lane_entries(p_classes bigint[], p_from hwqueue.scan_from, p_tier smallint,
+create or replace function hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint,
   p_rank bigint, p_limit int, p_now timestamptz, p_shard int, out positions bigint[], out classes bigint[])
 language plpgsql stable
 as $$
 declare
-  v_from hwqueue.scan_from := hwqueue.class_fronts(p_classes, p_from, p_shard);
+  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from, p_shard);
 begin
   select coalesce(array_agg(c.position), '{}'), coalesce(array_agg(c.class_id), '{}') into positions, classes
   from (
@@ -349,7 +349,7 @@ begin
     cross join lateral (
       select x.position from hwqueue.ready x
       where x.shard_id = p_shard and x.class_id = k.class_id and x.tier = p_tier and x.rank = p_rank
-        and x.position >= hwqueue.start_in(v_from, k.ordinality::int, p_tier, p_rank)
+        and x.position >= hwqueue.scan_start_of(v_from, k.ordinality::int, p_tier, p_rank)
         and (x.deadline is null or x.deadline > p_now)
       order by x.position limit p_limit
     ) h

@@ -2,12 +2,12 @@
 
 -- Scheduled leases whose time has come are made ready by reap, by claims that would find nothing otherwise, and by other claims now and
 -- then: a session looks for them at most ten times a second, for all that it claims from the same queues in between. That it has looked
--- is noted in a setting of the session, hwqueue.due_look, which costs no row and no statement; who sets it by hand delays what his own
+-- is noted in a setting of the session, hwqueue.recent_due_scan, which costs no row and no statement; who sets it by hand delays what his own
 -- claims make ready.
 
 -- What the setting says when the session has looked for these queues in the tenth of a second of p_now.
 -- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one expression: it is put in place of its call.
-create or replace function hwqueue.due_look(p_queues text[], p_now timestamptz, p_shard int) returns text
+create or replace function hwqueue.recent_due_scan(p_queues text[], p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$
   select (date_part('epoch', p_now) * 10)::bigint || '/' || p_shard || case when cardinality(p_queues) = 1 then p_queues[1] else p_queues::text end
@@ -15,14 +15,14 @@ $$;
 
 -- Makes due leases of queues ready as promote_due does, unless the session has looked for them. Gives how many; null: it has.
 -- Locks, raises: as promote_due. Idempotent: yes.
-create or replace function hwqueue.look_for_due(p_queues text[], p_queue_ids int[], p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.promote_if_due(p_queues text[], p_queue_ids int[], p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 begin
-  if current_setting('hwqueue.due_look', true) = hwqueue.due_look(p_queues, p_now, p_shard) then
+  if current_setting('hwqueue.recent_due_scan', true) = hwqueue.recent_due_scan(p_queues, p_now, p_shard) then
     return null;
   end if;
-  perform set_config('hwqueue.due_look', hwqueue.due_look(p_queues, p_now, p_shard), false);
+  perform set_config('hwqueue.recent_due_scan', hwqueue.recent_due_scan(p_queues, p_now, p_shard), false);
   return hwqueue.promote_due(p_queue_ids, p_limit, p_now, p_shard);
 end
 $$;
@@ -42,12 +42,12 @@ declare
 begin
   perform 1 from hwqueue.scheduled s
   where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.available_at <= p_now and s.available_at >= coalesce(p_from, (
-    select m.scheduled_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
+    select m.scheduled_from from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
   limit 1;
   if not found then
     return 0;
   end if;
-  select m.scheduled_from into v_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1;
+  select m.scheduled_from into v_from from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1;
   v_from := coalesce(p_from, v_from, '-infinity');
   v_due := array(
     select d.entry
@@ -80,7 +80,7 @@ begin
   update hwqueue.lease l set position = e.position
   from entry e where l.shard_id = p_shard and l.lease_id = e.lease_id;
   if v_waiting is not null then
-    perform hwqueue.wake_due(v_waiting, p_shard);
+    perform hwqueue.wake_classes_of_entries(v_waiting, p_shard);
   end if;
   return cardinality(v_due);
 end
@@ -94,7 +94,7 @@ create or replace function hwqueue.reap_claims(p_limit int, p_node uuid, p_now t
 language plpgsql volatile
 as $$
 declare
-  v_from timestamptz := hwqueue.claims_from(p_shard);
+  v_from timestamptz := hwqueue.claims_scan_start(p_shard);
   v_oldest uuid[];
   v_claim hwqueue.claim;
   v_count int := 0;
@@ -206,7 +206,7 @@ language plpgsql volatile
 as $$
 declare
   v_from timestamptz := coalesce(p_from, (
-    select m.deadlines_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity');
+    select m.deadlines_from from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity');
   v_late hwqueue.ready[];
 begin
   v_late := array(
@@ -216,7 +216,7 @@ begin
   if v_late = '{}' then
     return 0;
   end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   delete from hwqueue.ready r using unnest(v_late) v
   where r.shard_id = p_shard and r.queue_id = v.queue_id and r.tier = v.tier and r.rank = v.rank and r.position = v.position;
   return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);
@@ -237,7 +237,7 @@ begin
   if v_late = '{}' then
     return 0;
   end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   delete from hwqueue.scheduled s using unnest(v_late) v
   where s.shard_id = p_shard and s.queue_id = v.queue_id and s.available_at = v.available_at and s.lease_id = v.lease_id;
   return hwqueue.fail_late(array(select v.lease_id from unnest(v_late) v), hwqueue.clock(), p_shard);

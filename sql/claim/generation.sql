@@ -72,11 +72,11 @@ begin
     update hwqueue.queue q set dropped_before = null where q.shard_id = p_shard and q.dropped_before is not null;
     update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null where p.shard_id = p_shard;
     update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
-    update hwqueue.term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
+    update hwqueue.affinity_term t set barrier = null, written_xid = '1' where t.shard_id = p_shard and t.published_at is null;
     update hwqueue.node_state n
     set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0' where n.shard_id = p_shard;
-    update hwqueue.term_count k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
-    update hwqueue.left_out_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
+    update hwqueue.term_counter k set dropped_xid = '0' where k.shard_id = p_shard and k.dropped_xid is not null;
+    update hwqueue.ignored_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
@@ -120,8 +120,8 @@ begin
   having max(c.class_id) >= (select s.last_value from hwqueue.placement_class_class_id_seq s);
   perform setval('hwqueue.profile_profile_id_seq', max(p.profile_id)) from hwqueue.profile p
   having max(p.profile_id) >= (select s.last_value from hwqueue.profile_profile_id_seq s);
-  perform setval('hwqueue.term_term_id_seq', max(t.term_id)) from hwqueue.term t
-  having max(t.term_id) >= (select s.last_value from hwqueue.term_term_id_seq s);
+  perform setval('hwqueue.affinity_term_term_id_seq', max(t.term_id)) from hwqueue.affinity_term t
+  having max(t.term_id) >= (select s.last_value from hwqueue.affinity_term_term_id_seq s);
   perform setval('hwqueue.spread_fleet_fleet_id_seq', max(f.fleet_id)) from hwqueue.spread_fleet f
   having max(f.fleet_id) >= (select s.last_value from hwqueue.spread_fleet_fleet_id_seq s);
   perform setval('hwqueue.spread_floor_floor_id_seq', max(f.floor_id)) from hwqueue.spread_floor f
@@ -189,7 +189,7 @@ begin
     delete from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = v_marks.queue_id and w.class_id = v_marks.class_id
       and w.version = v_marks.version;
-    perform hwqueue.write_first_mark(v_marks.queue_id, v_marks.class_id, v_marks.version + 1, p_shard);
+    perform hwqueue.write_first_low_water(v_marks.queue_id, v_marks.class_id, v_marks.version + 1, p_shard);
     v_reset := v_reset + 1;
   end loop;
   perform hwqueue.note_event('positions_repaired',

@@ -4,14 +4,14 @@
 -- there are none, or the class of the best one, blocked, may not run here now, for that reason (take_entries says when later).
 -- Where nothing must be checked, entries that it has not seen are looked up and locked in one statement.
 -- Locks: as take_entries.
-create or replace function hwqueue.try_lanes(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node,
-  p_from hwqueue.scan_from, p_to_tier smallint, p_to_rank bigint, p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
-  out places tid[], out score double precision, out counted jsonb, out entry hwqueue.ready, out blocked bigint,
+create or replace function hwqueue.try_score_groups(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node,
+  p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint, p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
+  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint,
   out reason text, out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
 as $$
 declare
-  v_lane record;
+  v_group record;
   v_limit int;
   v_sees boolean;
   v_depth int;
@@ -22,44 +22,44 @@ declare
   v_after_tier smallint;
   v_after_rank bigint;
 begin
-  places := '{}';
-  while places = '{}' and blocked is null and p_from.queue_ids is not null loop
-    v_lane := hwqueue.next_lane(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
-    exit when v_lane.classes is null or (v_lane.tier, v_lane.rank) >= (p_to_tier, p_to_rank);
-    score := v_lane.score;
-    v_limit := least(p_limit, v_lane.takes);
-    v_positions := v_lane.positions;
-    v_seen := v_lane.seen_classes;
-    v_sees := v_positions is not null and (v_lane.is_head is not true or v_limit = 1 or v_seen[1] = any (p_checked));
+  ctids := '{}';
+  while ctids = '{}' and blocked is null and p_from.queue_ids is not null loop
+    v_group := hwqueue.next_score_group(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from, p_window, p_probe, p_now, p_shard);
+    exit when v_group.classes is null or (v_group.tier, v_group.rank) >= (p_to_tier, p_to_rank);
+    score := v_group.score;
+    v_limit := least(p_limit, v_group.takes);
+    v_positions := v_group.positions;
+    v_seen := v_group.seen_classes;
+    v_sees := v_positions is not null and (v_group.is_head is not true or v_limit = 1 or v_seen[1] = any (p_checked));
     v_depth := case when v_sees then 0 else v_limit end;
     loop
       if v_depth > 0 and p_checked = '{}' then
-        places := hwqueue.lock_lane(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth, v_limit,
+        ctids := hwqueue.lock_score_group(v_group.classes, p_from, v_group.tier, v_group.rank, v_depth, v_limit,
                                     p_now, p_shard);
-        exit when places <> '{}' or v_depth >= 16384;
+        exit when ctids <> '{}' or v_depth >= 16384;
       else
         if v_depth > 0 then
-          v_behind := hwqueue.lane_entries(v_lane.classes, p_from, v_lane.tier, v_lane.rank, v_depth,
+          v_behind := hwqueue.score_group_entries(v_group.classes, p_from, v_group.tier, v_group.rank, v_depth,
                                            p_now, p_shard);
           v_positions := v_behind.positions;
           v_seen := v_behind.classes;
         end if;
-        v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_lane.tier, v_lane.rank, null,
+        v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_group.tier, v_group.rank, null,
                                         v_limit, p_node, p_now, p_shard);
-        places := v_taken.places;
-        counted := v_taken.counted;
+        ctids := v_taken.ctids;
+        term_deltas := v_taken.term_deltas;
         entry := v_taken.entry;
         blocked := v_taken.blocked;
         reason := v_taken.reason;
         later_tier := v_taken.later_tier;
         later_rank := v_taken.later_rank;
-        exit when places <> '{}' or blocked is not null
+        exit when ctids <> '{}' or blocked is not null
           or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
       end if;
       v_depth := least(8 * greatest(v_depth, v_limit), 16384);  -- others hold what was seen: look further back
     end loop;
-    v_after_tier := v_lane.tier;
-    v_after_rank := v_lane.rank;
+    v_after_tier := v_group.tier;
+    v_after_rank := v_group.rank;
   end loop;
 end
 $$;
@@ -73,36 +73,36 @@ $$;
 -- classes: of the lane. positions, seen_classes: of entries that it saw there, oldest first; is_head: of the oldest of the lane alone.
 -- takes: how many may be taken at once, since something older may not have been looked at; null: any number.
 -- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.next_lane(p_classes bigint[], p_scores double precision[],
-  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_from,
+create or replace function hwqueue.next_score_group(p_classes bigint[], p_scores double precision[],
+  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts,
   p_window int, p_probe int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out classes bigint[],
   out positions bigint[], out seen_classes bigint[], out is_head boolean, out takes int)
 language plpgsql stable
 as $$
 declare
-  v_front record;
+  v_queue_head record;
   v_head record;
-  v_from hwqueue.scan_from := p_from;
+  v_from hwqueue.scan_starts := p_from;
   v_start bigint;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
-     and (not (true = any (p_from.stands)) or cardinality(p_classes) > p_probe or hwqueue.front_is_dense(p_from, p_window, p_shard)) then
-    v_front := hwqueue.front_lane(p_classes, p_scores, p_from, p_window, p_now, p_shard);
-    tier := v_front.tier;
-    rank := v_front.rank;
-    score := v_front.score;
-    positions := v_front.positions;
-    seen_classes := v_front.classes;
-    takes := v_front.takes;
+     and (not (true = any (p_from.stands)) or cardinality(p_classes) > p_probe or hwqueue.is_head_dense(p_from, p_window, p_shard)) then
+    v_queue_head := hwqueue.window_score_group(p_classes, p_scores, p_from, p_window, p_now, p_shard);
+    tier := v_queue_head.tier;
+    rank := v_queue_head.rank;
+    score := v_queue_head.score;
+    positions := v_queue_head.positions;
+    seen_classes := v_queue_head.classes;
+    takes := v_queue_head.takes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score or cardinality(p_from.queue_ids) > 1;
       if p_from.differ and i % 16 = 1 then  -- mostly one of the first has something
-        v_from := hwqueue.class_fronts(p_classes[i : i + 15], p_from, p_shard);
+        v_from := hwqueue.class_scan_starts(p_classes[i : i + 15], p_from, p_shard);
       end if;
       -- not in the statement: before Postgres 18 it would be planned each time. In order, for the index by class
-      v_start := hwqueue.start_in(v_from, (i - 1) % 16 + 1, tier, rank);
+      v_start := hwqueue.scan_start_of(v_from, (i - 1) % 16 + 1, tier, rank);
       perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_lane.tier and r.rank = next_lane.rank
+      where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_score_group.tier and r.rank = next_score_group.rank
         and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;
       if found then
         score := p_scores[i];
@@ -112,7 +112,7 @@ begin
   end if;
   if tier is null or cardinality(p_from.queue_ids) > 1 then
     -- no front, or those of several queues: a head behind one of them may come before another
-    v_from := hwqueue.class_fronts(p_classes[1 : p_probe], p_from, p_shard);
+    v_from := hwqueue.class_scan_starts(p_classes[1 : p_probe], p_from, p_shard);
     select h.tier, h.rank, h.position, k.class_id, k.score into v_head
     from (
       select c.class_id, c.score, coalesce(c.tier, p_from.tiers[1]) as tier, coalesce(c.rank, p_from.ranks[1]) as rank,
@@ -140,7 +140,7 @@ begin
     end if;
   end if;
   if tier is not null then
-    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score) where k.score = next_lane.score);
+    classes := array(select k.class_id from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score) where k.score = next_score_group.score);
     if cardinality(p_classes) > p_probe and positions is not null then
       classes := array(select distinct c from unnest(classes || seen_classes) c);
     end if;
@@ -151,7 +151,7 @@ $$;
 -- The best lane among the first p_window entries of each queue's order, with the positions and classes of its entries there, oldest first.
 -- takes: of several queues, how many of these are older than what was not looked at, at least one. Joined by hash: to look up 100 entries in
 -- 1,000 classes takes a third of the time.
-create or replace function hwqueue.front_lane(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_from, p_window int,
+create or replace function hwqueue.window_score_group(p_classes bigint[], p_scores double precision[], p_from hwqueue.scan_starts, p_window int,
   p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision, out positions bigint[], out classes bigint[], out takes int)
 language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
 as $$
@@ -185,7 +185,7 @@ $$;
 
 -- Whether the first p_window entries of each queue stand close together, in the tier and rank of its front: then a look at them walks little that
 -- is gone.
-create or replace function hwqueue.front_is_dense(p_from hwqueue.scan_from, p_window int, p_shard int) returns boolean
+create or replace function hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window int, p_shard int) returns boolean
 language plpgsql stable
 as $$
 begin

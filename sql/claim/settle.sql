@@ -23,7 +23,7 @@ begin
   if v_completed > 0 then
     return query
       select p_given + c.ordinal, c.lease_id, c.verdict, c.state
-      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.is_counted, p_shard) c;
+      from hwqueue.complete_claims(p_completed, p_completed_tokens, p_state.node_id, p_state.has_limits, p_shard) c;
   end if;
 end
 $$;
@@ -67,7 +67,7 @@ declare
   v_item record;
 begin
   if not p_is_counted then
-    v_done := hwqueue.finish_claims(p_lease_ids, p_tokens, p_node, p_shard);
+    v_done := hwqueue.end_completed_claims(p_lease_ids, p_tokens, p_node, p_shard);
   end if;
   if cardinality(v_done) < cardinality(p_lease_ids) then
     for v_item in
@@ -75,7 +75,7 @@ begin
       from unnest(p_lease_ids, p_tokens) with ordinality i(lease_id, claim_token, ordinality)
       where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
     loop
-      if hwqueue.finish_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null, p_shard) then
+      if hwqueue.end_completed_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null, p_shard) then
         v_done := v_done || v_item.ordinal;
       end if;
     end loop;
@@ -141,7 +141,7 @@ begin
     loop
       lease_id := v_item ->> 'lease_id';
       if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
-         and hwqueue.finish_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, false, null, p_shard) then
+         and hwqueue.end_completed_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node, false, false, null, p_shard) then
         verdict := 'ok';
         state := 'completed';
         return next;
@@ -178,7 +178,7 @@ begin
     state := 'claimed';
     return;
   end if;
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   select s.verdict, s.state into verdict, state
   from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard) s;
 end
@@ -201,7 +201,7 @@ begin
   perform hwqueue.check_settlement(p_settlement, 'settlement');
   perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result', p_shard);
   perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
-  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_ender)
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   loop
     -- a peek: what is set aside for a running claim may change until its node is held, then it is looked at again
     select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
@@ -210,7 +210,7 @@ begin
     end if;
     select s.verdict, s.state into v_result
     from hwqueue.settle_claim(p_lease, p_token, p_settlement, v_claim.assignment is not null, hwqueue.clock(), p_shard) s;
-    exit when v_result.verdict not in ('counted', 'busy')
+    exit when v_result.verdict not in ('needs_node_lock', 'busy')
       or v_result.verdict = 'busy' and not hwqueue.await_claims(array[p_lease], '5s', p_shard);
   end loop;
   if v_result.verdict <> 'ok' then
@@ -319,7 +319,7 @@ begin
     select c.claim_token, c.assignment, c.login into v_claim.claim_token, v_claim.assignment, v_claim.login
     from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
     if v_claim.claim_token = p_token and hwqueue.is_own(v_claim.login) then
-      verdict := case when v_claim.assignment is null or p_holds_node then 'busy' else 'counted' end;
+      verdict := case when v_claim.assignment is null or p_holds_node then 'busy' else 'needs_node_lock' end;
       state := 'claimed';
     else
       select w.verdict, w.state into verdict, state from hwqueue.why_not_settled(p_lease, p_token, v_claim.claim_token, p_shard) w;
@@ -329,7 +329,7 @@ begin
   verdict := 'ok';
   case p_settlement ->> 'outcome'
     when 'complete' then
-      perform hwqueue.finish_claim(p_lease, p_token, null, false, true, nullif(p_settlement -> 'result', 'null'), p_shard);
+      perform hwqueue.end_completed_claim(p_lease, p_token, null, false, true, nullif(p_settlement -> 'result', 'null'), p_shard);
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then

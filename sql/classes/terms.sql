@@ -102,7 +102,7 @@ begin
 end
 $$;
 
--- Which nodes count for a required max_skew, as a term says it (speaks_of); null when rack and labels do not tell.
+-- Which nodes count for a required max_skew, as a term says it (scope_includes); null when rack and labels do not tell.
 create or replace function hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) returns jsonb
 language sql immutable
 as $$
@@ -139,7 +139,7 @@ $$;
 
 -- Whether a node with that rack and those labels is one of {"require": [EXPR, ...], "domains": [DOMAIN, ...]}: it meets all of those and
 -- has a value for each of these.
-create or replace function hwqueue.speaks_of(p_nodes jsonb, p_rack bigint, p_labels jsonb) returns boolean
+create or replace function hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb) returns boolean
 language sql immutable parallel safe
 as $$
   select hwqueue.exprs_hold(coalesce(p_nodes -> 'require', '[]'), p_labels, p_rack, null, '{}', null)
@@ -152,7 +152,7 @@ $$;
 create or replace function hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) returns text
 language sql immutable parallel safe
 as $$
-  select case when not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', p_rack, p_labels)
+  select case when not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', p_rack, p_labels)
               then hwqueue.domain_value(p_domain, p_node, p_rack, p_labels) end
 $$;
 
@@ -166,9 +166,9 @@ as $$
 $$;
 
 -- Terms: what a class asks about other leases, cut into parts that can be counted. A term is a selection of leases, a domain, and the
--- use that is made of it; equal ones share a row in hwqueue.term, found by digest:
+-- use that is made of it; equal ones share a row in hwqueue.affinity_term, found by digest:
 --   {"use", "all": [ITEM, ...], "domain": "node" | "rack" | "label:KEY" | "failure", "queue": only with "failure",
---    "nodes": only of skew, which nodes it speaks of if not of all (speaks_of)}
+--    "nodes": only of skew, which nodes it speaks of if not of all (scope_includes)}
 -- ITEM: {"exprs", "tenants"}, {"service", "tenants"}, {"task", "queue", "tenants"} or {"lease"}; a lease is selected when all match.
 -- use: toward, away (symmetric), apart (away inside an any: not symmetric), skew, cap (max_per_domain), tally (skew's counts by node, where it
 -- takes more than rack and labels to know which nodes count), soft (scores only).

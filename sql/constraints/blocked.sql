@@ -1,7 +1,7 @@
 -- Which classes are blocked on a node, and which wait for a better one.
 
 -- Those of these classes that may not run on a node now, by what has been counted there and by where single
--- leases run; others may be blocked as well, which a closer look tells (enter_terms). One may be named twice.
+-- leases run; others may be blocked as well, which a closer look tells (admit_class). One may be named twice.
 -- Never one that may run: being with leases all of which are about to leave is left to that look.
 -- lasting: those whose reason is known, with what proves that it still holds (known, see claim_candidates).
 -- Statements of their own rather than a union, which costs as much again.
@@ -19,21 +19,21 @@ begin
       select c.term_id, c.use, c.most, c.is_self, array_agg(c.class_id) as classes
       from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is null
       group by c.term_id, c.use, c.most, c.is_self) r
-    cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
+    cross join lateral (select * from hwqueue.affinity_term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral (
-      select coalesce(sum(k.leases), 0) as leases from hwqueue.term_count k
+      select coalesce(sum(k.leases), 0) as leases from hwqueue.term_counter k
       where r.use <> 'known' and k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
     where t.published_at is null or p.place is not null and case r.use
       when 'away' then n.leases > 0
       when 'cap' then n.leases + r.is_self::int > r.most
-        and ((select hwqueue.none_leaves(p_now, p_shard)) or n.leases - hwqueue.leaving(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
-      when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.level_reason(
+        and ((select hwqueue.nothing_is_stopping(p_now, p_shard)) or n.leases - hwqueue.stopping_count(r.term_id, p.place, false, p_now, p_shard) + r.is_self::int > r.most)
+      when 'skew' then n.leases + r.is_self::int > r.most and hwqueue.cached_skew_reason(
         jsonb_build_object('max_skew', r.most), jsonb_build_object('value', p.place, 'held', n.leases, 'self', r.is_self),
         t.digest, p_now, p_shard) = 'spread_exceeded'
-      when 'toward' then n.leases <= 0 and (not r.is_self or case when (select hwqueue.none_leaves(p_now, p_shard)) then hwqueue.read_total(r.term_id, p_shard)
-                                                              else hwqueue.staying(r.term_id, null, null, true, p_now, p_shard) end > 0)
+      when 'toward' then n.leases <= 0 and (not r.is_self or case when (select hwqueue.nothing_is_stopping(p_now, p_shard)) then hwqueue.read_total(r.term_id, p_shard)
+                                                              else hwqueue.remaining_count(r.term_id, null, null, true, p_now, p_shard) end > 0)
       end)
   select array(select unnest(f.classes) from found f), array(select unnest(f.classes) from found f where f.lasts),
          array(select f.term_id from found f where f.lasts), array(select f.place from found f where f.lasts)
@@ -51,7 +51,7 @@ begin
       select c.term_id, array_agg(c.class_id) as classes
       from hwqueue.class_term c where c.shard_id = p_shard and c.class_id = any (p_classes) group by c.term_id) m
     cross join lateral (
-      select x.*, (x.spec #>> '{all,0,lease}')::uuid as target from hwqueue.term x where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
+      select x.*, (x.spec #>> '{all,0,lease}')::uuid as target from hwqueue.affinity_term x where x.shard_id = p_shard and x.term_id = m.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral hwqueue.read_count(t.term_id, p.place, p_shard) n
@@ -72,7 +72,7 @@ end
 $$;
 
 -- Whether nobody is about to leave: no claim was asked to stop, none has expired.
-create or replace function hwqueue.none_leaves(p_now timestamptz, p_shard int) returns boolean
+create or replace function hwqueue.nothing_is_stopping(p_now timestamptz, p_shard int) returns boolean
 language plpgsql stable
 as $$
 begin
@@ -80,7 +80,7 @@ begin
       select 1 from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now)
     and not exists (
       select 1 from hwqueue.claim c
-      where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now);
+      where c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now and c.expires_at <= p_now);
 end
 $$;
 
@@ -96,7 +96,7 @@ begin
       select c.term_id, c.use, c.lease_id, array_agg(c.class_id) as classes
       from hwqueue.class_rule c where c.shard_id = p_shard and c.class_id = any (p_classes) and c.lease_id is not null
       group by c.term_id, c.use, c.lease_id) r
-    cross join lateral (select * from hwqueue.term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
+    cross join lateral (select * from hwqueue.affinity_term x where x.shard_id = p_shard and x.term_id = r.term_id offset 0) t
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     left join lateral (
@@ -160,7 +160,7 @@ begin
             where x.shard_id = p_shard and x.queue_id = q.queue_id and (x.tier, x.rank) > (f.tier, f.rank)
             order by x.tier, x.rank, x.position limit 1) as has_more
     from hwqueue.queue q
-    cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
+    cross join lateral hwqueue.first_live_entry(q.queue_id, p_shard) f
     where q.shard_id = p_shard and q.queue_id = any (array(select distinct k.queue_id from known k))
   )
   select coalesce(array_agg(k.class_id), '{}'), min(least(h.eligible_at + w.wait, k.live_until, p_now + interval '1 second'))
@@ -186,7 +186,7 @@ begin
       where x.shard_id = p_shard and x.class_id = k.class_id and (x.tier, x.rank) > (h.tier, h.rank)
       order by x.tier, x.rank, x.position limit 1) is null);
   if classes <> '{}' then
-    select s.next_xid, s.unseen into next_xid, unseen from hwqueue.seen_now() s;
+    select s.next_xid, s.unseen into next_xid, unseen from hwqueue.visible_now() s;
   end if;
 end
 $$;
@@ -225,13 +225,13 @@ begin
   if v_here is null or v_here >= hwqueue.best_affinity(p_class) then
     return;
   end if;
-  v_range := hwqueue.known_range(p_class.class_id, p_now, p_shard);
+  v_range := hwqueue.cached_range(p_class.class_id, p_now, p_shard);
   if v_range.class_id is null then
     is_known := p_class.preferred = '[]';
     if not p_looks then
       return;
     end if;
-    v_range := hwqueue.look_at_range(p_class, p_now, p_shard);
+    v_range := hwqueue.scan_range(p_class, p_now, p_shard);
   end if;
   wait := hwqueue.wait_between(v_patience, v_here, v_range.best, v_range.worst);
 end

@@ -3,7 +3,7 @@
 -- Counts for a term what runs already and was claimed by calls that did not know it. False when a claim is held by somebody, who
 -- may be settling it, or when there are any and p_holds is false: then nothing was done, and a later call tries again.
 -- Locks: claims, skip locked; term_count, skip locked.
-create or replace function hwqueue.count_running(p_term hwqueue.term, p_holds boolean, p_shard int) returns boolean
+create or replace function hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard int) returns boolean
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
@@ -24,7 +24,7 @@ begin
     select c.lease_id
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and c.class_id = any (v_classes) and (c.counted @> v_known) is not true
+    where c.shard_id = p_shard and c.class_id = any (v_classes) and (c.term_deltas @> v_known) is not true
       and (coalesce(c.lease_id = v_lease, true)
            or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
   if v_claims <> '{}' and not p_holds then
@@ -36,25 +36,25 @@ begin
     return false;
   end if;
   for v_count in
-    select c.lease_id, jsonb_build_array(t.value) as counted
+    select c.lease_id, jsonb_build_array(t.value) as term_deltas
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
     cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n, p_shard)) t
     -- asked again: before it was ours, register_node may have counted it anew
-    where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.counted @> v_known) is not true
+    where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.term_deltas @> v_known) is not true
       and (t.value -> 't')::bigint = p_term.term_id
   loop
-    update hwqueue.claim c set counted = coalesce(c.counted, '[]') || v_count.counted
+    update hwqueue.claim c set term_deltas = coalesce(c.term_deltas, '[]') || v_count.term_deltas
     where c.shard_id = p_shard and c.lease_id = v_count.lease_id;
-    perform hwqueue.add_counts(v_count.counted, 1, p_shard);
+    perform hwqueue.add_counts(v_count.term_deltas, 1, p_shard);
   end loop;
   return true;
 end
 $$;
 
 -- The terms that a claim of a class touches on a node: its own and those that select it. place is '' where the node has no value for it.
--- decides: the class goes by it; counts: the claim changes it; is_plain: it is counted, and selects by what classes are. Of terms that name
+-- decides: the class goes by it; counts: the claim changes it; by_counters_alone: it is counted, and selects by what classes are. Of terms that name
 -- a lease, those that name p_lease; is_named: some name a lease of the class, this one or another.
 create or replace function hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard int,
                                                  out touched hwqueue.touched_term[], out is_named boolean)
@@ -73,11 +73,11 @@ begin
     from (
       select k.term_id, true as decides, (s.value -> 'self')::boolean as counts, false as is_member
       from jsonb_array_elements(p_class.terms) s
-      join hwqueue.term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
+      join hwqueue.affinity_term k on k.shard_id = p_shard and k.digest = (s.value ->> 'digest')::bigint
       union all
       select m.term_id, false, true, true from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class.class_id
     ) u
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = u.term_id
+    join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = u.term_id
     group by t.shard_id, t.term_id) t;
 end
 $$;
@@ -88,15 +88,15 @@ language plpgsql immutable
 as $$
 declare
   v_term hwqueue.touched_term;
-  v_counted jsonb;
+  v_deltas jsonb;
 begin
   foreach v_term in array p_touched loop
     if v_term.counts or v_term.use = 'away' then
-      v_counted := coalesce(v_counted, '[]') || jsonb_build_object(
+      v_deltas := coalesce(v_deltas, '[]') || jsonb_build_object(
         't', v_term.term_id, 'd', v_term.place, 'n', v_term.counts::int, 'h', (v_term.use = 'away' and v_term.decides)::int);
     end if;
   end loop;
-  return v_counted;
+  return v_deltas;
 end
 $$;
 
@@ -108,24 +108,24 @@ as $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_no
 -- Counts running leases anew: those of a node that has other labels or another rack now, or those of a class with other terms; the other
 -- one is null.
 -- Locks: node_state is held by the caller, for a node; the claims by lease_id; term_count, skip locked.
-create or replace function hwqueue.move_counts(p_node uuid, p_class_id bigint, p_shard int) returns void
+create or replace function hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_claim record;
 begin
   perform 1 from hwqueue.claim c
-  where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.counted is not null order by c.lease_id for update;
+  where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.term_deltas is not null order by c.lease_id for update;
   for v_claim in
-    select c.lease_id, c.counted, hwqueue.counts_of(k, c.lease_id, n, p_shard) as now_counted
+    select c.lease_id, c.term_deltas, hwqueue.counts_of(k, c.lease_id, n, p_shard) as new_deltas
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
-    where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.counted is not null
+    where c.shard_id = p_shard and (c.node_id = p_node or c.class_id = p_class_id) and c.term_deltas is not null
   loop
-    if v_claim.counted is distinct from v_claim.now_counted then
-      perform hwqueue.add_counts(v_claim.counted, -1, p_shard), hwqueue.add_counts(v_claim.now_counted, 1, p_shard);
-      update hwqueue.claim c set counted = v_claim.now_counted where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
+    if v_claim.term_deltas is distinct from v_claim.new_deltas then
+      perform hwqueue.add_counts(v_claim.term_deltas, -1, p_shard), hwqueue.add_counts(v_claim.new_deltas, 1, p_shard);
+      update hwqueue.claim c set term_deltas = v_claim.new_deltas where c.shard_id = p_shard and c.lease_id = v_claim.lease_id;
     end if;
   end loop;
 end
@@ -138,7 +138,7 @@ $$;
 -- Adds a claim's counts (p_sign 1) or takes them away (-1). Gives what it was given. A row is updated in place 32 times, then written anew: under an old
 -- snapshot every version must be passed. Counts of max_skew say when they were last lowered (spread_fleet).
 -- Locks: one row of term_count for each count, skip locked. Idempotent: no.
-create or replace function hwqueue.add_counts(p_counted jsonb, p_sign int, p_shard int) returns jsonb
+create or replace function hwqueue.add_counts(p_deltas jsonb, p_sign int, p_shard int) returns jsonb
 language plpgsql volatile
 as $$
 declare
@@ -147,22 +147,22 @@ declare
   v_leases int;
   v_holders int;
 begin
-  for i in 0 .. coalesce(jsonb_array_length(p_counted), 0) - 1 loop
-    v_term_id := (p_counted #> array[i::text, 't'])::bigint;
-    v_domain := p_counted #>> array[i::text, 'd'];
-    v_leases := p_sign * (p_counted #> array[i::text, 'n'])::int;
-    v_holders := p_sign * (p_counted #> array[i::text, 'h'])::int;
-    update hwqueue.term_count k
+  for i in 0 .. coalesce(jsonb_array_length(p_deltas), 0) - 1 loop
+    v_term_id := (p_deltas #> array[i::text, 't'])::bigint;
+    v_domain := p_deltas #>> array[i::text, 'd'];
+    v_leases := p_sign * (p_deltas #> array[i::text, 'n'])::int;
+    v_holders := p_sign * (p_deltas #> array[i::text, 'h'])::int;
+    update hwqueue.term_counter k
     set leases = k.leases + v_leases, holders = k.holders + v_holders, updates = k.updates + 1,
         dropped_xid = case when p_sign < 0 and k.dropped_xid is not null then pg_current_xact_id() else k.dropped_xid end
     where k.updates < 32 and k.ctid = (
-      select x.ctid from hwqueue.term_count x
+      select x.ctid from hwqueue.term_counter x
       where x.shard_id = p_shard and x.term_id = v_term_id and x.domain = v_domain limit 1 for no key update skip locked);
     if not found then
       perform hwqueue.write_count(v_term_id, v_domain, v_leases, v_holders, p_sign < 0, p_shard);
     end if;
   end loop;
-  return p_counted;
+  return p_deltas;
 end
 $$;
 
@@ -176,14 +176,14 @@ declare
   v_row record;
 begin
   select k.ctid as place, k.leases, k.holders, k.dropped_xid into v_row
-  from hwqueue.term_count k
+  from hwqueue.term_counter k
   where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain
   limit 1 for no key update skip locked;
-  delete from hwqueue.term_count k where k.ctid = v_row.place;
-  insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
+  delete from hwqueue.term_counter k where k.ctid = v_row.place;
+  insert into hwqueue.term_counter (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
   select p_shard, p_term_id, p_domain, p_leases + coalesce(v_row.leases, 0), p_holders + coalesce(v_row.holders, 0), 0,
          case when t.use <> 'skew' then null when p_is_less then pg_current_xact_id() else coalesce(v_row.dropped_xid, '0') end
-  from hwqueue.term t where t.shard_id = p_shard and t.term_id = p_term_id;  -- pruned meanwhile: nobody asks any more
+  from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = p_term_id;  -- pruned meanwhile: nobody asks any more
 end
 $$;
 
@@ -193,7 +193,7 @@ language plpgsql stable
 as $$
 begin
   select coalesce(sum(k.leases), 0), coalesce(sum(k.holders), 0) into leases, holders
-  from hwqueue.term_count k
+  from hwqueue.term_counter k
   where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain;
 end
 $$;
@@ -203,13 +203,13 @@ create or replace function hwqueue.read_total(p_term_id bigint, p_shard int) ret
 language plpgsql stable
 as $$
 begin
-  return (select coalesce(sum(k.leases), 0) from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = p_term_id);
+  return (select coalesce(sum(k.leases), 0) from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = p_term_id);
 end
 $$;
 
 -- How many of those are asked to stop, or, with p_expired, have expired and are not reaped: they count for away, capacity and exclusivity, no
 -- longer for toward and spread. With a null domain those of all domains.
-create or replace function hwqueue.leaving(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamptz, p_shard int) returns bigint
+create or replace function hwqueue.stopping_count(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamptz, p_shard int) returns bigint
 language plpgsql stable
 as $$
 declare
@@ -218,24 +218,24 @@ begin
   return (
     select count(*) from (
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
+      where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where p_expired and c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now
-        and c.expires_at <= p_now and c.counted @> v_wanted) l);
+      where p_expired and c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now
+        and c.expires_at <= p_now and c.term_deltas @> v_wanted) l);
 end
 $$;
 
--- Where looks for expired claims start, by check_at: what has been reaped or settled below it may still be in the index (take_reap_turn).
-create or replace function hwqueue.claims_from(p_shard int) returns timestamptz
+-- Where looks for expired claims start, by check_at: what has been reaped or settled below it may still be in the index (lead_reap).
+create or replace function hwqueue.claims_scan_start(p_shard int) returns timestamptz
 language sql stable
 as $$
-  select coalesce((select m.claims_from from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
+  select coalesce((select m.claims_from from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
 $$;
 
 -- How many stay, in a place or, with null, in all: without those asked to stop and, with p_expired, the expired. p_recount: by place, see
 -- recount_term; null: by what claims have counted.
-create or replace function hwqueue.staying(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamptz, p_shard int)
+create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamptz, p_shard int)
 returns bigint
 language plpgsql stable
 as $$
@@ -250,6 +250,6 @@ begin
   else
     v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
   end if;
-  return case when v_held > 0 then v_held - hwqueue.leaving(p_term_id, p_place, p_expired, p_now, p_shard) else 0 end;
+  return case when v_held > 0 then v_held - hwqueue.stopping_count(p_term_id, p_place, p_expired, p_now, p_shard) else 0 end;
 end
 $$;

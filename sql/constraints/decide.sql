@@ -10,7 +10,7 @@
 -- others pass by them. Raises: nothing. Idempotent: yes.
 create or replace function hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamptz, p_tier smallint, p_rank bigint,
   p_node hwqueue.node, p_now timestamptz, p_shard int,
-  out reason text, out counted jsonb, out tier smallint, out rank bigint, out since timestamptz,
+  out reason text, out term_deltas jsonb, out tier smallint, out rank bigint, out since timestamptz,
   out only_lease uuid, out is_named boolean)
 language plpgsql volatile
 as $$
@@ -22,23 +22,23 @@ begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
   v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now, p_shard);
   if not v_waits.is_known then
-    perform hwqueue.look_around(p_class_id, p_now, p_shard);
+    perform hwqueue.refresh_fleet_cache(p_class_id, p_now, p_shard);
   end if;
   if v_waits.wait > '0' then
     since := p_now - v_waits.wait;
     if p_eligible_at > since then
       select x.tier, x.rank, case when x.lease_id is null then 'waits' else 'later' end into tier, rank, reason
-      from hwqueue.patient_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
+      from hwqueue.next_waiting_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
       return;
     end if;
   end if;
-  v_entered := hwqueue.enter_terms(v_class, p_lease, p_node, false, p_now, p_shard);
+  v_entered := hwqueue.admit_class(v_class, p_lease, p_node, false, p_now, p_shard);
   if v_entered.reason = 'unlooked' then  -- what is remembered of the fleet does not tell
-    perform hwqueue.look_around(p_class_id, p_now, p_shard);
-    v_entered := hwqueue.enter_terms(v_class, p_lease, p_node, true, p_now, p_shard);
+    perform hwqueue.refresh_fleet_cache(p_class_id, p_now, p_shard);
+    v_entered := hwqueue.admit_class(v_class, p_lease, p_node, true, p_now, p_shard);
   end if;
   reason := v_entered.reason;
-  counted := v_entered.counted;
+  term_deltas := v_entered.term_deltas;
   is_named := v_entered.is_named;
   if is_named then
     only_lease := p_lease;  -- what was decided holds for this lease of the class, not for others
@@ -48,7 +48,7 @@ $$;
 
 -- The next tier and rank behind a place where an entry of a class has been claimable since p_since; looks at the heads of 16 ranks: within one,
 -- the head is the oldest. lease_id: the head's; null: there is none.
-create or replace function hwqueue.patient_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamptz, p_now timestamptz, p_shard int,
+create or replace function hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamptz, p_now timestamptz, p_shard int,
                                                 out tier smallint, out rank bigint, out lease_id uuid)
 language plpgsql stable
 as $$
@@ -59,7 +59,7 @@ begin
   rank := p_rank;
   for v_look in 1 .. 16 loop
     select r.tier, r.rank, r.eligible_at, r.lease_id into v_head from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_class_id and (r.tier, r.rank) > (patient_rank.tier, patient_rank.rank)
+    where r.shard_id = p_shard and r.class_id = p_class_id and (r.tier, r.rank) > (next_waiting_rank.tier, next_waiting_rank.rank)
       and (r.deadline is null or r.deadline > p_now)
     order by r.tier, r.rank, r.position limit 1;
     exit when not found;
@@ -80,7 +80,7 @@ $$;
 
 -- Takes gates, alone or shared; false when somebody else has one of them.
 -- Locks: gates, skip locked, so that the order does not matter.
-create or replace function hwqueue.lock_gates(p_alone int[], p_shared int[], p_shard int) returns boolean
+create or replace function hwqueue.lock_stripes(p_alone int[], p_shared int[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -88,18 +88,18 @@ declare
 begin
   if p_alone <> '{}' then
     select count(*) into v_locked from (
-      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (p_alone) for no key update skip locked) l;
+      select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard and g.stripe_id = any (p_alone) for no key update skip locked) l;
   end if;
   if v_locked = cardinality(p_alone) and p_shared <> '{}' then
     select v_locked + count(*) into v_locked from (
-      select 1 from hwqueue.gate g where g.shard_id = p_shard and g.gate_id = any (p_shared) for share skip locked) l;
+      select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard and g.stripe_id = any (p_shared) for share skip locked) l;
   end if;
   return v_locked = cardinality(p_alone) + cardinality(p_shared);
 end
 $$;
 
 -- Whether a class would be the first of a group that it requires to be with.
-create or replace function hwqueue.starts_group(p_class hwqueue.placement_class, p_facts jsonb) returns boolean
+create or replace function hwqueue.would_seed_group(p_class hwqueue.placement_class, p_facts jsonb) returns boolean
 language sql immutable
 as $$
   select exists (
@@ -109,48 +109,48 @@ as $$
 $$;
 
 -- Whether a look at the places of these terms, without max_skew, would come upon nothing that could keep a lease out.
-create or replace function hwqueue.are_empty(p_touched hwqueue.touched_term[], p_shard int) returns boolean
+create or replace function hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard int) returns boolean
 language plpgsql stable
 as $$
 begin
   return not exists (
     select 1 from unnest(p_touched) t
-    join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = t.term_id and k.domain = t.place
+    join hwqueue.term_counter k on k.shard_id = p_shard and k.term_id = t.term_id and k.domain = t.place
     where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and t.counts and k.holders <> 0);
 end
 $$;
 
 -- The gates of these terms. A group's is one for all places; a member that goes by another group shares it, too: two may each be the other's
--- first. is_plain: nothing but what runs in their places can keep a lease of the class out: its own terms, of which it has p_terms, keep away or
+-- first. by_counters_alone: nothing but what runs in their places can keep a lease of the class out: its own terms, of which it has p_terms, keep away or
 -- limit how many there are, and all are counted.
-create or replace function hwqueue.gates_of(p_touched hwqueue.touched_term[], p_terms int, p_joins boolean, p_starts boolean,
-                                            out alone int[], out shared int[], out is_plain boolean)
+create or replace function hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms int, p_joins boolean, p_starts boolean,
+                                            out alone int[], out shared int[], out by_counters_alone boolean)
 language plpgsql immutable
 as $$
 declare
   v_term hwqueue.touched_term;
-  v_gate int;
+  v_stripe int;
   v_own int := 0;
 begin
   alone := '{}';
   shared := '{}';
-  is_plain := not p_joins;
+  by_counters_alone := not p_joins;
   foreach v_term in array p_touched loop
-    is_plain := is_plain and v_term.is_plain and (not v_term.decides or v_term.use in ('away', 'cap', 'soft') and v_term.place <> '');
+    by_counters_alone := by_counters_alone and v_term.by_counters_alone and (not v_term.decides or v_term.use in ('away', 'cap', 'soft') and v_term.place <> '');
     v_own := v_own + v_term.decides::int;
     if v_term.use in ('away', 'apart', 'cap', 'skew') and v_term.domain <> 'node' and v_term.place <> ''
        or v_term.use = 'toward' and v_term.counts and p_joins then
       -- 0..16383: two places may share one, then one of them is busy without need
-      v_gate := hashtextextended(
+      v_stripe := hashtextextended(
         v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end, 0) & 16383;
       if v_term.decides and (p_starts or v_term.use <> 'toward') then
-        alone := case when v_gate = any (alone) then alone else alone || v_gate end;
+        alone := case when v_stripe = any (alone) then alone else alone || v_stripe end;
       else
-        shared := case when v_gate = any (shared) then shared else shared || v_gate end;
+        shared := case when v_stripe = any (shared) then shared else shared || v_stripe end;
       end if;
     end if;
   end loop;
-  is_plain := is_plain and v_own = p_terms;
+  by_counters_alone := by_counters_alone and v_own = p_terms;
 end
 $$;
 
@@ -158,42 +158,42 @@ $$;
 -- counted: what to write into its claim, and to count (add_counts) while the gates are held; reason: why it may not join, a reason code, or
 -- 'busy', 'unpublished' or 'unlooked', which the next claim may find otherwise. is_named: a term names a lease of the class.
 -- Locks: the caller holds node_state; gates, skip locked.
-create or replace function hwqueue.enter_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamptz,
-                                               p_shard int, out counted jsonb, out reason text, out is_named boolean)
+create or replace function hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamptz,
+                                               p_shard int, out term_deltas jsonb, out reason text, out is_named boolean)
 language plpgsql volatile
 as $$
 declare
   v_terms record := hwqueue.touched_terms(p_class, p_lease, p_node, p_shard);
   v_joins boolean := p_class.terms @> '[{"spec": {"use": "toward"}}]';
   v_starts boolean := false;
-  v_gates record;
+  v_stripes record;
   v_free boolean;
-  v_plain boolean;
+  v_by_counters boolean;
   v_empty boolean := false;
   v_facts jsonb;
 begin
   is_named := p_class.target is not null or v_terms.is_named;
   if v_joins then
     v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-    v_starts := hwqueue.starts_group(p_class, v_facts);
+    v_starts := hwqueue.would_seed_group(p_class, v_facts);
   end if;
-  v_gates := hwqueue.gates_of(v_terms.touched, jsonb_array_length(p_class.terms), v_joins, v_starts);
-  v_free := v_gates.alone = '{}' and v_gates.shared = '{}';
-  v_plain := v_gates.is_plain and not v_terms.is_named and p_class.service_id is null and p_class.trusts = '{}';
+  v_stripes := hwqueue.stripes_of(v_terms.touched, jsonb_array_length(p_class.terms), v_joins, v_starts);
+  v_free := v_stripes.alone = '{}' and v_stripes.shared = '{}';
+  v_by_counters := v_stripes.by_counters_alone and not v_terms.is_named and p_class.service_id is null and p_class.trusts = '{}';
   -- a first look, if there is anything that it could come upon: mostly that is the end of it
   if not v_joins then
-    v_empty := hwqueue.are_empty(v_terms.touched, p_shard);
+    v_empty := hwqueue.are_counters_zero(v_terms.touched, p_shard);
   end if;
-  if not v_empty or v_free and not v_plain then
+  if not v_empty or v_free and not v_by_counters then
     v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now, p_shard));
     reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_free, p_exact, p_now, p_shard);
   end if;
   if reason is null and not v_free then
-    if hwqueue.lock_gates(v_gates.alone, v_gates.shared, p_shard) then
+    if hwqueue.lock_stripes(v_stripes.alone, v_stripes.shared, p_shard) then
       -- what was read before the gates were ours may have changed
-      if not v_plain or not hwqueue.are_empty(v_terms.touched, p_shard) then
+      if not v_by_counters or not hwqueue.are_counters_zero(v_terms.touched, p_shard) then
         v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-        reason := case when v_joins and hwqueue.starts_group(p_class, v_facts) > v_starts then 'busy'
+        reason := case when v_joins and hwqueue.would_seed_group(p_class, v_facts) > v_starts then 'busy'
                        else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
       end if;
     else
@@ -201,7 +201,7 @@ begin
     end if;
   end if;
   if reason is null then
-    counted := hwqueue.counted_terms(v_terms.touched);
+    term_deltas := hwqueue.counted_terms(v_terms.touched);
   end if;
 end
 $$;
@@ -223,7 +223,7 @@ begin
     select (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' as is_self, t.term_id, t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
            s.value #>> '{spec,all,0,lease}' as lease_id, s.value #>> '{spec,use}' as use, p_recount #> array['terms', (s.ordinality - 1)::text] as recount
     from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+    left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
     order by s.ordinality
   loop
     v_facts := v_facts || case
@@ -251,11 +251,11 @@ begin
     select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
   end if;
   if v_held > 0 then
-    v_here := case when p_recount is null then v_held - hwqueue.leaving(p_term_id, p_value, p_use <> 'cap', p_now, p_shard)
-              else hwqueue.staying(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
+    v_here := case when p_recount is null then v_held - hwqueue.stopping_count(p_term_id, p_value, p_use <> 'cap', p_now, p_shard)
+              else hwqueue.remaining_count(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
   end if;
   if p_self and p_use = 'toward' and v_here <= 0 then  -- may it start its group?
-    v_elsewhere := hwqueue.staying(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
+    v_elsewhere := hwqueue.remaining_count(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
   end if;
   return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here, 'elsewhere', v_elsewhere, 'self', p_self);
 end
@@ -301,9 +301,9 @@ begin
   -- of the terms that select the class: whether one is to be counted first, and whether what runs here might keep it out
   select coalesce(bool_or(t.published_at is null and t.holds_up), false), coalesce(bool_or(n.holders > 0), false) into v_holds_up, v_keeps_out
   from hwqueue.class_term m
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+  join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id
   cross join lateral (
-    select sum(k.holders) as holders from hwqueue.term_count k
+    select sum(k.holders) as holders from hwqueue.term_counter k
     where t.use = 'away' and k.shard_id = p_shard and k.term_id = t.term_id
       and k.domain = hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) n
   where m.shard_id = p_shard and m.class_id = p_class.class_id;
@@ -349,7 +349,7 @@ begin
   return (
     select t.domain
     from hwqueue.class_term m
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+    join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id
     cross join lateral hwqueue.read_count(t.term_id, hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
     where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
       and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
@@ -358,7 +358,7 @@ end
 $$;
 
 -- The same by what kept_out_places gave.
-create or replace function hwqueue.known_to_keep_out(p_known jsonb, p_node hwqueue.node) returns text
+create or replace function hwqueue.cached_kept_out_of(p_known jsonb, p_node hwqueue.node) returns text
 language sql immutable parallel safe
 as $$
   select min(d) from jsonb_array_elements_text(p_known -> 'kept_out') d

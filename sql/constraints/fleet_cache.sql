@@ -4,11 +4,11 @@
 -- longer, the floors of its terms, and how well nodes suit it. A walk over all nodes and places, so it is for when somebody
 -- came upon the need of it.
 -- Locks: what was remembered before, skip locked.
-create or replace function hwqueue.look_around(p_class_id bigint, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_term hwqueue.term;
+  v_term hwqueue.affinity_term;
   v_fleet hwqueue.spread_fleet;
   v_floor hwqueue.spread_floor;
   v_class hwqueue.placement_class;
@@ -19,23 +19,23 @@ begin
     select t.*
     from hwqueue.placement_class c
     cross join lateral jsonb_array_elements(c.spread) s
-    join hwqueue.term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
+    join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
     where c.shard_id = p_shard and c.class_id = p_class_id and t.use = 'skew' and not s.value ? 'tally' and t.published_at is not null
   loop
-    v_fleet := hwqueue.known_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+    v_fleet := hwqueue.cached_fleet(v_term.spec, v_term.domain, p_now, p_shard);
     if v_fleet.fleet_id is not null then
       v_fleet.places := (
         select f.places from hwqueue.spread_fleet f
         where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key and f.fleet_id = v_fleet.fleet_id);
     else
-      v_fleet := hwqueue.look_at_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+      v_fleet := hwqueue.scan_fleet(v_term.spec, v_term.domain, p_now, p_shard);
       v_fleet.fleet_id := nextval('hwqueue.spread_fleet_fleet_id_seq');
       delete from hwqueue.spread_fleet f where f.ctid = any (array(
         select o.ctid from hwqueue.spread_fleet o
         where o.shard_id = p_shard and o.fleet_key = v_fleet.fleet_key for update skip locked));
       insert into hwqueue.spread_fleet overriding system value select v_fleet.*;
     end if;
-    v_floor := hwqueue.look_at_floor(v_term.term_id, v_fleet.places, p_shard);
+    v_floor := hwqueue.scan_floor(v_term.term_id, v_fleet.places, p_shard);
     delete from hwqueue.spread_floor f where f.ctid = any (array(
       select o.ctid from hwqueue.spread_floor o
       where o.shard_id = p_shard and o.term_id = v_term.term_id for update skip locked));
@@ -43,9 +43,9 @@ begin
     values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid);
   end loop;
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  v_range := hwqueue.known_range(p_class_id, p_now, p_shard);
+  v_range := hwqueue.cached_range(p_class_id, p_now, p_shard);
   if v_class.preferred <> '[]' and v_range.class_id is null then
-    v_range := hwqueue.look_at_range(v_class, p_now, p_shard);
+    v_range := hwqueue.scan_range(v_class, p_now, p_shard);
     delete from hwqueue.class_range r where r.ctid = any (array(
       select o.ctid from hwqueue.class_range o where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
     v_range.range_id := nextval('hwqueue.class_range_range_id_seq');
@@ -58,7 +58,7 @@ $$;
 
 -- How well the best and the worst node suit a class, as it is remembered; null when that holds no longer: a node has moved (see spread_fleet),
 -- or one of the two has been silent for too long. What others do in silence makes no difference.
-create or replace function hwqueue.known_range(p_class_id bigint, p_now timestamptz, p_shard int) returns hwqueue.class_range
+create or replace function hwqueue.cached_range(p_class_id bigint, p_now timestamptz, p_shard int) returns hwqueue.class_range
 language plpgsql stable
 as $$
 declare
@@ -67,7 +67,7 @@ begin
   select r.* into v_range from hwqueue.class_range r
   where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
   return case
-    when v_range.live_until > p_now and not hwqueue.has_moved(v_range.unseen, v_range.next_xid, p_shard) and not exists (
+    when v_range.live_until > p_now and not hwqueue.has_fleet_changed(v_range.unseen, v_range.next_xid, p_shard) and not exists (
       select 1 from hwqueue.node_state s
       where s.shard_id = p_shard and s.node_id = any (array[v_range.best_node, v_range.worst_node])
         and (s.seen_at + s.heartbeat_timeout > p_now) is not true) then v_range end;
@@ -75,8 +75,8 @@ end
 $$;
 
 -- The highest and the lowest affinity for a class among live, uncordoned nodes with room for it when they are idle; null: there are none.
--- Good for a second while a node may yet prove to be alive, by a sign of life that was given in time and is not committed (look_at_fleet).
-create or replace function hwqueue.look_at_range(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns hwqueue.class_range
+-- Good for a second while a node may yet prove to be alive, by a sign of life that was given in time and is not committed (scan_fleet).
+create or replace function hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamptz, p_shard int) returns hwqueue.class_range
 language plpgsql stable
 as $$
 declare
@@ -106,7 +106,7 @@ begin
   )
   select b.affinity, w.affinity, b.node_id, w.node_id, coalesce(d.until, 'infinity'), x.unseen, x.next_xid
   into v_range.best, v_range.worst, v_range.best_node, v_range.worst_node, v_range.live_until, v_range.unseen, v_range.next_xid
-  from hwqueue.seen_now() x
+  from hwqueue.visible_now() x
   left join lateral (
     select p_now + interval '1 second' as until from hwqueue.node_state s
     where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
@@ -160,7 +160,7 @@ $$;
 --     so (term_count.dropped_xid). So it takes a look at those places to know that the floor still bears.
 
 -- Whether a node has moved or come back in a transaction that a look knew nothing of.
-create or replace function hwqueue.has_moved(p_unseen xid8[], p_next_xid xid8, p_shard int) returns boolean
+create or replace function hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard int) returns boolean
 language plpgsql stable
 as $$
 begin
@@ -175,7 +175,7 @@ language sql immutable parallel safe
 as $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
 
 -- The fleet as it is remembered, without its places; null when that holds no longer.
-create or replace function hwqueue.known_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
+create or replace function hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
 language plpgsql stable
 as $$
 declare
@@ -184,7 +184,7 @@ begin
   select f.shard_id, f.fleet_key, f.fleet_id, null, f.place_count, f.places_digest, f.dead, f.doubtful, f.live_until, f.unseen, f.next_xid into v_fleet
   from hwqueue.spread_fleet f
   where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain) order by f.fleet_id desc limit 1;
-  return case when v_fleet.live_until > p_now and not hwqueue.has_moved(v_fleet.unseen, v_fleet.next_xid, p_shard)
+  return case when v_fleet.live_until > p_now and not hwqueue.has_fleet_changed(v_fleet.unseen, v_fleet.next_xid, p_shard)
                    and not exists (
                      select 1 from hwqueue.node_state s
                      where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful) and s.seen_at + s.heartbeat_timeout > p_now)
@@ -193,7 +193,7 @@ end
 $$;
 
 -- The fleet as it is: a walk over all nodes.
-create or replace function hwqueue.look_at_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
+create or replace function hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int) returns hwqueue.spread_fleet
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan
   set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
 as $$
@@ -203,8 +203,8 @@ begin
   select coalesce(array_agg(distinct l.place) filter (where l.is_live), '{}'),
          coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
          coalesce(array_agg(l.node_id) filter (where not l.is_live and l.doubtful_until > p_now), '{}'),
-         coalesce(min(l.live_until) filter (where l.is_live), 'infinity'), (select x.unseen from hwqueue.seen_now() x),
-         (select x.next_xid from hwqueue.seen_now() x)
+         coalesce(min(l.live_until) filter (where l.is_live), 'infinity'), (select x.unseen from hwqueue.visible_now() x),
+         (select x.next_xid from hwqueue.visible_now() x)
   into v_fleet.places, v_fleet.dead, v_fleet.doubtful, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
   from (
     select n.node_id, hwqueue.domain_value(p_domain, n.node_id, p.rack, p.labels) as place, s.seen_at + n.heartbeat_timeout as live_until,
@@ -215,7 +215,7 @@ begin
              select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id)) as has_died
     from (
       select k.profile_id, k.rack, k.labels from hwqueue.profile k
-      where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.speaks_of(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
+      where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
     join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id and n.deregistered_at is null
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
   ) l
@@ -229,7 +229,7 @@ end
 $$;
 
 -- The fewest leases of a term in one of these places: a walk over all of them.
-create or replace function hwqueue.look_at_floor(p_term_id bigint, p_places text[], p_shard int) returns hwqueue.spread_floor
+create or replace function hwqueue.scan_floor(p_term_id bigint, p_places text[], p_shard int) returns hwqueue.spread_floor
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on set plan_cache_mode = force_custom_plan
 as $$
 declare
@@ -237,12 +237,12 @@ declare
 begin
   select coalesce(f.least, 0), coalesce(f.lowest, '{}'), x.unseen, x.next_xid
   into v_floor.least, v_floor.lowest, v_floor.unseen, v_floor.next_xid
-  from hwqueue.seen_now() x
+  from hwqueue.visible_now() x
   left join (
     select coalesce(r.leases, 0) as least, (array_agg(p.place))[1 : 64] as lowest
     from unnest(p_places) p(place)
     left join (
-      select k.domain, sum(k.leases) as leases from hwqueue.term_count k
+      select k.domain, sum(k.leases) as leases from hwqueue.term_counter k
       where k.shard_id = p_shard and k.term_id = p_term_id group by k.domain) r on r.domain = p.place
     group by 1 order by 1 limit 1
   ) f on true;

@@ -9,12 +9,12 @@ create or replace function hwqueue.note_selected(p_class_ids bigint[], p_shard i
 language plpgsql volatile set enable_bitmapscan = on set enable_indexscan = off
 as $$
 begin
-  perform 1 from hwqueue.term t where t.shard_id = p_shard limit 1;
+  perform 1 from hwqueue.affinity_term t where t.shard_id = p_shard limit 1;
   if found then
     insert into hwqueue.class_term (shard_id, class_id, term_id)
     select p_shard, c.class_id, t.term_id
     from hwqueue.placement_class c
-    join hwqueue.term t on t.shard_id = p_shard and t.anchors && hwqueue.selected_anchors(c) and hwqueue.term_selects(t.spec, c)
+    join hwqueue.affinity_term t on t.shard_id = p_shard and t.anchors && hwqueue.selected_anchors(c) and hwqueue.term_selects(t.spec, c)
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
       and not exists (select 1 from hwqueue.class_term m
                       where m.shard_id = p_shard and m.class_id = c.class_id and m.term_id = t.term_id);
@@ -53,7 +53,7 @@ begin
   elsif p_waits then
     perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
     perform 1 from hwqueue.profile p where p.shard_id = p_shard order by p.profile_id for no key update;
-    -- what nodes remember as blocked may not be any more (known_candidates)
+    -- what nodes remember as blocked may not be any more (cached_candidates)
     update hwqueue.profile p set classes_seen = p.classes_seen
     where p.shard_id = p_shard and p.profile_id = any (array(
       select distinct e.profile_id from hwqueue.profile_eligibility e
@@ -75,11 +75,11 @@ begin
         terms = v_class.terms, terms_written = false
     where c.shard_id = p_shard and c.class_id = v_class.class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class.class_id;
-    perform hwqueue.mark_checked(array[v_class.class_id], p_shard);
+    perform hwqueue.set_checked(array[v_class.class_id], p_shard);
     if p_waits then
-      perform hwqueue.move_counts(null, v_class.class_id, p_shard);
+      perform hwqueue.recount_claims(null, v_class.class_id, p_shard);
     end if;
-    update hwqueue.term t set published_at = null, barrier = null, written_xid = pg_current_xact_id()
+    update hwqueue.affinity_term t set published_at = null, barrier = null, written_xid = pg_current_xact_id()
     where t.shard_id = p_shard and t.digest in (select (s.value ->> 'digest')::bigint from jsonb_array_elements(v_class.terms) s);
   end loop;
 end
@@ -92,26 +92,26 @@ create or replace function hwqueue.move_terms(p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_term hwqueue.term;
+  v_term hwqueue.affinity_term;
   v_new_id bigint;
 begin
-  perform 1 from hwqueue.term t
+  perform 1 from hwqueue.affinity_term t
   where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec, p_shard);
   if not found then
     return;
   end if;
   perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
   for v_term in
-    select t.* from hwqueue.term t
+    select t.* from hwqueue.affinity_term t
     where t.shard_id = p_shard and t.spec ->> 'domain' = 'failure' and t.domain <> hwqueue.term_domain(t.spec, p_shard)
   loop
-    delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up, created_at)
+    delete from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = v_term.term_id;
+    insert into hwqueue.affinity_term (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up, created_at)
     values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard), v_term.anchors, '0', true, hwqueue.clock())
     returning term_id into v_new_id;
     update hwqueue.class_term m set term_id = v_new_id where m.shard_id = p_shard and m.term_id = v_term.term_id;
     update hwqueue.class_rule r set term_id = v_new_id where r.shard_id = p_shard and r.term_id = v_term.term_id;
-    delete from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = v_term.term_id;
+    delete from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = v_term.term_id;
   end loop;
 end
 $$;
@@ -131,7 +131,7 @@ begin
   from hwqueue.placement_class c
   cross join lateral jsonb_array_elements(c.terms) with ordinality s
   cross join lateral (  -- fenced: by digest, not all terms for each class
-    select * from hwqueue.term x where x.shard_id = p_shard and x.digest = (s.value ->> 'digest')::bigint offset 0) t
+    select * from hwqueue.affinity_term x where x.shard_id = p_shard and x.digest = (s.value ->> 'digest')::bigint offset 0) t
   left join lateral (
     select true as decides, r.most
     from (
@@ -148,7 +148,7 @@ $$;
 -- Marks classes that must be checked at the claim wherever it is remembered that somebody may run them. True when there was something to
 -- mark, or a profile or node was held by another session.
 -- Locks: profile rows and node_eligibility, skip locked.
-create or replace function hwqueue.mark_checked(p_class_ids bigint[], p_shard int) returns boolean
+create or replace function hwqueue.set_checked(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -201,7 +201,7 @@ create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p
 language plpgsql volatile
 as $$
 declare
-  v_term hwqueue.term;
+  v_term hwqueue.affinity_term;
   v_is_over boolean;
   v_changed boolean;
 begin
@@ -212,37 +212,37 @@ begin
     return;
   end if;
   perform hwqueue.write_terms(p_limit, p_now, p_shard);
-  if hwqueue.terms_pending(p_shard) and not exists (select 1 from hwqueue.gate g where g.shard_id = p_shard) then
-    insert into hwqueue.gate (shard_id, gate_id) select p_shard, g from generate_series(0, 16383) g;
+  if hwqueue.has_unpublished_terms(p_shard) and not exists (select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard) then
+    insert into hwqueue.lock_stripe (shard_id, stripe_id) select p_shard, g from generate_series(0, 16383) g;
   end if;
   for v_term in
-    select t.* from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit p_limit
+    select t.* from hwqueue.affinity_term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit p_limit
   loop
     -- written by this very transaction: others cannot see it yet
     continue when v_term.written_xid = pg_current_xact_id();
     -- asked before the look: what ends later than that, the look may not see
-    v_is_over := hwqueue.alone_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
+    v_is_over := hwqueue.no_open_xid_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
     v_changed := hwqueue.spread_term(v_term, p_shard);
     if v_changed then
-      update hwqueue.term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
+      update hwqueue.affinity_term t set written_xid = pg_current_xact_id(), barrier = null where t.shard_id = p_shard and t.term_id = v_term.term_id;
     elsif not v_is_over then
-      update hwqueue.term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
+      update hwqueue.affinity_term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
     elsif p_holds is not null and hwqueue.lock_classes(v_term.digest, p_shard)
       and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
-      update hwqueue.term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
+      update hwqueue.affinity_term t set published_at = p_now where t.shard_id = p_shard and t.term_id = v_term.term_id;
       perform hwqueue.admit_classes(v_term.digest, p_shard);
       perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
         jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
       published := published + 1;
     end if;
   end loop;
-  pending := hwqueue.terms_pending(p_shard);
+  pending := hwqueue.has_unpublished_terms(p_shard);
 end
 $$;
 
 -- Whether no other transaction below an id is open.
-create or replace function hwqueue.alone_below(p_xid xid8) returns boolean
+create or replace function hwqueue.no_open_xid_below(p_xid xid8) returns boolean
 language sql volatile
 as $$
   select not exists (
@@ -261,7 +261,7 @@ declare
     for no key update skip locked);
 begin
   if v_classes <> '{}' then
-    insert into hwqueue.term (shard_id, digest, spec, use, domain, anchors, written_xid, created_at)
+    insert into hwqueue.affinity_term (shard_id, digest, spec, use, domain, anchors, written_xid, created_at)
     select distinct on (s.value ->> 'digest') p_shard, (s.value ->> 'digest')::bigint, s.value -> 'spec', s.value #>> '{spec,use}',
            hwqueue.term_domain(s.value -> 'spec', p_shard), hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, p_now
     from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
@@ -271,7 +271,7 @@ begin
     update hwqueue.placement_class c
     set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c, p_shard),
         -- for who judged it while a term of it was being published
-        created_xid = case when hwqueue.in_force(c.terms, p_shard) then pg_current_xact_id() else c.created_xid end
+        created_xid = case when hwqueue.published_classes(c.terms, p_shard) then pg_current_xact_id() else c.created_xid end
     where c.shard_id = p_shard and c.class_id = any (v_classes);
   end if;
 end
@@ -280,14 +280,14 @@ $$;
 -- Tells the classes that a term selects: class_term, and a mark wherever a profile or a node may run them, so that claims check. True when
 -- there was something new to tell, or somebody could not be told yet.
 -- Locks: the caller holds the shard's row; profile rows, skip locked.
-create or replace function hwqueue.spread_term(p_term hwqueue.term, p_shard int) returns boolean
+create or replace function hwqueue.spread_term(p_term hwqueue.affinity_term, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_classes bigint[];
   v_new bigint[];
 begin
-  if p_term.spec #> '{all,0,lease}' is not null and not hwqueue.give_target((p_term.spec #>> '{all,0,lease}')::uuid, p_shard) then
+  if p_term.spec #> '{all,0,lease}' is not null and not hwqueue.assign_target_class((p_term.spec #>> '{all,0,lease}')::uuid, p_shard) then
     return true;
   end if;
   v_classes := hwqueue.selected_classes(p_term.spec, p_shard);
@@ -297,7 +297,7 @@ begin
   insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id from unnest(v_new) c;
   -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term. Who judged one before may not have
   -- known it; claims go by class_term then, and do not see these rows until this is committed
-  return hwqueue.mark_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0';
+  return hwqueue.set_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard) or p_term.written_xid = '0';
 end
 $$;
 
@@ -355,7 +355,7 @@ as $$
 declare
   v_class hwqueue.placement_class;
 begin
-  perform 1 from hwqueue.term t where t.shard_id = p_shard and t.anchors && array['lease:' || p_lease] limit 1;
+  perform 1 from hwqueue.affinity_term t where t.shard_id = p_shard and t.anchors && array['lease:' || p_lease] limit 1;
   -- an older snapshot may not show the term
   if not found and current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
     return p_class_id;
@@ -372,7 +372,7 @@ $$;
 -- Gives a lease that a term names a class of its own, if it has none, so that the term does not concern others; while it runs, from its next
 -- attempt on. False when its entry is held by another session, or deleted by this one: then nothing was done.
 -- Locks: the lease's entry, skip locked; its class, skip locked; its row. Raises: as find_class.
-create or replace function hwqueue.give_target(p_lease uuid, p_shard int) returns boolean
+create or replace function hwqueue.assign_target_class(p_lease uuid, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -391,14 +391,14 @@ begin
     and r.position = v_lease.position and r.lease_id = p_lease for update skip locked;
   if found then
     update hwqueue.ready r set class_id = v_class_id where r.ctid = v_place;
-    perform hwqueue.wake_due(array[v_class_id], p_shard);
+    perform hwqueue.wake_classes_of_entries(array[v_class_id], p_shard);
   else
     select s.ctid into v_place from hwqueue.scheduled s
     where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at and s.lease_id = p_lease
     for update skip locked;
     if found then
       update hwqueue.scheduled s set class_id = v_class_id where s.ctid = v_place;
-      -- no candidate before the lease is due (wake_due)
+      -- no candidate before the lease is due (wake_classes_of_entries)
       update hwqueue.placement_class c set waits = true
       where c.shard_id = p_shard and c.class_id = v_class_id and c.created_xid = pg_current_xact_id();
     else
@@ -417,13 +417,13 @@ $$;
 -- for a lease which has not started yet. The others are not judged, and so are in nobody's list of what may run.
 
 -- Whether all of a class's terms are in force.
-create or replace function hwqueue.in_force(p_terms jsonb, p_shard int) returns boolean
+create or replace function hwqueue.published_classes(p_terms jsonb, p_shard int) returns boolean
 language sql stable
 as $$
   select not exists (
     select 1 from jsonb_array_elements(p_terms) s
     where not exists (
-      select 1 from hwqueue.term t
+      select 1 from hwqueue.affinity_term t
       where t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint and t.published_at is not null))
 $$;
 
@@ -454,12 +454,12 @@ begin
   update hwqueue.placement_class c
   set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits and hwqueue.waits_for_start(c, p_shard)
   where c.shard_id = p_shard and c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
-    and hwqueue.in_force(c.terms, p_shard);
+    and hwqueue.published_classes(c.terms, p_shard);
 end
 $$;
 
 -- Whether terms wait to be in force.
-create or replace function hwqueue.terms_pending(p_shard int) returns boolean
+create or replace function hwqueue.has_unpublished_terms(p_shard int) returns boolean
 language plpgsql stable
 as $$
 begin
@@ -467,18 +467,18 @@ begin
       select 1 from hwqueue.placement_class c
       where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
     or exists (
-      select 1 from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 1);
+      select 1 from hwqueue.affinity_term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 1);
 end
 $$;
 
 -- Takes a step for new terms, if a step is due: a claim does so first, on a node that has met one (node_state.awaits_terms). It is not due
 -- while the oldest of them wait for transactions that are open. Returns whether any term is left.
 -- Locks: node_state is held by the caller; as publish_terms.
-create or replace function hwqueue.bring_terms(p_node uuid, p_now timestamptz, p_shard int) returns boolean
+create or replace function hwqueue.take_publish_step(p_node uuid, p_now timestamptz, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 begin
-  if not hwqueue.terms_pending(p_shard) then
+  if not hwqueue.has_unpublished_terms(p_shard) then
     update hwqueue.node_state s set awaits_terms = false where s.shard_id = p_shard and s.node_id = p_node;
     return false;
   end if;
@@ -487,8 +487,8 @@ begin
       where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
     or exists (
       select 1 from (
-        select t.barrier from hwqueue.term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 2) t
-      where t.barrier is null or hwqueue.alone_below(t.barrier)) then
+        select t.barrier from hwqueue.affinity_term t where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 2) t
+      where t.barrier is null or hwqueue.no_open_xid_below(t.barrier)) then
     perform hwqueue.publish_terms(2, false, p_now, p_shard);
   end if;
   return true;
@@ -503,7 +503,7 @@ $$;
 create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard int) returns boolean
 language sql stable
 as $$
-  -- put to sleep once (give_target): while a class is awake its lease may be on its way into ready
+  -- put to sleep once (assign_target_class): while a class is awake its lease may be on its way into ready
   select p_class.waits and p_class.target is not null and coalesce(hwqueue.lease_state(p_class.target, p_shard) = 'scheduled', false) or exists (
     select 1 from jsonb_array_elements(p_class.required) e
     cross join lateral (
@@ -514,9 +514,9 @@ as $$
 $$;
 
 -- A lease starts: classes that waited for it are candidates from when the caller's transaction commits. Those that another session holds are
--- found by wake_missed.
+-- found by wake_missed_classes.
 -- Locks: class rows, skip locked.
-create or replace function hwqueue.wake_classes(p_lease uuid, p_shard int) returns void
+create or replace function hwqueue.wake_classes_of_lease(p_lease uuid, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
@@ -530,10 +530,10 @@ end
 $$;
 
 -- Entries come into ready: whoever puts them there wakes their classes, which are candidates from when the caller's transaction commits.
--- Those that another session holds are found by wake_missed; of those whose terms are not in force it is decided when they are (admit_classes),
+-- Those that another session holds are found by wake_missed_classes; of those whose terms are not in force it is decided when they are (admit_classes),
 -- and until then a lock on them would hold that up.
 -- Locks: class rows, skip locked.
-create or replace function hwqueue.wake_due(p_classes bigint[], p_shard int) returns void
+create or replace function hwqueue.wake_classes_of_entries(p_classes bigint[], p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
@@ -541,7 +541,7 @@ begin
   where c.shard_id = p_shard and c.class_id = any (array(
     select k.class_id from hwqueue.placement_class k
     where k.shard_id = p_shard and k.class_id = any (p_classes) and k.waits and not hwqueue.waits_for_start(k, p_shard)
-      and hwqueue.in_force(k.terms, p_shard)
+      and hwqueue.published_classes(k.terms, p_shard)
     for no key update of k skip locked));
 end
 $$;
@@ -549,7 +549,7 @@ $$;
 -- Makes classes candidates that still wait for leases that have started: such a lease was adopted, or started while the class was written.
 -- Looks at the first p_limit that wait, and at as many from where watch_classes goes on, so all have their turn, however long the first wait.
 -- Locks: class rows, skip locked.
-create or replace function hwqueue.wake_missed(p_limit int, p_shard int) returns void
+create or replace function hwqueue.wake_missed_classes(p_limit int, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
@@ -561,7 +561,7 @@ begin
       union
       (select x.class_id from hwqueue.placement_class x
        where x.shard_id = p_shard and x.waits and x.class_id > (
-         select m.watched_class from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1)
+         select m.watched_class from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1)
        order by x.class_id limit p_limit)) w
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = w.class_id
     where not hwqueue.waits_for_start(k, p_shard)

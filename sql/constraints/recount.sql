@@ -13,7 +13,7 @@ as $$
     select t.*, p_class.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,
            case when t.spec #> '{all,0,lease}' is not null then (t.spec #>> '{all,0,lease}')::uuid = p_lease
                 else hwqueue.term_selects(t.spec, p_class) end as counts
-    from hwqueue.term t where t.shard_id = p_shard
+    from hwqueue.affinity_term t where t.shard_id = p_shard
   ) u
   where u.decides or u.counts
 $$;
@@ -32,7 +32,7 @@ as $$
     group by t.term_id, t.place
   ), written as (
     select k.term_id, k.domain as place, sum(k.leases) as leases, sum(k.holders) as holders
-    from hwqueue.term_count k where k.shard_id = p_shard group by k.term_id, k.domain
+    from hwqueue.term_counter k where k.shard_id = p_shard group by k.term_id, k.domain
   )
   select t.term_id, jsonb_build_object('spec', t.spec, 'place', d.place, 'written', array[d.leases, d.holders],
                                        'counted', array[d.running_leases, d.running_holders])
@@ -41,7 +41,7 @@ as $$
            coalesce(w.holders, 0) as holders, coalesce(r.leases, 0) as running_leases, coalesce(r.holders, 0) as running_holders
     from written w full join running r on r.term_id = w.term_id and r.place = w.place
   ) d
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = d.term_id and t.published_at is not null
+  join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = d.term_id and t.published_at is not null
   where (d.leases, d.holders) <> (d.running_leases, d.running_holders)
 $$;
 
@@ -68,7 +68,7 @@ as $$
   cross join lateral (
     select min((s.value ->> 'max_per_domain')::bigint) as most
     from jsonb_array_elements(h.spread) s
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = h.term_id
+    join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = h.term_id
     where s.value ? 'max_per_domain'
       and (h.terms #>> array[s.value ->> 'term', 'digest'])::bigint = t.digest) s
   where h.use = 'cap' and h.decides and h.counts and h.stop_requested_at is null

@@ -22,7 +22,7 @@ begin
   elsif (v_fact ->> 'here')::bigint + v_self <= (p_spread ->> 'max_skew')::bigint then
     return null;  -- however few there are elsewhere
   elsif p_counts is null and not p_spread ? 'tally' then
-    return hwqueue.level_reason(p_spread, v_fact, (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_now, p_shard);
+    return hwqueue.cached_skew_reason(p_spread, v_fact, (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_now, p_shard);
   end if;
   v_counts := coalesce(v_counts, hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard));
   return case when coalesce((v_counts #>> array['here', v_fact ->> 'value'])::bigint, 0) + v_self
@@ -79,7 +79,7 @@ language plpgsql stable
 as $$
 declare
   v_term_id bigint := (
-    select t.term_id from hwqueue.term t
+    select t.term_id from hwqueue.affinity_term t
     where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
   v_share double precision;
   v_percent double precision;
@@ -87,7 +87,7 @@ begin
   if p_fact ->> 'value' is null then
     return 0;
   end if;
-  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.staying(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
+  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.remaining_count(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
   v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
       select count(distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels))
       from hwqueue.node n
@@ -174,14 +174,14 @@ begin
     return;
   end if;
   v_term_id := (
-    select t.term_id from hwqueue.term t
+    select t.term_id from hwqueue.affinity_term t
     where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
-  v_leaving := hwqueue.leaving(v_term_id, null, true, p_now, p_shard);
+  v_leaving := hwqueue.stopping_count(v_term_id, null, true, p_now, p_shard);
   return query
     select k.domain::uuid, sum(k.leases) - (
       case when v_leaving = 0 then 0
-           else hwqueue.leaving(v_term_id, k.domain, true, p_now, p_shard) end)
-    from hwqueue.term_count k
+           else hwqueue.stopping_count(v_term_id, k.domain, true, p_now, p_shard) end)
+    from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id = v_term_id
     group by k.domain having sum(k.leases) > 0;
 end
@@ -193,14 +193,14 @@ returns jsonb
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
 as $$
 declare
-  v_fleet hwqueue.spread_fleet := hwqueue.look_at_fleet(p_spec, p_spread ->> 'domain', p_now, p_shard);
+  v_fleet hwqueue.spread_fleet := hwqueue.scan_fleet(p_spec, p_spread ->> 'domain', p_now, p_shard);
   v_term_id bigint;
   v_gone jsonb;
   v_counts jsonb;
 begin
   if p_recount is null then
-    v_term_id := (select t.term_id from hwqueue.term t where t.shard_id = p_shard and t.digest = p_digest);
-    v_gone := hwqueue.gone_leases(v_term_id, v_fleet.dead, p_now, p_shard);
+    v_term_id := (select t.term_id from hwqueue.affinity_term t where t.shard_id = p_shard and t.digest = p_digest);
+    v_gone := hwqueue.stopping_by_place(v_term_id, v_fleet.dead, p_now, p_shard);
   end if;
   select jsonb_build_object('places', count(*), 'least', coalesce(min(l.leases), 0),
                             'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0), '{}'))
@@ -212,7 +212,7 @@ begin
       select c.key as place, (c.value ->> 'here')::bigint as leases from jsonb_each(p_recount) c
       union all
       select k.domain, sum(k.leases) - coalesce((v_gone ->> k.domain)::bigint, 0)
-      from hwqueue.term_count k where k.shard_id = p_shard and k.term_id = v_term_id group by k.domain
+      from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = v_term_id group by k.domain
     ) r on r.place = p.place
   ) l;
   return v_counts;
@@ -224,22 +224,22 @@ $$;
 -- Whether one more lease of a class would break a max_skew in its place: spread_exceeded, null, or 'unlooked' when what is remembered does
 -- not tell.
 -- Locks: none; as spread_reason.
-create or replace function hwqueue.level_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamptz, p_shard int) returns text
+create or replace function hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamptz, p_shard int) returns text
 language plpgsql stable
 as $$
 declare
-  v_term hwqueue.term;
+  v_term hwqueue.affinity_term;
   v_fleet hwqueue.spread_fleet;
   v_floor record;
   v_gone jsonb;
   v_level bigint;
 begin
-  select t.* into v_term from hwqueue.term t where t.shard_id = p_shard and t.digest = p_digest;
-  v_fleet := hwqueue.known_fleet(v_term.spec, v_term.domain, p_now, p_shard);
+  select t.* into v_term from hwqueue.affinity_term t where t.shard_id = p_shard and t.digest = p_digest;
+  v_fleet := hwqueue.cached_fleet(v_term.spec, v_term.domain, p_now, p_shard);
   if v_fleet.fleet_id is null then
     return 'unlooked';
   end if;
-  v_gone := hwqueue.gone_leases(v_term.term_id, v_fleet.dead, p_now, p_shard);
+  v_gone := hwqueue.stopping_by_place(v_term.term_id, v_fleet.dead, p_now, p_shard);
   -- how many each place must have
   v_level := (p_fact ->> 'held')::bigint - coalesce((v_gone ->> (p_fact ->> 'value'))::bigint, 0)
     + case when (p_fact -> 'self')::boolean then 1 else 0 end - (p_spread ->> 'max_skew')::bigint;
@@ -250,10 +250,10 @@ begin
   end if;
   -- one statement, one snapshot: prune_counts removes what the floors that are there know of
   select f.places_digest, f.least, f.lowest, f.next_xid, array(
-    select k.domain from hwqueue.term_count k
+    select k.domain from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= f.next_xid
     union all
-    select k.domain from hwqueue.term_count k
+    select k.domain from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid = any (f.unseen)
     limit 129) as dropped into v_floor
   from (
@@ -284,7 +284,7 @@ $$;
 
 -- Running leases of a term that have been counted and do not count for spread, by place: {PLACE: leases}. Those that are asked to stop, have
 -- expired, or are on one of these dead nodes.
-create or replace function hwqueue.gone_leases(p_term_id bigint, p_dead uuid[], p_now timestamptz, p_shard int) returns jsonb
+create or replace function hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -295,17 +295,17 @@ begin
     from (
       select d.value ->> 'd' as place, count(distinct l.lease_id) as leases
       from (
-        select c.lease_id, c.counted from hwqueue.claim c
-        where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.counted @> v_wanted
+        select c.lease_id, c.term_deltas from hwqueue.claim c
+        where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
         union all
-        select c.lease_id, c.counted from hwqueue.claim c
-        where c.shard_id = p_shard and c.check_at between hwqueue.claims_from(p_shard) and p_now and c.expires_at <= p_now
-          and c.counted @> v_wanted
+        select c.lease_id, c.term_deltas from hwqueue.claim c
+        where c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now and c.expires_at <= p_now
+          and c.term_deltas @> v_wanted
         union all
-        select c.lease_id, c.counted from hwqueue.claim c
-        where c.shard_id = p_shard and c.node_id = any (p_dead) and c.counted @> v_wanted
+        select c.lease_id, c.term_deltas from hwqueue.claim c
+        where c.shard_id = p_shard and c.node_id = any (p_dead) and c.term_deltas @> v_wanted
       ) l
-      cross join lateral jsonb_array_elements(l.counted) d
+      cross join lateral jsonb_array_elements(l.term_deltas) d
       where (d.value -> 't')::bigint = p_term_id
       group by 1
     ) g);

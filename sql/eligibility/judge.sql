@@ -22,17 +22,17 @@ begin
   awaits := false;
   select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
   -- mostly there is nothing: one question for both
-  if not hwqueue.has_new_classes(least(hwqueue.valid_mark(v_profile.classes_seen), hwqueue.valid_mark(p_state.classes_seen)),
+  if not hwqueue.has_new_classes(least(hwqueue.valid_next_xid(v_profile.classes_seen), hwqueue.valid_next_xid(p_state.classes_seen)),
                                  v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
     return;
   end if;
-  awaits := hwqueue.terms_pending(p_shard);
+  awaits := hwqueue.has_unpublished_terms(p_shard);
   -- read again: current_generation has reset what was seen since, if this is another server
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  if hwqueue.has_new_classes(hwqueue.valid_mark(v_state.classes_seen), v_state.classes_unseen, p_shard) then
+  if hwqueue.has_new_classes(hwqueue.valid_next_xid(v_state.classes_seen), v_state.classes_unseen, p_shard) then
     more := hwqueue.judge_pinned(p_node, v_state, c_limit, p_shard) = c_limit;
   end if;
-  if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
+  if not hwqueue.has_new_classes(hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
     return;
   end if;
   select p.* into v_locked from hwqueue.profile p
@@ -41,7 +41,7 @@ begin
     more := hwqueue.judge_for_profile(v_locked, c_limit, false, p_shard) = c_limit or more;
   else
     v_batch := (hwqueue.next_classes(
-      row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class)::hwqueue.judged,
+      row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class)::hwqueue.judging_progress,
       v_profile.anchors, false, c_limit, p_shard)).batch;
     perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
@@ -72,7 +72,7 @@ declare
 begin
   select n.batch, n.judged, n.more into v_next
   from hwqueue.next_classes(
-    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class)::hwqueue.judged,
+    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class)::hwqueue.judging_progress,
     p_profile.anchors, false, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
     return 0;  -- what is unseen is the caller's own, and judged
@@ -93,7 +93,7 @@ begin
     where c.shard_id = p_shard and c.class_id = any (v_next.batch)
       and hwqueue.suits(c, p_profile, null, '{}')
     on conflict do nothing;
-    perform hwqueue.note_eligible(p_profile.profile_id, v_next.batch, p_shard);
+    perform hwqueue.cache_eligible(p_profile.profile_id, v_next.batch, p_shard);
     -- of classes that ask for GPUs: it orders claims of nothing else. For the rest, and when another session is
     -- at it, reap makes the estimate
     perform hwqueue.refresh_reach(array(
@@ -123,7 +123,7 @@ declare
   v_next record;
 begin
   select n.batch, n.judged, n.more into v_next
-  from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class)::hwqueue.judged,
+  from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class)::hwqueue.judging_progress,
                             p_node.anchors, true, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
     return 0;
@@ -180,7 +180,7 @@ $$;
 
 -- Of transactions whose classes were unseen, those whose classes still are: they run, or have ended and left classes. A busy moment leaves
 -- many ids behind, and each costs claims an index probe, so whoever writes the row anyway writes them shorter.
-create or replace function hwqueue.still_unseen(p_unseen xid8[], p_shard int) returns xid8[]
+create or replace function hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard int) returns xid8[]
 language plpgsql stable
 as $$
 begin
@@ -197,20 +197,20 @@ $$;
 -- come last: they are unseen by later calls as long as it runs, and must not keep those from reaching others. Those that it made candidates
 -- may be older than the last one judged, and are judged by each of its calls.
 -- Claims forbid bitmap scans; this is what the GIN index on anchors is for.
-create or replace function hwqueue.next_classes(p_from hwqueue.judged, p_anchors text[], p_pinned boolean, p_limit int, p_shard int,
-                                                out batch bigint[], out judged hwqueue.judged, out more boolean)
+create or replace function hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit int, p_shard int,
+                                                out batch bigint[], out judged hwqueue.judging_progress, out more boolean)
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
   v_own xid8 := pg_current_xact_id_if_assigned();
-  v_from hwqueue.judged := case when hwqueue.valid_mark(p_from.next_xid) = p_from.next_xid then p_from
-                                      else row('0', '{}', null, null)::hwqueue.judged end;
+  v_from hwqueue.judging_progress := case when hwqueue.valid_next_xid(p_from.next_xid) = p_from.next_xid then p_from
+                                      else row('0', '{}', null, null)::hwqueue.judging_progress end;
   v_now record;
   v_own_judged bigint := case when v_from.xid = v_own then -v_from.class_id end;
   v_last xid8;
 begin
   select s.unseen, s.next_xid, b.classes, b.xids, b.found into v_now
-  from hwqueue.seen_now() s
+  from hwqueue.visible_now() s
   cross join lateral (
     -- as many as the budget has room for, the last one may go beyond it
     select coalesce(array_agg(k.class_id order by k.place) filter (where k.spent < hwqueue.judge_budget()), '{}') as classes,
@@ -224,7 +224,7 @@ begin
           select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
           where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
-            and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
+            and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
           order by c.class_id limit p_limit) x
         where r.xid < v_from.next_xid and r.xid is distinct from v_own
         union all
@@ -232,20 +232,20 @@ begin
          where c.shard_id = p_shard
            and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
-           and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
+           and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
          order by c.created_xid, c.class_id limit p_limit)
         union all
         (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard and c.created_xid = v_own
            and (c.class_id > coalesce(v_own_judged, -1) or c.is_woken)
            and c.is_pinned = p_pinned and c.anchors && p_anchors
-           and not c.waits and (c.terms = '[]' or hwqueue.in_force(c.terms, p_shard))
+           and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
          order by c.class_id limit p_limit)
       ) u window o as (order by u.is_own, u.created_xid, u.class_id) order by place limit p_limit) k) b;
   batch := v_now.classes;
   more := v_now.found = p_limit or cardinality(batch) < v_now.found;
   v_last := v_now.xids[cardinality(batch)];
-  judged := row(v_now.next_xid, v_now.unseen, v_last, batch[cardinality(batch)])::hwqueue.judged;
+  judged := row(v_now.next_xid, v_now.unseen, v_last, batch[cardinality(batch)])::hwqueue.judging_progress;
   if more and v_last is distinct from v_own then  -- what comes behind the last of them is unseen
     judged.next_xid := greatest(v_last, v_from.next_xid);
     judged.unseen := array(
@@ -262,10 +262,10 @@ $$;
 
 -- Adds a batch of judged classes to what nodes of a profile without GPUs and custom countables may run of each queue.
 -- Locks: the caller holds the profile's row.
-create or replace function hwqueue.note_eligible(p_profile_id bigint, p_batch bigint[], p_shard int) returns void
+create or replace function hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard int) returns void
 language sql volatile
 as $$
-  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, most_cpu_milli, most_memory_mib, is_even,
+  insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names, most_cpu_milli, most_memory_mib, scores_equal,
                                           checked, classes_seen)
   select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201], (array_agg(distinct e.task_name))[1 : 51],
          max(e.cpu_milli), max(e.memory_mib),
@@ -280,7 +280,7 @@ as $$
       most_cpu_milli = greatest(s.most_cpu_milli, excluded.most_cpu_milli),
       most_memory_mib = greatest(s.most_memory_mib, excluded.most_memory_mib),
       checked = array(select distinct u from unnest(s.checked || excluded.checked) u limit 201),
-      is_even = s.is_even and excluded.is_even
+      scores_equal = s.scores_equal and excluded.scores_equal
 $$;
 
 -- Estimates which share of the nodes could take each class, by labels and total capacity; the 200 commonest kinds of

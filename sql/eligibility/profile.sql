@@ -33,7 +33,7 @@ create or replace function hwqueue.find_judged_profile(p_node hwqueue.node, p_no
 language plpgsql volatile
 as $$
 declare
-  v_left_out text[] := hwqueue.left_out_labels(p_node.labels, p_shard);
+  v_left_out text[] := hwqueue.ignored_labels_of(p_node.labels, p_shard);
   v_node hwqueue.node := p_node;
 begin
   if v_left_out = '{}' then
@@ -73,39 +73,39 @@ $$;
 
 -- Finds new classes that mention left-out labels, and has up to p_limit of the nodes concerned judged by
 -- their own profiles from now on. Returns how many.
--- Locks: left_out_label, node_state, profiles, all skip locked.
+-- Locks: ignored_label, node_state, profiles, all skip locked.
 create or replace function hwqueue.split_profiles(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_label hwqueue.left_out_label;
+  v_label hwqueue.ignored_label;
   v_nodes uuid[];
   v_profiles bigint[];
 begin
   for v_label in
-    select o.* from hwqueue.left_out_label o
+    select o.* from hwqueue.ignored_label o
     where o.shard_id = p_shard and not o.is_mentioned
-      and hwqueue.has_new_classes(hwqueue.valid_mark(o.next_xid), o.unseen, p_shard)
+      and hwqueue.has_new_classes(hwqueue.valid_next_xid(o.next_xid), o.unseen, p_shard)
     order by o.key for no key update skip locked
   loop
-    update hwqueue.left_out_label o
+    update hwqueue.ignored_label o
     set unseen = s.unseen, next_xid = s.next_xid,
         is_mentioned = exists (
             select 1 from hwqueue.placement_class c
-            where c.shard_id = p_shard and not c.is_pinned and c.created_xid >= hwqueue.valid_mark(v_label.next_xid)
+            where c.shard_id = p_shard and not c.is_pinned and c.created_xid >= hwqueue.valid_next_xid(v_label.next_xid)
               and hwqueue.mentions_label(c, array[v_label.key]))
           or exists (
             select 1 from hwqueue.placement_class c
             where c.shard_id = p_shard and not c.is_pinned and c.created_xid = any (v_label.unseen)
               and hwqueue.mentions_label(c, array[v_label.key]))
-    from hwqueue.seen_now() s
+    from hwqueue.visible_now() s
     where o.shard_id = p_shard and o.key = v_label.key;
   end loop;
   v_profiles := array(  -- mostly none
     select p.profile_id from hwqueue.profile s
     join hwqueue.profile p on p.shard_id = p_shard and p.judged_as = s.profile_id
     where s.shard_id = p_shard and s.left_out && array(
-      select o.key from hwqueue.left_out_label o where o.shard_id = p_shard and o.is_mentioned));
+      select o.key from hwqueue.ignored_label o where o.shard_id = p_shard and o.is_mentioned));
   if v_profiles = '{}' then
     return 0;
   end if;

@@ -38,7 +38,7 @@ language plpgsql stable
 as $$
 declare
   v_queue hwqueue.queue;
-  v_known jsonb := hwqueue.known_of_others(p_class, p_lease, p_now, p_shard);
+  v_known jsonb := hwqueue.facts_of_others(p_class, p_lease, p_now, p_shard);
   v_prefers boolean;
   v_fleet jsonb;
   v_free hwqueue.node;
@@ -190,7 +190,7 @@ begin
     end if;
     code := v_sole ->> 'code';
     permanent := (v_sole ->> 'permanent')::boolean;
-  elsif not hwqueue.terms_in_force(p_class, p_shard) then
+  elsif not hwqueue.are_terms_published(p_class, p_shard) then
     code := 'unpublished';
     headline := 'what it asks about other leases is not in force yet' || coalesce(': ' || hwqueue.term_wait(p_now), '');
   elsif p_fleet ->> 'free' = '0' then

@@ -8,7 +8,7 @@ returns table (name text, labels jsonb, value double precision)
 language plpgsql stable set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
 as $$
 declare
-  v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
+  v_snapshot hwqueue.fleet_snapshot := hwqueue.scan_nodes(p_now, p_shard);
 begin
   return query
     with waiting as materialized (
@@ -19,16 +19,16 @@ begin
       select coalesce(array_agg(w.class_id), '{}') as class_ids from waiting w where w.is_judged
     ), room as materialized (
       select p.class_id, bit_and(p.mask) as mask
-      from ids cross join lateral hwqueue.capacity_parts(ids.class_ids, false, v_look.open, v_look.none, p_now, p_shard) p
+      from ids cross join lateral hwqueue.capacity_parts(ids.class_ids, false, v_snapshot.open, v_snapshot.none, p_now, p_shard) p
       group by p.class_id
     ), judged as materialized (
       select f.class_id, case when f.nodes_matching = 0 then 'no_match'
-                              when bit_count(f.nodes & v_look.open & coalesce(r.mask, f.nodes) & coalesce(t.mask, f.nodes)) = 0
+                              when bit_count(f.nodes & v_snapshot.open & coalesce(r.mask, f.nodes) & coalesce(t.mask, f.nodes)) = 0
                               then 'contended' end as reason
       from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_look, p_now, p_shard) f
+      cross join lateral hwqueue.class_fleets(ids.class_ids, v_snapshot, p_now, p_shard) f
       left join room r on r.class_id = f.class_id
-      left join hwqueue.untaken_masks(ids.class_ids, v_look.none, p_now, p_shard) t on t.class_id = f.class_id
+      left join hwqueue.untaken_masks(ids.class_ids, v_snapshot.none, p_now, p_shard) t on t.class_id = f.class_id
     ), unmet as materialized (
       select q.name as queue, c.class_id, c.task_name, j.reason, w.pending, w.oldest_at, w.pending * c.cpu_milli / 1000.0 as cpu_cores,
              w.pending * c.memory_mib * 1048576 as memory_bytes,
@@ -207,7 +207,7 @@ as $$
     select m.claims_from, greatest(m.reaped_at, i.applied_at) as reaped_at, greatest(m.counted_to, i.applied_at) as counted_to
     from hwqueue.schema_info i
     left join lateral (
-      select x.* from hwqueue.reap_mark x where x.shard_id = p_shard order by x.version desc limit 1) m on true
+      select x.* from hwqueue.reap_cursor x where x.shard_id = p_shard order by x.version desc limit 1) m on true
   )
   select 'hwqueue_reap_lag_seconds', '{}'::jsonb, hwqueue.seconds_since(m.reaped_at, p_now) from mark m
   union all

@@ -98,7 +98,7 @@ declare
   v_index int := (p_predicate ->> 'term')::int;
   v_spec jsonb := p_class.terms #> array[v_index::text, 'spec'];
   v_fact jsonb := p_facts -> v_index;
-  v_domain text := coalesce((select t.domain from hwqueue.term t
+  v_domain text := coalesce((select t.domain from hwqueue.affinity_term t
                              where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
                             hwqueue.term_domain(v_spec, p_shard));
   v_holders jsonb;
@@ -125,7 +125,7 @@ $$;
 
 -- Nodes and all that keeps a lease of a class off each of them: [{"node_id", "node", "rack", "state": live | silent | cordoned, "seen_at", "reasons": [those of
 -- class_reasons, with "wanted" and "has" in words, "holders" where running leases are the reason, and for others "place"]}], in the order given.
--- p_lease: the lease that asks, null for any of the class; p_known: see known_of_others.
+-- p_lease: the lease that asks, null for any of the class; p_known: see facts_of_others.
 create or replace function hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamptz, p_shard int)
 returns jsonb
 language sql stable
@@ -140,7 +140,7 @@ as $$
   cross join lateral (
     select hwqueue.read_load(n.node_id, p_shard) as load,
            hwqueue.term_facts(p_class, n, case when p_known ? 'terms' then p_known end, p_now, p_shard) as facts,
-           hwqueue.known_to_keep_out(p_known, n) as kept_out offset 0) k
+           hwqueue.cached_kept_out_of(p_known, n) as kept_out offset 0) k
   cross join lateral (
     select coalesce(jsonb_agg(
              hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, n, k.load)

@@ -1,37 +1,37 @@
 -- Which nodes suit a class, for all classes and nodes at once, cached per class.
 
--- A cache of class_fits, one row for each class. A row is valid while its digest equals that of look_at_nodes; of
+-- A cache of class_fits, one row for each class. A row is valid while its digest equals that of scan_nodes; of
 -- a class without a valid row class_fits is asked. So nothing has to be invalidated when a node changes, and what
 -- is counted is exact.
 
 -- What class_fits says of these classes, remembered or found out now, counted for the nodes as they are now.
 -- Of a class that nothing suits any more what is in the way has to be found out; else it is told of the part
 -- that was most in the way when it was found out.
-create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_look hwqueue.fleet_look, p_now timestamptz, p_shard int)
+create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
 returns setof hwqueue.class_match
 language plpgsql stable
 as $$
 declare
   v_known bigint[] := array(
     select m.class_id from hwqueue.class_nodes m
-    where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_look.digest and m.is_known
-      and hwqueue.tells_of(m, p_look.open));
+    where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_snapshot.digest and m.is_known
+      and hwqueue.is_cache_valid(m, p_snapshot.open));
   v_others bigint[] := array(select u.class_id from unnest(p_class_ids) u(class_id) except select k.class_id from unnest(v_known) k(class_id));
 begin
   return query
-    select c.* from hwqueue.class_nodes m cross join lateral hwqueue.class_match(m, p_look) c
+    select c.* from hwqueue.class_nodes m cross join lateral hwqueue.class_match(m, p_snapshot) c
     where m.shard_id = p_shard and m.class_id = any (v_known);
   if v_others <> '{}' then
     return query
-      select c.* from hwqueue.class_fits(v_others, p_look, 100000, p_now, p_shard) f
-      cross join lateral hwqueue.class_match(f, p_look) c;
+      select c.* from hwqueue.class_fits(v_others, p_snapshot, 100000, p_now, p_shard) f
+      cross join lateral hwqueue.class_match(f, p_snapshot) c;
   end if;
 end
 $$;
 
 -- Whether what was found out of a class with this digest tells of it with these nodes live and not cordoned:
 -- one suits it, or none did then, and the part that was in the way still is of one of them.
-create or replace function hwqueue.tells_of(p_fit hwqueue.class_nodes, p_open bit varying) returns boolean
+create or replace function hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) returns boolean
 language sql immutable parallel safe
 as $$
   select bit_count((p_fit).nodes & p_open) > 0
@@ -41,15 +41,15 @@ $$;
 -- What class_fits says of these classes now, and the nodes that it says it of. Stable: looks at them once, in
 -- the snapshot of its caller's statement, or what is found out would be written down under the digest of
 -- other nodes. For a few hundred classes upkeep spends a fifth of what one read may.
-create or replace function hwqueue.find_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int,
+create or replace function hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int,
                                                out fits hwqueue.class_nodes[], out registered int)
 language plpgsql stable
 as $$
 declare
-  v_look hwqueue.fleet_look := hwqueue.look_at_nodes(p_now, p_shard);
+  v_snapshot hwqueue.fleet_snapshot := hwqueue.scan_nodes(p_now, p_shard);
 begin
-  fits := array(select f from hwqueue.class_fits(p_class_ids, v_look, greatest(20000, 40 * cardinality(p_class_ids)), p_now, p_shard) f);
-  registered := v_look.registered;
+  fits := array(select f from hwqueue.class_fits(p_class_ids, v_snapshot, greatest(20000, 40 * cardinality(p_class_ids)), p_now, p_shard) f);
+  registered := v_snapshot.registered;
 end
 $$;
 
@@ -57,7 +57,7 @@ $$;
 -- to tell, the estimate of its share alone (refresh_reach). Returns their number; null when another session
 -- is at it, then nothing is done. What another session holds of a class, prune for one, is left as it is.
 -- Locks: the shard's row and those of class_fleet, skip locked.
-create or replace function hwqueue.remember_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
   -- all nodes and hundreds of classes: by hash, whatever the statistics say
   set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
@@ -84,7 +84,7 @@ begin
   delete from hwqueue.class_fleet f
   where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = f.class_id);
-  select f.* into v_found from hwqueue.find_fleets(v_ids, p_now, p_shard) f;
+  select f.* into v_found from hwqueue.compute_class_fleets(v_ids, p_now, p_shard) f;
   insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, unmatched)
   select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0), p_now,
          f.digest, f.unmatched
@@ -107,12 +107,12 @@ $$;
 --   unmatched: none of them is live and not cordoned. Then what is most in the way: the part that alone keeps
 --     out most live nodes. others: the nodes that meet all other parts; meeting: those that meet this part.
 --   serving: the nodes that serve its queue and task; null: all.
-create or replace function hwqueue.class_fits(p_class_ids bigint[], p_look hwqueue.fleet_look, p_most int, p_now timestamptz, p_shard int)
+create or replace function hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most int, p_now timestamptz, p_shard int)
 returns setof hwqueue.class_nodes
 language sql stable
 as $$
   with served as materialized (
-    select v.queue_id, v.task_name, v.mask from hwqueue.served_masks(p_class_ids, (p_look).none, p_now, p_shard) v
+    select v.queue_id, v.task_name, v.mask from hwqueue.served_masks(p_class_ids, (p_snapshot).none, p_now, p_shard) v
   ), ask as materialized (  -- classes that ask the same, and one of them to speak for all
     select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate, v.mask as served
     from hwqueue.placement_class c
@@ -125,25 +125,25 @@ as $$
   ), required as materialized (
     select l.required, e.value as expr, e.ordinality from list l cross join lateral jsonb_array_elements(l.required) with ordinality e
   ), met as materialized (
-    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_most, (p_look).none, p_now, p_shard) e
+    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_most, (p_snapshot).none, p_now, p_shard) e
   ), listed as materialized (
     select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known
     from required r join met m on m.expr = r.expr group by r.required
   ), tolerated as materialized (
     select t.tolerate, t.mask
-    from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), (p_look).none, p_now, p_shard) t
+    from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), (p_snapshot).none, p_now, p_shard) t
   ), capacity as materialized (
     select c.*
-    from hwqueue.capacity_parts(array(select a.ask_id from ask a), true, (p_look).open, (p_look).none, p_now, p_shard) c
+    from hwqueue.capacity_parts(array(select a.ask_id from ask a), true, (p_snapshot).open, (p_snapshot).none, p_now, p_shard) c
   ), static as materialized (  -- all but capacity, for all that agree on it
-    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~(p_look).none) as mask, coalesce(l.is_known, true) as is_known
+    select k.required, k.tolerate, t.mask & coalesce(l.mask, ~(p_snapshot).none) as mask, coalesce(l.is_known, true) as is_known
     from (select distinct a.required, a.tolerate from ask a) k
     join tolerated t on t.tolerate = k.tolerate
     left join listed l on l.required = k.required
   ), able as (
     select c.class_id, bit_and(c.mask) as mask from capacity c group by c.class_id
   ), fit as materialized (
-    select f.*, bit_count(f.mask & (p_look).open)::int as matching
+    select f.*, bit_count(f.mask & (p_snapshot).open)::int as matching
     from (
       select a.ask_id, a.class_ids, a.required, a.tolerate, a.served, k.mask & coalesce(c.mask, k.mask) as mask, s.is_known
       from ask a
@@ -157,7 +157,7 @@ as $$
       from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
       union all
       select f.ask_id, 'taints', null, t.mask, 1
-      from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~(p_look).none
+      from fit f join tolerated t on t.tolerate = f.tolerate where f.matching = 0 and t.mask <> ~(p_snapshot).none
       union all
       select f.ask_id, 'served', null, f.served, 2 from fit f where f.matching = 0
       union all
@@ -165,15 +165,15 @@ as $$
     ) p
     where p.mask is not null
   ), unmet as (  -- for each part, the live nodes that meet all others
-    select p.nr, coalesce(bit_and(o.mask), ~(p_look).none) as others
+    select p.nr, coalesce(bit_and(o.mask), ~(p_snapshot).none) as others
     from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
     group by p.nr
   ), worst as materialized (
     select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others
     from unmet u join part p on p.nr = u.nr
-    order by p.ask_id, bit_count(u.others & (p_look).open) desc, bit_count(p.mask & (p_look).open), p.turn, p.part
+    order by p.ask_id, bit_count(u.others & (p_snapshot).open) desc, bit_count(p.mask & (p_snapshot).open), p.turn, p.part
   )
-  select p_shard, c.class_id, (p_look).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr, w.others, w.mask, f.served
+  select p_shard, c.class_id, (p_snapshot).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr, w.others, w.mask, f.served
   from fit f
   cross join lateral unnest(f.class_ids) c(class_id)
   left join worst w on w.ask_id = f.ask_id
@@ -189,21 +189,21 @@ $$;
 --     alone keeps out if there are such, nodes_near, how many it alone keeps out (0: they miss more than one
 --     part), nodes_meeting, how many live nodes meet it, and nodes_serving, how many live nodes serve queue
 --     and task.
-create or replace function hwqueue.class_match(p_fit hwqueue.class_nodes, p_look hwqueue.fleet_look) returns setof hwqueue.class_match
+create or replace function hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) returns setof hwqueue.class_match
 language sql immutable parallel safe
 as $$
   select (p_fit).class_id, (p_fit).nodes, case when (p_fit).is_known or m.matching = 0 then m.matching end,
          case when m.matching = 0 and ((p_fit).is_known or c.cordoned = 0) then c.cordoned end,
-         case when m.matching = 0 and (p_fit).is_known then bit_count((p_fit).nodes & ~(p_look).live)::int end,
+         case when m.matching = 0 and (p_fit).is_known then bit_count((p_fit).nodes & ~(p_snapshot).live)::int end,
          w.part, w.expr,
-         case when w.near > 0 then w.others else ~w.meeting end & (p_look).open,
-         w.near, bit_count(w.meeting & (p_look).open)::int,
-         case when m.matching = 0 then bit_count(coalesce((p_fit).serving, ~(p_look).none) & (p_look).live)::int end
-  from (select bit_count((p_fit).nodes & (p_look).open)::int as matching) m
-  cross join lateral (select bit_count((p_fit).nodes & (p_look).live)::int as cordoned) c
+         case when w.near > 0 then w.others else ~w.meeting end & (p_snapshot).open,
+         w.near, bit_count(w.meeting & (p_snapshot).open)::int,
+         case when m.matching = 0 then bit_count(coalesce((p_fit).serving, ~(p_snapshot).none) & (p_snapshot).live)::int end
+  from (select bit_count((p_fit).nodes & (p_snapshot).open)::int as matching) m
+  cross join lateral (select bit_count((p_fit).nodes & (p_snapshot).live)::int as cordoned) c
   left join lateral (
     select (p_fit).part, (p_fit).expr, (p_fit).others, (p_fit).meeting,
-           bit_count((p_fit).others & (p_look).open)::int as near) w on m.matching = 0
+           bit_count((p_fit).others & (p_snapshot).open)::int as near) w on m.matching = 0
 $$;
 
 -- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node.
@@ -259,7 +259,7 @@ as $$
   with rule as materialized (
     select r.class_id, r.term_id, r.use, r.most, r.is_self, r.lease_id, t.domain
     from hwqueue.class_rule r
-    join hwqueue.term t on t.shard_id = p_shard and t.term_id = r.term_id
+    join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = r.term_id
     where r.shard_id = p_shard and r.class_id = any (p_class_ids) and r.use in ('away', 'cap', 'toward')
       and t.published_at is not null
   ), named as (  -- where the lease that a term names runs, or, for those that want to be with it, has succeeded
@@ -269,7 +269,7 @@ as $$
     left join hwqueue.outcome o on x.use = 'toward' and o.shard_id = p_shard and o.lease_id = x.lease_id and o.state = 'completed'
   ), place as materialized (
     select k.term_id, k.domain as value, sum(k.leases) as leases
-    from hwqueue.term_count k
+    from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id in (select r.term_id from rule r where r.lease_id is null)
     group by 1, 2 having sum(k.leases) > 0
     union all
@@ -289,9 +289,9 @@ as $$
   union all
   select m.class_id, 'anti_affinity_conflict', false, m.term_id, t.domain, k.domain
   from hwqueue.class_term m
-  join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id and t.use = 'away' and t.published_at is not null
+  join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id and t.use = 'away' and t.published_at is not null
   join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = m.class_id
-  join hwqueue.term_count k on k.shard_id = p_shard and k.term_id = m.term_id
+  join hwqueue.term_counter k on k.shard_id = p_shard and k.term_id = m.term_id
   where m.shard_id = p_shard and m.class_id = any (p_class_ids)
     and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
   group by m.class_id, m.term_id, t.domain, k.domain having sum(k.holders) > 0

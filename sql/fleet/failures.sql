@@ -69,7 +69,7 @@ as $$
   select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class, p_node, p_load)), '[]')
   from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
                case when p_recount is null then hwqueue.kept_out_of(p_class, null, p_node, p_shard)
-                    else hwqueue.known_to_keep_out(p_recount, p_node) end as kept_out offset 0) k
+                    else hwqueue.cached_kept_out_of(p_recount, p_node) end as kept_out offset 0) k
   cross join lateral hwqueue.all_failures(p_class, p_node, p_load, k.facts, p_recount -> 'spread', k.kept_out, p_now, p_shard) f
 $$;
 

@@ -7,7 +7,7 @@
 -- Which nodes fail what: a row for each rule and group of nodes that are alike in what the rule and its words
 -- are about, so that failure_reason says the same of all of node_ids. Rows are numbered by failure, in the
 -- order in which all_failures has them for one node; a silent node fails the stage live last.
--- p_known: what recount_terms or known_of_others gave.
+-- p_known: what recount_terms or facts_of_others gave.
 create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz, p_shard int)
 returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
@@ -98,11 +98,11 @@ begin
   return query
     with asked as materialized (
       select e.ordinality, e.value as expr, s.keys, s.sees_rack
-      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_inputs(e.value) s
     )
     select g.ordinality, g.node_ids, u.code, a.expr
     from (
-      select x.ordinality, hwqueue.labels_seen(n.labels, x.keys) as labels,
+      select x.ordinality, hwqueue.labels_read(n.labels, x.keys) as labels,
              case when x.sees_rack then n.rack end as rack,
              array_agg(n.node_id) as node_ids
       from asked x cross join hwqueue.node n
@@ -140,7 +140,7 @@ begin
       where n.shard_id = p_shard and n.deregistered_at is null
     ), asked as materialized (
       select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
-      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_sight(e.value) s
+      from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_inputs(e.value) s
     ), alike as materialized (
       -- of one other lease or selection it is all one in which place a node is, as long as it is in one;
       -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of
@@ -148,7 +148,7 @@ begin
       select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
                                 when a.expr ? 'any' then t.facts end as fact,
              t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
-             hwqueue.labels_seen(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
+             hwqueue.labels_read(n.labels, a.keys) as labels, case when a.sees_rack then n.rack end as rack,
              case when a.trusts <> '{}' or n.node_id = any (a.ids) or (n.resources || n.gpu_ids) && a.ids
                   then n.node_id end as own,
              array_agg(t.node_id) as node_ids
@@ -241,7 +241,7 @@ returns table (node_id uuid, score double precision)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
 declare
-  v_sight record := hwqueue.expr_sight(p_class.preferred);
+  v_sight record := hwqueue.expr_inputs(p_class.preferred);
   v_prefers_others boolean := p_class.terms @> '[{"spec": {"use": "soft"}}]';
   v_prefers_spread boolean := p_class.spread @? 'strict $[*] ? (exists(@.when) || exists(@.targets))';
 begin
@@ -253,7 +253,7 @@ begin
       select m.node_id, g.affinity
       from (
         select array_agg(n.node_id) as node_ids, x.facts, hwqueue.class_affinity(
-                 p_class, hwqueue.labels_seen(n.labels, v_sight.keys), x.rack, x.own, x.resources, x.facts,
+                 p_class, hwqueue.labels_read(n.labels, v_sight.keys), x.rack, x.own, x.resources, x.facts,
                    x.taints) as affinity
         from hwqueue.node n
         left join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
@@ -269,7 +269,7 @@ begin
                  case when i.is_named then n.resources || n.gpu_ids else '{}' end as resources) x
         where n.shard_id = p_shard and n.deregistered_at is null
           and (p_class.preferred <> '[]' or p.profile_id is not null)
-        group by x.facts, x.taints, x.rack, x.own, x.resources, hwqueue.labels_seen(n.labels, v_sight.keys)) g
+        group by x.facts, x.taints, x.rack, x.own, x.resources, hwqueue.labels_read(n.labels, v_sight.keys)) g
       cross join lateral unnest(g.node_ids) m(node_id)
     ), around as materialized (
       select m.node_id, s.spread
@@ -305,27 +305,27 @@ $$;
 -- What explanations must know of other leases, read once for all nodes; the shapes are those of recount_terms and term_facts.
 
 -- Whether all that a class asks about others is in force, so that claims may decide by it (terms_reason asks the same).
-create or replace function hwqueue.terms_in_force(p_class hwqueue.placement_class, p_shard int) returns boolean
+create or replace function hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard int) returns boolean
 language sql stable
 as $$
   select not hwqueue.is_stale(p_class, p_shard)
     and not exists (
       select 1 from jsonb_array_elements(p_class.terms) s
-      left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+      left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
       where t.published_at is null)
     and not exists (
       select 1 from hwqueue.class_term m
-      join hwqueue.term t on t.shard_id = p_shard and t.term_id = m.term_id
+      join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id
       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
 $$;
 
 -- What recount_terms gives, but "spread" is counted as claims do, and there are no "terms": unless some are
 -- not in force, then all are counted anew.
-create or replace function hwqueue.known_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
+create or replace function hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
 begin
-  if not hwqueue.terms_in_force(p_class, p_shard) then
+  if not hwqueue.are_terms_published(p_class, p_shard) then
     return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
   end if;
   return hwqueue.kept_out_places(p_class, p_lease, p_shard) || jsonb_build_object('spread', (
@@ -347,7 +347,7 @@ begin
     select (s.ordinality - 1)::int as index, t.term_id, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
            (s.value #>> '{spec,all,0,lease}')::uuid as lease_id, s.value #>> '{spec,use}' <> 'cap' as expired
     from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+    left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
   loop
     if v_term.lease_id is not null then
       return query
@@ -366,16 +366,16 @@ begin
     else
       return query
         select v_term.index, k.domain, k.leases, k.leases - coalesce(l.leases, 0)
-        from (select c.domain, sum(c.leases) as leases from hwqueue.term_count c
+        from (select c.domain, sum(c.leases) as leases from hwqueue.term_counter c
               where c.shard_id = p_shard and c.term_id = v_term.term_id group by c.domain having sum(c.leases) > 0) k
         left join (
           select x.value ->> 'd' as domain, count(*) as leases
-          from (select c.counted from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now
+          from (select c.term_deltas from hwqueue.claim c where c.shard_id = p_shard and c.stop_requested_at <= p_now
                 union all
-                select c.counted from hwqueue.claim c
+                select c.term_deltas from hwqueue.claim c
                 where v_term.expired and c.shard_id = p_shard and c.check_at <= p_now and c.expires_at <= p_now
                   and c.stop_requested_at <= p_now is not true) c
-          cross join jsonb_array_elements(c.counted) x
+          cross join jsonb_array_elements(c.term_deltas) x
           where (x.value ->> 't')::bigint = v_term.term_id and x.value ->> 'n' = '1' group by 1) l on l.domain = k.domain;
     end if;
   end loop;
@@ -394,7 +394,7 @@ as $$
            (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' and s.value #> '{spec,all,0,lease}' is null as is_self,
            s.value #>> '{spec,use}' = 'toward' and coalesce((select sum(h.here) from held h where h.index = s.ordinality - 1), 0) > 0 as anywhere
     from jsonb_array_elements(p_class.terms) with ordinality s
-    left join hwqueue.term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
+    left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
   )
   select n.node_id, jsonb_agg(jsonb_build_object('value', v.place, 'held', coalesce(h.held, 0), 'here', coalesce(h.here, 0),
            'elsewhere', a.is_self and coalesce(h.here, 0) <= 0 and a.anywhere, 'self', a.is_self) order by a.index)

@@ -90,7 +90,7 @@ $$;
 
 -- What a node has left of an amount, as amount_left says of its headroom, by columns alone; null: only the
 -- headroom tells. Views ask it of every node: one expression, which the planner inlines, and no whole rows.
-create or replace function hwqueue.plainly_left(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots int, p_core_ids int[],
+create or replace function hwqueue.amount_left_by_columns(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots int, p_core_ids int[],
   p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count int, p_gpu_used int[])
 returns bigint
 language sql immutable parallel safe
@@ -116,7 +116,7 @@ as $$
   with asked as materialized (
     select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount) group by a.name
   ), plain as materialized (
-    select a.name, k.number, k.node_id, hwqueue.plainly_left(a.name, n.cpu_milli, n.memory_mib, n.slots, n.core_ids, n.gpu_ids,
+    select a.name, k.number, k.node_id, hwqueue.amount_left_by_columns(a.name, n.cpu_milli, n.memory_mib, n.slots, n.core_ids, n.gpu_ids,
              n.gpu_parents, u.cpu_used, u.memory_used, u.claim_count, u.gpu_used) as amount
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
@@ -177,14 +177,14 @@ as $$
     select e.ordinality as id, e.expr, hwqueue.class_anchors(jsonb_build_array(e.expr)) as anchors, s.keys, s.sees_rack, s.trusts, s.ids,
            hwqueue.placement_cost(jsonb_build_object('require', jsonb_build_array(e.expr))) as cost
     from unnest(p_exprs) with ordinality e(expr, ordinality)
-    cross join lateral hwqueue.expr_sight(e.expr) s
+    cross join lateral hwqueue.expr_inputs(e.expr) s
   ), sight as materialized (
     select row_number() over () as sight_id, s.keys, s.sees_rack, s.trusts
     from (select distinct a.keys, a.sees_rack, a.trusts from asked a) s
   ), kind as materialized (  -- nodes that requirements of one sight cannot tell apart
     select row_number() over () as kind_id, k.*
     from (
-      select g.sight_id, hwqueue.labels_seen(t.labels, g.keys) as labels, case when g.sees_rack then t.rack end as rack,
+      select g.sight_id, hwqueue.labels_read(t.labels, g.keys) as labels, case when g.sees_rack then t.rack end as rack,
              case when g.trusts = '{}' then '{}' else array(select d from unnest(g.trusts) d where d = any (t.attested)) end as attested,
              bit_or(t.mask) as mask
       from sight g cross join site t
@@ -230,7 +230,7 @@ $$;
 -- What of a node a requirement looks at: two nodes that are alike in that are alike to it, and one answer does for both. Too much does no
 -- harm, too little would: a new kind of expression must be told of here (a test compares with match_nodes).
 -- keys: labels; trusts: trust domains; ids: nodes and resources that it names, for a node that has none of them is as good as another.
-create or replace function hwqueue.expr_sight(p_expr jsonb, out keys text[], out sees_rack boolean, out trusts text[], out ids uuid[])
+create or replace function hwqueue.expr_inputs(p_expr jsonb, out keys text[], out sees_rack boolean, out trusts text[], out ids uuid[])
 language plpgsql immutable parallel safe
 as $$
 begin
@@ -266,7 +266,7 @@ as $$
 $$;
 
 -- The same. Without a subquery, so that the planner inlines it: most requirements look at one label, of every kind of nodes.
-create or replace function hwqueue.labels_seen(p_labels jsonb, p_keys text[]) returns jsonb
+create or replace function hwqueue.labels_read(p_labels jsonb, p_keys text[]) returns jsonb
 language sql stable parallel safe
 as $$
   select case cardinality(p_keys)
@@ -349,14 +349,14 @@ $$;
 --   digest: of all that decides which nodes suit a class: what each registered as, its operator's taints, what
 --     it announced to serve, what it is vouched for now. What was found out with one digest holds wherever
 --     it is the same. Who is live or cordoned is not part of it: that is counted at each read (class_match).
-create or replace function hwqueue.look_at_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_look
+create or replace function hwqueue.scan_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_snapshot
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
   set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
   set jit = off
 as $$
 declare
-  v_look hwqueue.fleet_look;
+  v_snapshot hwqueue.fleet_snapshot;
 begin
   with node as (
     select k.node_id, l.is_live, l.is_live and n.cordoned_at is null as is_open, hash_record_extended(row(
@@ -374,9 +374,9 @@ begin
   select count(*), coalesce(array_agg(k.node_id), '{}'), repeat('0', count(*)::int),
          coalesce(string_agg(case when k.is_live then '1' else '0' end, ''), ''),
          coalesce(string_agg(case when k.is_open then '1' else '0' end, ''), ''), coalesce(bit_xor(k.hash), 0)
-  into v_look.registered, v_look.node_ids, v_look.none, v_look.live, v_look.open, v_look.digest
+  into v_snapshot.registered, v_snapshot.node_ids, v_snapshot.none, v_snapshot.live, v_snapshot.open, v_snapshot.digest
   from node k;
-  return v_look;
+  return v_snapshot;
 end
 $$;
 

@@ -55,7 +55,7 @@ begin
   v_now := hwqueue.clock();
   if v_before.cordoned_at is null then
     update hwqueue.node n set cordoned_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
-    perform hwqueue.note_edit(p_node, p_shard);
+    perform hwqueue.refresh_node_state(p_node, p_shard);
   end if;
   return v_before;
 end
@@ -91,7 +91,7 @@ begin
     begin
       perform hwqueue.lock_node(p_node, null, p_shard);
       exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;
-      perform hwqueue.give_up();
+      perform hwqueue.abort_subtransaction();
     exception when sqlstate 'HWX01' then  -- edited since: once more
     end;
   end loop;
@@ -112,7 +112,7 @@ begin
   v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
               where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
   if v_node.operator_taints <> v_before.operator_taints then
-    perform hwqueue.note_edit(p_node, p_shard);
+    perform hwqueue.refresh_node_state(p_node, p_shard);
     perform hwqueue.note_event(case when p_taint is not null then 'node_tainted' else 'node_untainted' end,
       case when p_taint is not null then format('node %s is tainted %s', v_node.name, hwqueue.taint_text(p_taint))
            else format('%s taints %s are off node %s', v_count, to_json(p_key), v_node.name) end,
@@ -178,7 +178,7 @@ as $$
       select r.lease_id, greatest(f.stop_at, case when f.stop_at is not null then p_now end) as stop_at, f.taint
       from hwqueue.claim r
       join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = r.class_id
-      cross join lateral hwqueue.first_stop(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
+      cross join lateral hwqueue.first_stop_at(p_node.taints || p_node.operator_taints, k.tolerate, r.claimed_at) f
       where r.shard_id = p_shard and r.lease_id = any (p_leases)
     ) w
     where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null or c.stop_requested_at > p_now)

@@ -255,7 +255,7 @@ begin
     select c.* from hwqueue.claim c
     where c.shard_id = p_shard and c.node_id = p_node and c.node_epoch < p_epoch order by c.lease_id for update
   loop
-    -- the clock again, now that claims are locked (oldest_ender)
+    -- the clock again, now that claims are locked (oldest_open_settlement)
     perform hwqueue.end_claim(v_claim, 'superseded', jsonb_build_object('reason', 'node_superseded'),
       case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null then p_now end, hwqueue.clock(), p_shard);
     v_count := v_count + 1;
@@ -293,7 +293,7 @@ begin
   set node_epoch = p_epoch, assignment = hwqueue.claim_assignment(k, p_node, c.assignment -> 'gpus', hwqueue.held_alone(c.assignment, p_node))
   from hwqueue.placement_class k
   where c.shard_id = p_shard and c.node_id = p_node.node_id and k.shard_id = p_shard and k.class_id = c.class_id;
-  perform hwqueue.move_counts(p_node.node_id, null, p_shard);
+  perform hwqueue.recount_claims(p_node.node_id, null, p_shard);
   update hwqueue.node_state s
   set node_epoch = p_epoch, seen_at = p_now
   where s.shard_id = p_shard and s.node_id = p_node.node_id;

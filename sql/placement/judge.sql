@@ -165,8 +165,8 @@ $$;
 -- Which of these labels are left out. A label is found to have too many values when a profile is new and
 -- there are many profiles already. One that a class mentions, or has mentioned since, is never left out
 -- again.
--- Locks: new rows of left_out_label.
-create or replace function hwqueue.left_out_labels(p_labels jsonb, p_shard int) returns text[]
+-- Locks: new rows of ignored_label.
+create or replace function hwqueue.ignored_labels_of(p_labels jsonb, p_shard int) returns text[]
 language plpgsql volatile
 as $$
 declare
@@ -179,7 +179,7 @@ begin
     -- profiles, and most new profiles bring no new value
     v_grown := array(
       select l.key from jsonb_each(p_labels) l
-      where not exists (select 1 from hwqueue.left_out_label o where o.shard_id = p_shard and o.key = l.key)
+      where not exists (select 1 from hwqueue.ignored_label o where o.shard_id = p_shard and o.key = l.key)
         and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
     v_keys := case when v_grown = '{}' then v_grown else array(
       select l.key
@@ -187,15 +187,15 @@ begin
       where p.shard_id = p_shard and l.key = any (v_grown)
       group by l.key having count(distinct l.value) >= v_many order by l.key) end;
     -- in one statement with what it sees, so that reap reads the classes that this cannot see
-    insert into hwqueue.left_out_label (shard_id, key, is_mentioned, unseen, next_xid)
+    insert into hwqueue.ignored_label (shard_id, key, is_mentioned, unseen, next_xid)
     select p_shard, k, exists (
              select 1 from hwqueue.placement_class c
              where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])), s.unseen, s.next_xid
-    from unnest(v_keys) k cross join hwqueue.seen_now() s
+    from unnest(v_keys) k cross join hwqueue.visible_now() s
     on conflict do nothing;
   end if;
   return array(
-    select o.key from hwqueue.left_out_label o
+    select o.key from hwqueue.ignored_label o
     where o.shard_id = p_shard and p_labels ? o.key and not o.is_mentioned order by o.key);
 end
 $$;

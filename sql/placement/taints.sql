@@ -180,7 +180,7 @@ as $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') |
 -- When a lease that runs beside these taints has to stop, and for which of them (null: never). One that does not tolerate a no_execute
 -- taint at once; one that tolerates it for some seconds when they are over, the fewest seconds if several tolerations match. The
 -- time runs from when both were there.
-create or replace function hwqueue.first_stop(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamptz, out stop_at timestamptz, out taint jsonb)
+create or replace function hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamptz, out stop_at timestamptz, out taint jsonb)
 language sql stable parallel safe
 as $$
   select greatest(p_claimed_at, (t.value ->> 'since')::timestamptz) + make_interval(secs => coalesce(m.seconds, 0)), t.value - 'since'

@@ -6,7 +6,7 @@
 
 -- Where scans start, with where each of these classes does, if they differ: at its own mark, or at the front of its queue. One whose queue had
 -- nothing starts behind everything.
-create or replace function hwqueue.class_fronts(p_classes bigint[], p_from hwqueue.scan_from, p_shard int) returns hwqueue.scan_from
+create or replace function hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts, p_shard int) returns hwqueue.scan_starts
 language plpgsql volatile
 as $$
 begin
@@ -30,7 +30,7 @@ begin
       where w.tiers is null or w.tiers = array[s.tier] and w.ranks = array[s.rank]  -- mostly a queue has one tier and rank
       union all
       select x.tier, x.rank, x.position
-      from hwqueue.class_front(k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position, p_shard) x
+      from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position, p_shard) x
       where w.tiers <> array[s.tier] or w.ranks <> array[s.rank]) f;
   end if;
   return p_from;
@@ -39,7 +39,7 @@ $$;
 
 -- A place in the order of a class, from p_tier, p_rank, p_position on, before which none of it lives: from one of its marks to the next, as long
 -- as nothing is left in between.
-create or replace function hwqueue.class_front(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint,
+create or replace function hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint,
   p_rank bigint, p_position bigint, p_shard int, out tier smallint, out rank bigint, out "position" bigint)
 language plpgsql volatile
 as $$
@@ -99,14 +99,14 @@ $$;
 
 -- Whether a claim of so many leases should move the marks on: one in 32 leases does, so that busy orders are served often.
 -- Locks: none. Raises: nothing. Idempotent: no, it is a throw of dice.
-create or replace function hwqueue.moves_low_water(p_qty int) returns boolean
+create or replace function hwqueue.advances_low_water(p_qty int) returns boolean
 language sql volatile
 as $$ select random() * 32 < p_qty $$;
 
 -- Whether the horizon, which a transaction of another kind may hold back, should ask who has drawn positions: of the claims that move marks one
 -- in eight does.
 -- Locks: none. Raises: nothing. Idempotent: no, it is a throw of dice.
-create or replace function hwqueue.reads_locks() returns boolean
+create or replace function hwqueue.asks_lock_holders() returns boolean
 language sql volatile
 as $$ select random() * 8 < 1 $$;
 
@@ -127,7 +127,7 @@ $$;
 -- drawn; then p_drawn, what has been drawn by now (last_drawn_position), waits to be. Whoever draws has a lock on the sequence until he ends,
 -- so one that wrote something else, in this database or another one, is not waited for; only the locks tell, and to read them takes longer.
 -- Locks: the newest row of the horizon, skip locked. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.move_horizon(p_drawn bigint, p_shard int) returns void
+create or replace function hwqueue.advance_horizon(p_drawn bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -143,8 +143,8 @@ begin
     return;
   end if;
   v_ended := pg_snapshot_xmin(pg_current_snapshot()) >= v_horizon.drawn_before
-    or hwqueue.reads_locks() and hwqueue.oldest_holder('hwqueue.ready_position_seq') >= v_horizon.drawn_before;
-  if not v_ended and hwqueue.valid_mark(v_horizon.drawn_before) <> '0' then
+    or hwqueue.asks_lock_holders() and hwqueue.oldest_snapshot_holder('hwqueue.ready_position_seq') >= v_horizon.drawn_before;
+  if not v_ended and hwqueue.valid_next_xid(v_horizon.drawn_before) <> '0' then
     return;
   end if;
   delete from hwqueue.position_horizon h where h.shard_id = p_shard and h.version = v_horizon.version;
@@ -155,16 +155,16 @@ end
 $$;
 
 -- Moves the mark of a claimed entry's tier and rank to the first entry that lives there, but not past the horizon. Where the front of the
--- queue stands still, far behind what is claimed, also that of its class (class_fronts), and notes it in the queue's row; not of a class that stands
--- for one lease, which may get an entry from another (give_target).
+-- queue stands still, far behind what is claimed, also that of its class (class_scan_starts), and notes it in the queue's row; not of a class that stands
+-- for one lease, which may get an entry from another (assign_target_class).
 -- Locks: the newest row of the queue's marks, skip locked: who has it may write those of its classes, too. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.move_low_water(p_entry hwqueue.ready, p_shard int) returns void
+create or replace function hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_marks hwqueue.low_water;
-  v_front record;
-  v_stands boolean;
+  v_queue_head record;
+  v_is_blocked boolean;
   v_safe bigint;
   v_old bigint;
 begin
@@ -175,15 +175,15 @@ begin
   if v_marks.version is null or v_safe is null then
     return;
   end if;
-  v_front := hwqueue.queue_front(p_entry.queue_id, p_shard);
-  v_stands := coalesce((v_front.tier, v_front.rank) < (p_entry.tier, p_entry.rank)
-    or (v_front.tier, v_front.rank) = (p_entry.tier, p_entry.rank) and v_front.position < p_entry.position - 1000, false);
-  v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
-  perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
+  v_queue_head := hwqueue.first_live_entry(p_entry.queue_id, p_shard);
+  v_is_blocked := coalesce((v_queue_head.tier, v_queue_head.rank) < (p_entry.tier, p_entry.rank)
+    or (v_queue_head.tier, v_queue_head.rank) = (p_entry.tier, p_entry.rank) and v_queue_head.position < p_entry.position - 1000, false);
+  v_old := hwqueue.low_water_at(v_marks, p_entry.tier, p_entry.rank);
+  perform hwqueue.write_low_water(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
     select r.position from hwqueue.ready r
     where r.shard_id = p_shard and r.queue_id = p_entry.queue_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
-    order by r.position limit 1)), v_stands);
-  if v_stands and exists (
+    order by r.position limit 1)), v_is_blocked);
+  if v_is_blocked and exists (
       select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_entry.class_id and c.target is null) then
     select w.* into v_marks from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = p_entry.class_id order by w.version desc limit 1;
@@ -192,10 +192,10 @@ begin
       v_marks.queue_id := p_entry.queue_id;
       v_marks.class_id := p_entry.class_id;
       v_marks.version := 0;
-      v_marks.stands_until := 0;
+      v_marks.blocked_until := 0;
     end if;
-    v_old := hwqueue.mark_at(v_marks, p_entry.tier, p_entry.rank);
-    perform hwqueue.write_mark(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
+    v_old := hwqueue.low_water_at(v_marks, p_entry.tier, p_entry.rank);
+    perform hwqueue.write_low_water(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
       select r.position from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_entry.class_id and r.tier = p_entry.tier and r.rank = p_entry.rank and r.position >= v_old
       order by r.position limit 1)), false);
@@ -204,12 +204,12 @@ end
 $$;
 
 -- Where scans of so many classes of these queues start. They differ where a front stands still, or the fronts are far apart: to look up where a class
--- begins (class_fronts) takes as long as to walk over some ten entries that are gone.
-create or replace function hwqueue.queue_fronts(p_queue_ids int[], p_class_count int, p_shard int) returns hwqueue.scan_from
+-- begins (class_scan_starts) takes as long as to walk over some ten entries that are gone.
+create or replace function hwqueue.queue_scan_starts(p_queue_ids int[], p_class_count int, p_shard int) returns hwqueue.scan_starts
 language plpgsql volatile
 as $$
 declare
-  v_from hwqueue.scan_from;
+  v_from hwqueue.scan_starts;
 begin
   select array_agg(f.queue_id), array_agg(f.tier), array_agg(f.rank), array_agg(f.position), array_agg(f.stands),
          bool_or(f.stands) or min(f.tier) <> max(f.tier) or min(f.rank) <> max(f.rank)
@@ -218,14 +218,14 @@ begin
   from (
     select q.queue_id, f.tier, f.rank, f.position, f.stands
     from unnest(p_queue_ids) q(queue_id)
-    cross join lateral hwqueue.queue_front(q.queue_id, p_shard) f
+    cross join lateral hwqueue.first_live_entry(q.queue_id, p_shard) f
     where f.tier is not null order by f.tier, f.rank, f.position) f;
   return v_from;
 end
 $$;
 
 -- The same without what comes before a tier and rank: a queue whose front is before it starts there.
-create or replace function hwqueue.start_from(p_from hwqueue.scan_from, p_tier smallint, p_rank bigint) returns hwqueue.scan_from
+create or replace function hwqueue.scan_starts_after(p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint) returns hwqueue.scan_starts
 language plpgsql immutable
 as $$
 begin
@@ -241,7 +241,7 @@ end
 $$;
 
 -- The position from which a class, by its place in the list, is to be scanned in a tier and rank; in one before its start nothing lives.
-create or replace function hwqueue.start_in(p_from hwqueue.scan_from, p_index int, p_tier smallint, p_rank bigint) returns bigint
+create or replace function hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index int, p_tier smallint, p_rank bigint) returns bigint
 language sql immutable
 as $$
   select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank) then f.position
@@ -251,21 +251,21 @@ as $$
 $$;
 
 -- Whether the front of a queue stands still.
-create or replace function hwqueue.front_stands(p_queue_id int, p_shard int) returns boolean
+create or replace function hwqueue.is_head_blocked(p_queue_id int, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 begin
   return coalesce((
-    select w.version < w.stands_until from hwqueue.low_water w
+    select w.version < w.blocked_until from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1), false);
 end
 $$;
 
 -- Where the order of a queue begins: the first entry, which may be held by others. Each tier and rank is read
 -- from its low-water mark on, what lies between them whole. Nothing when the queue is empty. stands: the
--- front stands still (class_fronts). p_or_mark: the mark itself will do, if it is the only one and nothing
+-- front stands still (class_scan_starts). p_or_mark: the mark itself will do, if it is the only one and nothing
 -- comes before it (is_mark): the front is there or later.
-create or replace function hwqueue.queue_front(p_queue_id int, p_shard int, p_or_mark boolean default false,
+create or replace function hwqueue.first_live_entry(p_queue_id int, p_shard int, p_or_mark boolean default false,
   out tier smallint, out rank bigint, out "position" bigint, out stands boolean, out is_mark boolean)
 language plpgsql volatile
 as $$
@@ -273,7 +273,7 @@ declare
   v_marks record;
   v_place record;
 begin
-  select w.tiers, w.ranks, w.positions, w.version < w.stands_until as stands into v_marks
+  select w.tiers, w.ranks, w.positions, w.version < w.blocked_until as stands into v_marks
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
   stands := coalesce(v_marks.stands, false);
@@ -336,7 +336,7 @@ end
 $$;
 
 -- The mark of a tier and rank; 0: there is none.
-create or replace function hwqueue.mark_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) returns bigint
+create or replace function hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) returns bigint
 language plpgsql immutable
 as $$
 begin
@@ -347,23 +347,23 @@ end
 $$;
 
 -- Writes marks anew, that of one tier and rank moved on from p_old to p_new, if that is further. Keeps 16; the oldest go, and of a queue those that
--- 256 versions did not move, so that it comes back to one; one at 0, as the first is, says nothing. p_stands: for the next 256 versions claims shall look for marks of classes.
+-- 256 versions did not move, so that it comes back to one; one at 0, as the first is, says nothing. p_is_blocked: for the next 256 versions claims shall look for marks of classes.
 -- Locks: the caller holds the newest row of the queue's marks. Raises: nothing. Idempotent: yes.
-create or replace function hwqueue.write_mark(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint,
-                                              p_stands boolean) returns void
+create or replace function hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint,
+                                              p_is_blocked boolean) returns void
 language plpgsql volatile
 as $$
 declare
   v_version bigint := p_marks.version + 1;
 begin
-  if p_new <= p_old and (not p_stands or p_marks.stands_until > v_version + 128) then
+  if p_new <= p_old and (not p_is_blocked or p_marks.blocked_until > v_version + 128) then
     return;
   end if;
   delete from hwqueue.low_water w
   where w.shard_id = p_marks.shard_id and w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id and w.version = p_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, stands_until, tiers, ranks, positions, moved)
+  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, blocked_until, tiers, ranks, positions, moved)
   select p_marks.shard_id, p_marks.queue_id, p_marks.class_id, v_version,
-         case when p_stands then v_version + 256 else p_marks.stands_until end,
+         case when p_is_blocked then v_version + 256 else p_marks.blocked_until end,
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
          array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
   from (
@@ -381,7 +381,7 @@ $$;
 -- Writes marks as they are at first: of a queue (p_class_id 0) that of the tier and rank that most leases have, so that the first claims find
 -- its head as later ones do; of a class none.
 -- Locks: new rows. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.write_first_mark(p_queue_id int, p_class_id bigint, p_version bigint, p_shard int) returns void
+create or replace function hwqueue.write_first_low_water(p_queue_id int, p_class_id bigint, p_version bigint, p_shard int) returns void
 language sql volatile
 as $$
   insert into hwqueue.low_water (shard_id, queue_id, class_id, version, tiers, ranks, positions, moved)

@@ -181,7 +181,7 @@ $$;
 
 -- The mark that an empty claim leaves; written only where there is none, and not while another is writing.
 -- Locks: queue_signal row, skip locked.
-create or replace function hwqueue.mark_waiting(p_queue_ids int[], p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.flag_waiting(p_queue_ids int[], p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare

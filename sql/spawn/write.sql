@@ -169,7 +169,7 @@ begin
   end loop;
   perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard), hwqueue.check_own_ids(p_spawns, p_now, p_shard);
   if v_named <> '{}' then  -- a class may be left of an earlier lease with this id
-    perform hwqueue.wake_due(v_named, p_shard);
+    perform hwqueue.wake_classes_of_entries(v_named, p_shard);
   end if;
 exception when unique_violation then  -- another session has just spawned with the same id
   perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already', jsonb_build_object('field', 'options.lease_id'),

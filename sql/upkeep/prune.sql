@@ -68,31 +68,31 @@ $$;
 create or replace function hwqueue.pruned_within(p_unless_within interval, p_now timestamptz, p_shard int) returns boolean
 language sql stable
 as $$
-  select exists (select 1 from hwqueue.prune_mark m
+  select exists (select 1 from hwqueue.prune_cursor m
                  where m.shard_id = p_shard and m.pruned_at <= p_now and m.pruned_at > p_now - p_unless_within)
 $$;
 
 -- Whether the caller should prune, and the mark, if the caller holds it. It should not when somebody did less than p_unless_within
 -- ago, nor when somebody is at it, unless that one's transaction has been open for long. Without a span it always should.
 -- Locks: the mark, skip locked.
-create or replace function hwqueue.take_prune_turn(p_unless_within interval, p_now timestamptz, p_shard int,
-                                                   out goes boolean, out mark hwqueue.prune_mark)
+create or replace function hwqueue.lead_prune(p_unless_within interval, p_now timestamptz, p_shard int,
+                                                   out goes boolean, out mark hwqueue.prune_cursor)
 language plpgsql volatile
 as $$
 begin
-  if not exists (select 1 from hwqueue.prune_mark m where m.shard_id = p_shard) then  -- a new shard
-    insert into hwqueue.prune_mark (shard_id) select s.shard_id from hwqueue.shard s where s.shard_id = p_shard on conflict do nothing;
+  if not exists (select 1 from hwqueue.prune_cursor m where m.shard_id = p_shard) then  -- a new shard
+    insert into hwqueue.prune_cursor (shard_id) select s.shard_id from hwqueue.shard s where s.shard_id = p_shard on conflict do nothing;
   end if;
-  select m.* into mark from hwqueue.prune_mark m where m.shard_id = p_shard for update skip locked;
+  select m.* into mark from hwqueue.prune_cursor m where m.shard_id = p_shard for update skip locked;
   goes := p_unless_within = '0' or not hwqueue.pruned_within(
     case when found then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end, p_now, p_shard);
 end
 $$;
 
 -- What may be unused is found by looking at it in turn: p_limit classes and profiles a call, from where the last call ended, at the end
--- from the start. Only who holds the mark does it (take_prune_turn), and notes there that it has pruned.
+-- from the start. Only who holds the mark does it (lead_prune), and notes there that it has pruned.
 -- Locks: class and profile rows, skip locked.
-create or replace function hwqueue.prune_unused(p_mark hwqueue.prune_mark, p_limit int, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.prune_unused(p_mark hwqueue.prune_cursor, p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -104,7 +104,7 @@ begin
   end if;
   v_next_class := hwqueue.retire_classes(p_mark.class_id, p_limit, p_now, p_shard);
   v_next_profile := hwqueue.prune_profiles(p_mark.profile_id, p_limit, p_now, p_shard);
-  update hwqueue.prune_mark m set class_id = v_next_class, profile_id = v_next_profile, pruned_at = p_now where m.shard_id = p_shard;
+  update hwqueue.prune_cursor m set class_id = v_next_class, profile_id = v_next_profile, pruned_at = p_now where m.shard_id = p_shard;
 end
 $$;
 
@@ -252,7 +252,7 @@ $$;
 
 -- Removes retired classes that no lease refers to, once nobody can come any more who found them: step 3 of stamp_retired. A class
 -- that a late spawn used after all stays until that lease is gone; one that a lease runs as, although it has a class of its own by now
--- (give_target), until it has run.
+-- (assign_target_class), until it has run.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.prune_classes(p_limit int, p_shard int) returns int
 language plpgsql volatile
@@ -319,7 +319,7 @@ language plpgsql volatile
 as $$
 declare
   v_counted_before timestamptz := greatest(p_now - interval '1 hour', (
-    select m.counted_to from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1));
+    select m.counted_to from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1));
   v_old uuid[];
 begin
   v_old := array(
@@ -415,20 +415,20 @@ begin
     return 0;
   end if;
   v_terms := array(
-    select t.term_id from hwqueue.term t
+    select t.term_id from hwqueue.affinity_term t
     where t.shard_id = p_shard and not exists (
       select 1 from hwqueue.placement_class c
       where c.shard_id = p_shard and c.terms <> '[]' and c.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)))
     order by t.term_id limit p_limit);
   v_classes := array(select distinct m.class_id from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms));
   delete from hwqueue.class_term m where m.shard_id = p_shard and m.term_id = any (v_terms);
-  perform hwqueue.unmark_checked(v_classes, p_shard);
-  delete from hwqueue.term t where t.shard_id = p_shard and t.term_id = any (v_terms);
-  -- floors of terms that are gone, and those that are too old to be used (level_reason)
+  perform hwqueue.clear_checked(v_classes, p_shard);
+  delete from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = any (v_terms);
+  -- floors of terms that are gone, and those that are too old to be used (cached_skew_reason)
   delete from hwqueue.spread_floor f where f.ctid = any (array(
     select o.ctid from hwqueue.spread_floor o
     where o.shard_id = p_shard and (hwqueue.is_old_floor(o.next_xid) or not exists (
-      select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
+      select 1 from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = o.term_id)) limit p_limit for update skip locked));
   perform hwqueue.prune_counts(p_limit, p_shard);
   return cardinality(v_terms);
 end
@@ -436,7 +436,7 @@ $$;
 
 -- Takes the marks of classes away that need not be checked at the claim any more, in profiles that nobody holds.
 -- Locks: profile rows, skip locked; the caller holds the shard's row, so that no term is told meanwhile.
-create or replace function hwqueue.unmark_checked(p_class_ids bigint[], p_shard int) returns void
+create or replace function hwqueue.clear_checked(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -478,11 +478,11 @@ end
 $$;
 
 -- What claims leave behind in term_count. A count of max_skew says when it was last lowered (dropped_xid), and who remembers a floor from
--- before that must find it there (level_reason). So one that has come to nothing goes when every floor of its term knows of that, and nobody
+-- before that must find it there (cached_skew_reason). So one that has come to nothing goes when every floor of its term knows of that, and nobody
 -- is on the way with one that may not: whoever looks has the table of floors locked before, and keeps it to the end.
 
 -- Whether whatever is remembered of a term knows that a count was lowered.
-create or replace function hwqueue.is_drop_known(p_term_id bigint, p_dropped xid8, p_shard int) returns boolean
+create or replace function hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8, p_shard int) returns boolean
 language sql stable
 as $$
   select coalesce(bool_and(not hwqueue.is_unseen(p_dropped, f.unseen, f.next_xid)), true)
@@ -490,7 +490,7 @@ as $$
 $$;
 
 -- Whether another session has looked, or is about to, in a transaction that is open. Who comes later sees what was committed before this.
-create or replace function hwqueue.is_anybody_looking() returns boolean
+create or replace function hwqueue.has_open_reader() returns boolean
 language sql volatile
 as $$
   select exists (
@@ -508,25 +508,25 @@ language plpgsql volatile
 as $$
 declare
   v_before pg_snapshot := pg_current_snapshot();  -- what was lowered by then is seen by all who look from here on
-  v_is_known boolean := not hwqueue.is_anybody_looking();
+  v_is_known boolean := not hwqueue.has_open_reader();
 begin
-  delete from hwqueue.term_count k where k.ctid = any (array(
-    select o.ctid from hwqueue.term_count o
+  delete from hwqueue.term_counter k where k.ctid = any (array(
+    select o.ctid from hwqueue.term_counter o
     where o.shard_id = p_shard and (
       o.leases = 0 and o.holders = 0 and (o.dropped_xid is null or v_is_known and o.dropped_xid <> pg_current_xact_id()
-        and pg_visible_in_snapshot(o.dropped_xid, v_before) and hwqueue.is_drop_known(o.term_id, o.dropped_xid, p_shard))
-      or not exists (select 1 from hwqueue.term t where t.shard_id = p_shard and t.term_id = o.term_id))
+        and pg_visible_in_snapshot(o.dropped_xid, v_before) and hwqueue.caches_know_of_drop(o.term_id, o.dropped_xid, p_shard))
+      or not exists (select 1 from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = o.term_id))
     limit p_limit for update skip locked));
   with parted as (
-    select o.term_id, o.domain from hwqueue.term_count o
+    select o.term_id, o.domain from hwqueue.term_counter o
     where o.shard_id = p_shard group by o.term_id, o.domain having count(*) > 1 limit p_limit
   ), held as (
     select o.ctid as place from parted p
-    join hwqueue.term_count o on o.shard_id = p_shard and o.term_id = p.term_id and o.domain = p.domain for update of o skip locked
+    join hwqueue.term_counter o on o.shard_id = p_shard and o.term_id = p.term_id and o.domain = p.domain for update of o skip locked
   ), gone as (
-    delete from hwqueue.term_count k where k.ctid = any (array(select h.place from held h)) returning k.*
+    delete from hwqueue.term_counter k where k.ctid = any (array(select h.place from held h)) returning k.*
   )
-  insert into hwqueue.term_count (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
+  insert into hwqueue.term_counter (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
   select p_shard, g.term_id, g.domain, sum(g.leases), sum(g.holders), 0,
          case when bool_or(g.dropped_xid is not null) then pg_current_xact_id() end  -- the latest of them need not be the last to be seen
   from gone g group by g.term_id, g.domain;

@@ -7,19 +7,19 @@
 -- mark: each gets its step in every other call.
 -- Locks, wakes: as reap. Raises: nothing. Idempotent: yes. Plans are made once, for any arguments, and by
 -- index: a table that is small now is large before the session ends.
-create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_mark, p_holds boolean, p_now timestamptz, p_shard int,
+create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_cursor, p_holds boolean, p_now timestamptz, p_shard int,
                                             out expired int, out promoted int, out deadlines int, out reaches int, out more boolean)
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_from hwqueue.reap_mark := p_mark;
+  v_from hwqueue.reap_cursor := p_mark;
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
   v_again boolean;
   v_sweeps boolean;
   v_found record;
-  v_counted record;
+  v_deltas record;
   v_postponed int;
   v_scheduled int;
   v_stays int;
@@ -32,9 +32,9 @@ begin
   reaches := 0;
   if p_holds then
     -- first: it only reads, and what the others lock is held to the end
-    select r.mark, r.more into v_counted from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
-    v_from := v_counted.mark;
-    v_uncounted := v_counted.more;
+    select r.mark, r.more into v_deltas from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
+    v_from := v_deltas.mark;
+    v_uncounted := v_deltas.more;
     v_sweeps := p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes';
     if v_sweeps then
       v_from.swept_at := p_now;
@@ -49,7 +49,7 @@ begin
     v_uncounted := v_uncounted or reaches >= p_limit;
     v_from.class_id := v_found.next_after;
     if v_again then
-      perform hwqueue.wake_missed(10 * p_limit, p_shard);
+      perform hwqueue.wake_missed_classes(10 * p_limit, p_shard);
       v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
       if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
         v_from.estimated_at := p_now;
@@ -76,13 +76,13 @@ begin
   v_postponed := hwqueue.postpone_checks(p_limit, p_now, p_shard, v_from.claims_from);
   v_until := clock_timestamp() + hwqueue.upkeep_budget();
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from, v_until);
-  v_stays := hwqueue.reap_stays(p_limit, p_now, p_shard);
+  v_stays := hwqueue.reap_tolerated(p_limit, p_now, p_shard);
   v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
   more := v_uncounted or expired > 0 and clock_timestamp() >= v_until
     or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
   deadlines := deadlines + v_scheduled;
   if p_holds then
-    perform hwqueue.move_reap_mark(p_mark, v_from, p_now, p_shard);
+    perform hwqueue.advance_reap_cursor(p_mark, v_from, p_now, p_shard);
   end if;
 end
 $$;
@@ -115,7 +115,7 @@ begin
   for v_profile_id in
     select p.profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.profile_id > p_after and p.profile_id <= coalesce(v_last, 9223372036854775807)
-      and (hwqueue.has_new_classes(hwqueue.valid_mark(p.classes_seen), p.classes_unseen, p_shard)
+      and (hwqueue.has_new_classes(hwqueue.valid_next_xid(p.classes_seen), p.classes_unseen, p_shard)
            or p.classes_unseen <> '{}' and exists (select 1 from unnest(p.classes_unseen) u where hwqueue.has_ended(u)))
       and p.judged_as is null and exists (
         select 1 from hwqueue.node n
@@ -132,9 +132,9 @@ begin
       select p.* into v_profile from hwqueue.profile p
       where p.shard_id = p_shard and p.profile_id = v_profile_id for no key update skip locked;
       exit when not found;
-      if not hwqueue.has_new_classes(hwqueue.valid_mark(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
+      if not hwqueue.has_new_classes(hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
         -- the time of judging stays as it was: a new one would bring in those who run now
-        v_profile.classes_unseen := hwqueue.still_unseen(v_profile.classes_unseen, p_shard);
+        v_profile.classes_unseen := hwqueue.prune_unseen_xids(v_profile.classes_unseen, p_shard);
         update hwqueue.profile p set classes_unseen = v_profile.classes_unseen
         where p.shard_id = p_shard and p.profile_id = v_profile_id;
         update hwqueue.profile_queue s set classes_unseen = v_profile.classes_unseen
@@ -187,9 +187,9 @@ $$;
 -- classes a call; those that cost more than judge_budget are left to who asks for them. Looks for new ones
 -- among p_limit classes after p_after, in turn over the calls. Returns how many it has found out, where to go
 -- on, and with p_again the nodes as they are.
--- Locks: as remember_fleets.
+-- Locks: as cache_class_fleets.
 create or replace function hwqueue.reap_fleets(p_after bigint, p_limit int, p_again boolean, p_now timestamptz, p_shard int,
-                                               out fleets int, out next_after bigint, out look hwqueue.fleet_look)
+                                               out fleets int, out next_after bigint, out look hwqueue.fleet_snapshot)
 language plpgsql volatile
 as $$
 declare
@@ -209,16 +209,16 @@ begin
     return;
   end if;
   if p_again then
-    look := hwqueue.look_at_nodes(p_now, p_shard);
+    look := hwqueue.scan_nodes(p_now, p_shard);
     v_old := array(
       select o.class_id from (
         (select m.class_id, 0 as turn, f.looked_at
          from hwqueue.class_nodes m join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = m.class_id
-         where m.shard_id = p_shard and m.digest = look.digest and not hwqueue.tells_of(m, look.open)
+         where m.shard_id = p_shard and m.digest = look.digest and not hwqueue.is_cache_valid(m, look.open)
          order by f.looked_at limit p_limit)
         union all
         (select f.class_id, 1, f.looked_at from hwqueue.class_fleet f
-         where f.shard_id = p_shard and (f.unmatched or f.told_at is not null) and f.digest <> look.digest
+         where f.shard_id = p_shard and (f.unmatched or f.reported_at is not null) and f.digest <> look.digest
          order by f.looked_at limit p_limit / 2)
         union all
         (select f.class_id, 2, f.looked_at from hwqueue.class_fleet f
@@ -227,7 +227,7 @@ begin
       group by o.class_id order by min(o.turn), min(o.looked_at) limit p_limit - cardinality(v_new));
   end if;
   if v_new || v_old <> '{}' then
-    fleets := hwqueue.remember_fleets(v_new || v_old, p_now, p_shard);
+    fleets := hwqueue.cache_class_fleets(v_new || v_old, p_now, p_shard);
     if fleets is null then  -- another session is at it
       fleets := 0;
       next_after := p_after;
@@ -239,7 +239,7 @@ $$;
 -- Sets when claims have to stop that came to a node beside a no_execute taint which their leases tolerate for a time (or that were adopted
 -- there): the edit that put the taint on the node did not see them. Gives their number.
 -- Locks: node_state, then the claims, all skip locked.
-create or replace function hwqueue.reap_stays(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.reap_tolerated(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -261,7 +261,7 @@ begin
       from hwqueue.claim c
       join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
       where c.shard_id = p_shard and c.node_id = v_node_id and c.stop_requested_at is null
-        and (hwqueue.first_stop(v_node.taints || v_node.operator_taints, k.tolerate, c.claimed_at)).stop_at is not null
+        and (hwqueue.first_stop_at(v_node.taints || v_node.operator_taints, k.tolerate, c.claimed_at)).stop_at is not null
       limit p_limit - v_count
       for update of c skip locked);
     perform hwqueue.set_taint_stops(v_node, v_leases, p_now, p_shard);
@@ -281,14 +281,14 @@ $$;
 -- somebody did less than p_unless_within ago, nor when somebody is at it, unless that one's transaction has been open for long.
 -- A transaction that has an id already leaves the mark alone: its id says nothing about p_now.
 -- Locks: the newest mark, skip locked.
-create or replace function hwqueue.take_reap_turn(p_unless_within interval, p_now timestamptz, p_shard int,
-                                                  out goes boolean, out holds boolean, out mark hwqueue.reap_mark)
+create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz, p_shard int,
+                                                  out goes boolean, out holds boolean, out mark hwqueue.reap_cursor)
 language plpgsql volatile
 as $$
 declare
   v_held bigint;
 begin
-  select m.* into mark from hwqueue.reap_mark m where m.shard_id = p_shard order by m.version desc limit 1;
+  select m.* into mark from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1;
   -- a mark of the future: the clock was set back
   goes := mark.version is null or p_now >= mark.reaped_at + p_unless_within or p_now < mark.reaped_at;
   holds := false;
@@ -296,17 +296,17 @@ begin
     return;
   end if;
   if mark.version is null then
-    insert into hwqueue.reap_mark (shard_id, version) select s.shard_id, 0 from hwqueue.shard s where s.shard_id = p_shard
+    insert into hwqueue.reap_cursor (shard_id, version) select s.shard_id, 0 from hwqueue.shard s where s.shard_id = p_shard
     on conflict do nothing;
   end if;
-  select m.version into v_held from hwqueue.reap_mark m
+  select m.version into v_held from hwqueue.reap_cursor m
   where m.shard_id = p_shard order by m.version desc limit 1 for update skip locked;
   if v_held is null then
     goes := p_unless_within = '0' or p_now > mark.reaped_at + greatest(10 * p_unless_within, interval '1 minute');
   elsif v_held is distinct from mark.version then
     -- somebody has just been at it, or this is the first
     goes := p_unless_within = '0' or mark.version is null;
-    select m.* into mark from hwqueue.reap_mark m where m.shard_id = p_shard and m.version = v_held;
+    select m.* into mark from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = v_held;
   end if;
   holds := v_held is not null;
 end
@@ -315,12 +315,12 @@ $$;
 -- Writes down that the caller has reaped, and moves the marks on: up to what was noted at an earlier call once all transactions
 -- of that time have ended, but not beyond anything that is still there. p_from: the mark as this call used it.
 -- Locks: the caller holds p_mark; it took its id after p_now. Idempotent: no.
-create or replace function hwqueue.move_reap_mark(p_mark hwqueue.reap_mark, p_from hwqueue.reap_mark, p_now timestamptz, p_shard int)
+create or replace function hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
 as $$
 declare
-  v_next hwqueue.reap_mark := p_from;
+  v_next hwqueue.reap_cursor := p_from;
   v_seen record;
 begin
   -- one statement, one snapshot: what those who have ended brought is seen
@@ -348,8 +348,8 @@ begin
     v_next.noted_at := p_now;
     v_next.noted_before := pg_current_xact_id();
   end if;
-  delete from hwqueue.reap_mark m where m.shard_id = p_shard and m.version = p_mark.version;
-  insert into hwqueue.reap_mark select v_next.*;
+  delete from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = p_mark.version;
+  insert into hwqueue.reap_cursor select v_next.*;
 end
 $$;
 

@@ -1,6 +1,6 @@
 -- Counting what ended, minute by minute, and histograms of times.
 
--- Counts what ended since the last call (count_ended), about p_limit of it and 60 minutes in which anything did, so that nothing is ever
+-- Counts what ended since the last call (roll_up_minute), about p_limit of it and 60 minutes in which anything did, so that nothing is ever
 -- counted twice or missed. Claims and
 -- settlements write nothing for it: it reads what they leave behind, finished leases and attempts, by the time they ended.
 -- Such a row may be committed long after that time, so the count goes only up to a moment before which nothing can come any more.
@@ -8,8 +8,8 @@
 -- transactions with lower ids than this one's, which was taken after p_now; likewise what an earlier call has noted. Once they have ended
 -- it is seen. Gives the mark moved on, and whether there is more.
 -- Locks: the caller holds p_mark and had no id before p_now; rows of minute_stat, requeued.
-create or replace function hwqueue.roll_up(p_limit int, p_mark hwqueue.reap_mark, p_now timestamptz, p_shard int,
-                                           out mark hwqueue.reap_mark, out more boolean)
+create or replace function hwqueue.roll_up(p_limit int, p_mark hwqueue.reap_cursor, p_now timestamptz, p_shard int,
+                                           out mark hwqueue.reap_cursor, out more boolean)
 language plpgsql volatile
 as $$
 declare
@@ -24,7 +24,7 @@ begin
   mark := p_mark;
   more := false;
   if v_oldest < p_mark.count_noted_before then
-    v_oldest := hwqueue.oldest_ender();  -- it takes longer, and is rarely needed
+    v_oldest := hwqueue.oldest_open_settlement();  -- it takes longer, and is rarely needed
   end if;
   if v_oldest >= v_own then
     v_safe := p_now;
@@ -47,7 +47,7 @@ begin
     v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
     -- those that ended at the same instant as the last of them are counted, too; null: there are fewer
     v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until, p_shard) + interval '1 microsecond');
-    v_left := v_left - hwqueue.count_ended(v_first, v_until, p_shard);
+    v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, p_shard);
     mark.counted_to := v_until;
   end loop;
   delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < mark.counted_to;
@@ -57,9 +57,9 @@ $$;
 -- The oldest running transaction that may bring something that has ended already, at most the next one that will begin. Whoever ends something
 -- has a lock on the table claim before it reads the clock, more than one for reading, and keeps it to the end. So transactions without
 -- do not matter: what they will end ends later than this.
-create or replace function hwqueue.oldest_ender() returns xid8
+create or replace function hwqueue.oldest_open_settlement() returns xid8
 language sql volatile
-as $$ select hwqueue.oldest_holder('hwqueue.claim') $$;
+as $$ select hwqueue.oldest_snapshot_holder('hwqueue.claim') $$;
 
 -- Removes minutes that are older than a day. The last one before that stays: the first that is left is read as the difference to it.
 -- Locks: rows of minute_stat, skip locked.
@@ -106,7 +106,7 @@ $$;
 
 -- Adds what ended in [p_from, p_to), a stretch within one minute, to the queues' totals. Gives how much that was.
 -- Locks: rows of minute_stat; the caller holds the mark, so nobody else writes there. Idempotent: no.
-create or replace function hwqueue.count_ended(p_from timestamptz, p_to timestamptz, p_shard int) returns int
+create or replace function hwqueue.roll_up_minute(p_from timestamptz, p_to timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare

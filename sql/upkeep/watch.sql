@@ -54,7 +54,7 @@ $$;
 -- over the calls. For up to 50 ms (of the real clock), at one at least; gives where to go on. A class that
 -- another session holds, prune for one, is left for another time.
 -- Locks: the caller holds the mark of reap; rows of class_fleet, skip locked.
-create or replace function hwqueue.watch_classes(p_after bigint, p_limit int, p_look hwqueue.fleet_look, p_now timestamptz, p_shard int)
+create or replace function hwqueue.watch_classes(p_after bigint, p_limit int, p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
 returns bigint
 language plpgsql volatile
 as $$
@@ -65,26 +65,26 @@ declare
   v_last bigint := 0;
 begin
   for v_fleet in
-    select f.class_id, f.told_at, hwqueue.is_unmatched(m, p_look.live) as unmatched
+    select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
     from hwqueue.class_fleet f
-    join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_look.digest
+    join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_snapshot.digest
     where f.shard_id = p_shard and f.looked_at = p_now
-      and hwqueue.is_unmatched(m, p_look.live) = (f.told_at is null)
+      and hwqueue.is_unmatched(m, p_snapshot.live) = (f.reported_at is null)
     order by f.class_id
   loop
-    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.told_at, v_fleet.unmatched, p_now, p_shard);
+    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.reported_at, v_fleet.unmatched, p_now, p_shard);
     exit when clock_timestamp() - v_began_at > interval '25 milliseconds';
   end loop;
   for v_fleet in
-    select f.class_id, f.told_at, hwqueue.is_unmatched(m, p_look.live) as unmatched
+    select f.class_id, f.reported_at, hwqueue.is_unmatched(m, p_snapshot.live) as unmatched
     from hwqueue.class_fleet f
-    left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_look.digest
-    where f.shard_id = p_shard and f.class_id > p_after and (f.unmatched or f.told_at is not null)
+    left join hwqueue.class_nodes m on m.shard_id = p_shard and m.class_id = f.class_id and m.digest = p_snapshot.digest
+    where f.shard_id = p_shard and f.class_id > p_after and (f.unmatched or f.reported_at is not null)
     order by f.class_id limit p_limit
   loop
     v_count := v_count + 1;
     v_last := v_fleet.class_id;
-    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.told_at, v_fleet.unmatched, p_now, p_shard);
+    perform hwqueue.watch_class(v_fleet.class_id, v_fleet.reported_at, v_fleet.unmatched, p_now, p_shard);
     if clock_timestamp() - v_began_at > interval '50 milliseconds' then
       return v_last;
     end if;
@@ -114,14 +114,14 @@ begin
   if v_is_news then
     -- as it is now: it may have been told just before
     perform 1 from hwqueue.class_fleet f
-    where f.shard_id = p_shard and f.class_id = p_class_id and f.told_at is not distinct from p_told_at
+    where f.shard_id = p_shard and f.class_id = p_class_id and f.reported_at is not distinct from p_told_at
     for no key update skip locked;
     if not found then
       return;
     elsif p_told_at is null then
-      perform hwqueue.tell_unmatched(p_class_id, p_now, p_shard);
+      perform hwqueue.report_unmatched(p_class_id, p_now, p_shard);
     else
-      update hwqueue.class_fleet f set told_at = null where f.shard_id = p_shard and f.class_id = p_class_id;
+      update hwqueue.class_fleet f set reported_at = null where f.shard_id = p_shard and f.class_id = p_class_id;
       perform hwqueue.note_event('class_unmatched_over', format('leases of task %s: %s', c.task_name,
           case when v_waits then 'a live node matches' else 'none is waiting any more' end), p_shard,
         p_queue => hwqueue.queue_name(c.queue_id, p_shard), p_class => c.class_id)
@@ -139,7 +139,7 @@ as $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_
 -- Tells that leases of a class wait that no live node may run, with the commonest permanent reason among
 -- twenty live nodes, fewer of a class that costs much to judge.
 -- Locks: the class's row of class_fleet. Idempotent: no.
-create or replace function hwqueue.tell_unmatched(p_class_id bigint, p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.report_unmatched(p_class_id bigint, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -149,7 +149,7 @@ declare
   v_first record;
 begin
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id;
-  update hwqueue.class_fleet f set told_at = p_now where f.shard_id = p_shard and f.class_id = p_class_id;
+  update hwqueue.class_fleet f set reported_at = p_now where f.shard_id = p_shard and f.class_id = p_class_id;
   with sample as (
     select n.node_id, hwqueue.class_reasons(v_class, n, hwqueue.idle_load(n), null, p_now, p_shard) as reasons
     from hwqueue.node n
@@ -185,26 +185,26 @@ declare
   v_node record;
 begin
   for v_node in
-    select n.node_id, n.name, n.deregistered_at is null as is_registered, (s.state).seen_at, t.told_at
+    select n.node_id, n.name, n.deregistered_at is null as is_registered, (s.state).seen_at, t.reported_at
     from hwqueue.node n
     -- fences (offset 0): node by node and by key, whatever the statistics say
     cross join lateral (
       select x as state from hwqueue.node_state x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) s
     left join lateral (
-      select x.told_at from hwqueue.silent_node x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) t on true
+      select x.reported_at from hwqueue.silent_node x where x.shard_id = p_shard and x.node_id = n.node_id offset 0) t on true
     where n.shard_id = p_shard and n.node_id > p_after and n.node_id <= coalesce(v_last, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-      and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <> (t.told_at is not null)
+      and (n.deregistered_at is null and not hwqueue.is_live(n, s.state, p_now)) <> (t.reported_at is not null)
     order by n.node_id
   loop
-    if v_node.told_at is null then
-      insert into hwqueue.silent_node (shard_id, node_id, told_at) values (p_shard, v_node.node_id, p_now);
+    if v_node.reported_at is null then
+      insert into hwqueue.silent_node (shard_id, node_id, reported_at) values (p_shard, v_node.node_id, p_now);
       perform hwqueue.note_event('node_silent', format('node %s has given no sign of life since %s', v_node.name, v_node.seen_at), p_shard,
         jsonb_build_object('seen_at', v_node.seen_at), p_node => v_node.node_id);
     else
       delete from hwqueue.silent_node t where t.shard_id = p_shard and t.node_id = v_node.node_id;
       if v_node.is_registered then
         perform hwqueue.note_event('node_back', format('node %s is back', v_node.name), p_shard,
-          jsonb_build_object('silent_since', v_node.told_at), p_node => v_node.node_id);
+          jsonb_build_object('silent_since', v_node.reported_at), p_node => v_node.node_id);
       end if;
     end if;
   end loop;

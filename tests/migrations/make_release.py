@@ -152,7 +152,7 @@ def publish_terms(api: Api) -> None:
     """
     for _ in looks():
         api.rows("reap")
-        left = api.conn.execute("select count(*) from hwqueue.term where published_at is null")
+        left = api.conn.execute("select count(*) from hwqueue.affinity_term where published_at is null")
         if left.fetchone() == (0,):
             return
     raise AssertionError("some session keeps a transaction open")

@@ -12,11 +12,11 @@ from tests.sql.api import Api
 # Moving a low-water mark costs pages, and which claim does it is left to chance; the look for due
 # leases goes by the clock.
 MARKS_STAY = """
-  create or replace function hwqueue.moves_low_water(p_qty int) returns boolean
+  create or replace function hwqueue.advances_low_water(p_qty int) returns boolean
   language sql volatile as $$ select false $$
 """
 NO_DUE_LOOKS = """
-  create or replace function hwqueue.look_for_due(p_queues text[], p_queue_ids int[], p_limit int,
+  create or replace function hwqueue.promote_if_due(p_queues text[], p_queue_ids int[], p_limit int,
                                                   p_now timestamptz, p_shard int) returns int
   language sql volatile as $$ select null::int $$
 """

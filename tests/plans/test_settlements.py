@@ -116,7 +116,7 @@ def test_reaping(api: Api, conn: psycopg.Connection, due: int) -> None:
     )
     [queues] = conn.execute("select count(*) from hwqueue.queue").fetchone() or (0,)
     # what it does every ten seconds has a guard of its own
-    conn.execute("update hwqueue.reap_mark set estimated_at = hwqueue.clock()")
+    conn.execute("update hwqueue.reap_cursor set estimated_at = hwqueue.clock()")
     with explained(api.conn) as work:
         row = api.row("reap", limit=LIMIT)
     assert (row["expired"], row["deadlines"]) == (due, 2 * due)
@@ -159,7 +159,7 @@ def test_reaping_looks_at_nodes_and_classes_in_turn(api: Api, conn: psycopg.Conn
         api.node(labels={"n": number})
     api.spawn(queue, placement={"require": [{"label": "nowhere", "op": "exists"}]})
     api.rows("reap", limit=100_000)
-    conn.execute("update hwqueue.reap_mark set estimated_at = '-infinity'")
+    conn.execute("update hwqueue.reap_cursor set estimated_at = '-infinity'")
     [nodes] = conn.execute("select count(*) from hwqueue.node").fetchone() or (0,)
     with explained(conn) as work:
         api.rows("reap", limit=10)

@@ -31,7 +31,7 @@ from tests.properties.storm_work import (
     QUEUE,
     TAINTS,
     Options,
-    is_plain,
+    on_fast_path,
     lease_options,
     node_spec,
 )
@@ -385,7 +385,7 @@ def advance(session: Session) -> Note:
 
 def adopt(session: Session) -> Note:
     """Work that runs already, and that nobody asks about; on a node that counts nothing."""
-    node = session.choose.choice([node for n, node in enumerate(NODES) if is_plain(n)])
+    node = session.choose.choice([node for n, node in enumerate(NODES) if on_fast_path(n)])
     row = session.direct.adopt(QUEUE, node, ADOPTED)
     return lambda: session.keep(node, [row])
 

@@ -59,7 +59,7 @@ def node_spec(number: int, choose: Random, instance: int) -> Options:
         spec["rack"] = rack
     if choose.random() < 0.1:
         spec["taints"] = [choose.choice(TAINTS)]
-    if is_plain(number):
+    if on_fast_path(number):
         return spec
     if number % 3 == 1:
         spec["capacity"] = {"cpu_milli": 6000, "memory_mib": 4096, "license": 2}
@@ -75,7 +75,7 @@ def node_spec(number: int, choose: Random, instance: int) -> Options:
     return spec
 
 
-def is_plain(number: int) -> bool:
+def on_fast_path(number: int) -> bool:
     """Whether the node counts nothing at all."""
     return number % 3 == 0
 

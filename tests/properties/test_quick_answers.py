@@ -181,7 +181,7 @@ class Half:
 
     def look(self) -> None:
         for (one,) in self.conn.execute(_CLASSES).fetchall():
-            self.conn.execute("select hwqueue.look_around(%s, hwqueue.clock(), 0)", [one])
+            self.conn.execute("select hwqueue.refresh_fleet_cache(%s, hwqueue.clock(), 0)", [one])
 
     def upkeep(self) -> None:
         self.direct.reap()

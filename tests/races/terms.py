@@ -2,7 +2,7 @@
 
 A pause parks one session in the middle of a function, where no lock of its own would stop it:
 
-    pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
+    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
     pauses(two)
     with pause_closed(conn):
         claimed = two.start(lambda d: d.claim(...))
@@ -108,7 +108,7 @@ def unpublished(conn: psycopg.Connection[Any]) -> int:
     """How many terms of committed classes are not in force yet."""
     row = conn.execute(
         "select count(*) from hwqueue.placement_class c, jsonb_array_elements(c.terms) s"
-        " left join hwqueue.term t on t.digest = (s ->> 'digest')::bigint"
+        " left join hwqueue.affinity_term t on t.digest = (s ->> 'digest')::bigint"
         " where t.published_at is null"
     ).fetchone()
     assert row is not None
@@ -118,8 +118,8 @@ def unpublished(conn: psycopg.Connection[Any]) -> int:
 def counts(conn: psycopg.Connection[Any], use: str) -> dict[str, tuple[int, int]]:
     """What terms of that use have counted: by place, leases selected and leases that keep away."""
     rows = conn.execute(
-        "select k.domain, sum(k.leases)::int, sum(k.holders)::int from hwqueue.term_count k"
-        " join hwqueue.term t using (shard_id, term_id) where t.use = %s"
+        "select k.domain, sum(k.leases)::int, sum(k.holders)::int from hwqueue.term_counter k"
+        " join hwqueue.affinity_term t using (shard_id, term_id) where t.use = %s"
         " group by k.domain having sum(k.leases) <> 0 or sum(k.holders) <> 0",
         [use],
     ).fetchall()

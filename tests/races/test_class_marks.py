@@ -19,7 +19,7 @@ from tests.races.marks import FAR, NOWHERE, Line, position
 from tests.sql.api import outlive
 
 _LOOKS_FOR_THEM = """
-  select bool_or(version < stands_until) from hwqueue.low_water where class_id = 0
+  select bool_or(version < blocked_until) from hwqueue.low_water where class_id = 0
 """
 RED: dict[str, object] = {"labels": {"colour": "red"}}
 
@@ -101,7 +101,7 @@ def test_a_retry_comes_back_behind_its_mark(conn: psycopg.Connection) -> None:
 
 
 def test_a_lease_with_a_class_of_its_own(conn: psycopg.Connection) -> None:
-    """It may get an entry in its old place (give_target), so its class has no marks."""
+    """It may get an entry in its old place (assign_target_class), so its class has no marks."""
     line = Line(conn, stands=True)
     named = line.spawn()
     away = {"placement": {"require": [{"lease": str(named), "domain": "rack", "away": True}]}}

@@ -293,7 +293,7 @@ def test_before_the_first_position(conn: psycopg.Connection, dsn: str) -> None:
         [late] = spawn_one(idle, line)
         line.spawn()
         early.direct.claim(QUEUE, *line.node)
-        early.conn.execute("select hwqueue.move_horizon(%s, 0)", drawn)
+        early.conn.execute("select hwqueue.advance_horizon(%s, 0)", drawn)
         early.commit()
         line.work(MANY)
         assert line.marks().get(0, 0) <= position(idle.conn, late)

@@ -127,7 +127,7 @@ def test_a_ready_lease_gets_the_class_that_it_had_while_scheduled(
     clock.advance(timedelta(hours=2))
     for _ in looks():  # until nobody asks any more
         conn.execute("select hwqueue.prune()")
-        if conn.execute("select 1 from hwqueue.term").fetchone() is None:
+        if conn.execute("select 1 from hwqueue.affinity_term").fetchone() is None:
             break
     direct.update(first, {"labels": {"app": "web"}})
     direct.update(first, {"labels": {}, "available_at": clock.now().isoformat()})

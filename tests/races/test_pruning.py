@@ -16,13 +16,13 @@ from tests.sql.api import outlive
 DAY = timedelta(days=1)
 PRUNE = "select leases from hwqueue.prune(p_limit => %s)"
 REGULAR = "select leases from hwqueue.prune(p_limit => %s, p_unless_within => '10 s')"
-LOOK = "select hwqueue.look_around(class_id, hwqueue.clock(), 0) from hwqueue.placement_class"
+LOOK = "select hwqueue.refresh_fleet_cache(class_id, hwqueue.clock(), 0) from hwqueue.placement_class"
 REMEMBERED = (
     "select (select count(*) from hwqueue.spread_floor), (select count(*) from hwqueue.class_range)"
 )
 CLASSES = "select count(*) from hwqueue.placement_class"
 FIND_OUT = (
-    "select hwqueue.remember_fleets(array_agg(class_id), hwqueue.clock(), 0)"
+    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock(), 0)"
     " from hwqueue.placement_class"
 )
 DELETE_CLASSES = (
@@ -153,14 +153,14 @@ def test_a_class_that_stays_is_still_told_of(conn: psycopg.Connection, dsn: str)
     direct.spawn(QUEUE)
     direct.claim(QUEUE, *node)
     conn.execute("select hwqueue.reap()")
-    conn.execute("update hwqueue.class_fleet set told_at = hwqueue.clock()")
+    conn.execute("update hwqueue.class_fleet set reported_at = hwqueue.clock()")
     with interleave(dsn, SHORT) as actor:
         sleeper, other = actor(), actor()
         sleeper.begin()
         held = sleeper.conn.execute("select from hwqueue.profile_eligibility for update").rowcount
         assert held == 1
         assert other.conn.execute(DELETE_CLASSES).fetchall() == [(0,)]
-        told = other.conn.execute("select told_at is not null from hwqueue.class_fleet").fetchall()
+        told = other.conn.execute("select reported_at is not null from hwqueue.class_fleet").fetchall()
         assert told == [(True,)]
 
 
@@ -191,4 +191,4 @@ def test_reap_beside_an_open_prune(
     left = 0 if end == "commit" else 1
     assert conn.execute("select from hwqueue.class_fleet").rowcount == left
     assert conn.execute("select from hwqueue.class_nodes").rowcount == left
-    assert conn.execute("select from hwqueue.class_fleet where told_at is not null").rowcount == 0
+    assert conn.execute("select from hwqueue.class_fleet where reported_at is not null").rowcount == 0

@@ -18,11 +18,11 @@ MINUTE = timedelta(minutes=1)
 COUNTED = {"capacity": {"cpu_milli": 10_000_000}}
 NEEDS = {"placement": {"resources": {"cpu_milli": 1000}}}
 MARKS = """
-  select claims_from, deadlines_from, scheduled_from from hwqueue.reap_mark
+  select claims_from, deadlines_from, scheduled_from from hwqueue.reap_cursor
 """
 ONE_OF_EACH = "select expired, promoted, deadlines from hwqueue.reap(p_limit => 1)"
 PARTS = ("expired", "promoted", "deadlines")
-VERSION = "select version from hwqueue.reap_mark"
+VERSION = "select version from hwqueue.reap_cursor"
 REAP = "select expired, promoted, deadlines from hwqueue.reap(p_unless_within => '10 seconds')"
 LIMITED_REAP = "select expired from hwqueue.reap(p_limit => 5)"
 HAS_ID = """

@@ -26,7 +26,7 @@ COUNTED = """
 """
 ENDS = ("completed", "failed", "expired", "cancelled", "claims")
 NOT_BEYOND = """
-  select counted_to <= %s from hwqueue.reap_mark order by version desc limit 1
+  select counted_to <= %s from hwqueue.reap_cursor order by version desc limit 1
 """
 # Sleepers fall asleep with the time in hand.
 SLEEPY_CLOCK = """
@@ -153,7 +153,7 @@ def test_a_reaper_that_falls_asleep_with_the_time_in_hand(
         before = conn.execute("select clock_timestamp()").fetchone()
         assert before is not None
         # only the count: the rest is left to the sleeper
-        conn.execute("update hwqueue.reap_mark set counted_to = %s", before)
+        conn.execute("update hwqueue.reap_cursor set counted_to = %s", before)
         keeper.commit()
         asleep.result(TIMEOUT)
     count_all(conn)

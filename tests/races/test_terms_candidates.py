@@ -37,7 +37,7 @@ TRIED = 16  # classes that a claim tries at most
 NOT_NOW: dict[str, Any] = {"delay": 3600}
 # Whether reap, in its round of all classes, has passed the class of a lease.
 _PASSED = """
-  select m.watched_class > l.class_id from hwqueue.reap_mark m, hwqueue.lease l
+  select m.watched_class > l.class_id from hwqueue.reap_cursor m, hwqueue.lease l
   where l.lease_id = %s order by m.version desc limit 1
 """
 

@@ -103,7 +103,7 @@ def test_what_was_read_before_the_gate(
     """A claim that looked before another one committed, and has the gate after it, looks again."""
     first, second = two_queues(conn, sides(domain)[kind])
     one_node, two_node, _elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
-    pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
+    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
     with interleave(dsn) as actor:
         one, two = actor(), actor()
         one.begin()
@@ -129,7 +129,7 @@ def test_what_was_read_before_the_gate_where_one_runs(
     one_node, two_node = place(conn, 1, 1), place(conn, 2, 1)
     assert len(direct.claim(QUEUE, *one_node)) == 1
     direct.spawn(QUEUE, capped)
-    pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
+    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
     with interleave(dsn) as actor:
         one, two = actor(), actor()
         one.begin()
@@ -263,7 +263,7 @@ def test_two_first_members_that_both_looked(
     member = lease("web", toward("web"))
     first, second = two_queues(conn, (member, member))
     one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
-    pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
+    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
     with interleave(dsn) as actor:
         one, two = actor(), actor()
         one.begin()
@@ -325,7 +325,7 @@ def test_a_join_finds_the_group_gone(conn: psycopg.Connection, dsn: str) -> None
     one_node, two_node, beside = place(conn, 1, 1), place(conn, 2, 2), place(conn, 3, 1)
     running = direct.claim(QUEUE, *one_node)[0]
     joining = direct.spawn(QUEUE, member)["lease_id"]
-    pause_at(conn, "enter_terms", "if hwqueue.lock_gates")
+    pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
     with interleave(dsn) as actor:
         joiner, starter = actor(), actor()
         pauses(joiner)

@@ -267,7 +267,7 @@ def test_an_old_transaction_with_an_id(conn: psycopg.Connection, dsn: str) -> No
     with interleave(dsn, SHORT) as actor:
         old, older = actor(), actor()
         older.begin()
-        older.conn.execute("select count(*) from hwqueue.term")
+        older.conn.execute("select count(*) from hwqueue.affinity_term")
         old.begin()
         old.conn.execute("select pg_current_xact_id()")
         direct.spawn(OTHER, lease("db", away("web")))

@@ -29,12 +29,12 @@ Node = tuple[UUID, int]
 IDS = [UUID(int=number) for number in (1, 2, 3)]
 LEVEL = lease("web", spread("web", max_skew=1))
 _LOOK = """
-  select hwqueue.look_around(c.class_id, hwqueue.clock(), 0) from hwqueue.placement_class c
+  select hwqueue.refresh_fleet_cache(c.class_id, hwqueue.clock(), 0) from hwqueue.placement_class c
   where c.spread <> '[]'
 """
 _PRUNE = "select hwqueue.prune()"
-_NOTHING = "select count(*) from hwqueue.term_count where leases = 0"
-_ROWS = "select count(*) from hwqueue.term_count group by domain order by domain"
+_NOTHING = "select count(*) from hwqueue.term_counter where leases = 0"
+_ROWS = "select count(*) from hwqueue.term_counter group by domain order by domain"
 
 
 def one_everywhere(conn: psycopg.Connection[Any]) -> tuple[list[Node], list[Row]]:
@@ -271,7 +271,7 @@ def prune_until_nothing(conn: psycopg.Connection[Any]) -> None:
 def test_a_look_that_is_older_than_what_is_pruned(conn: psycopg.Connection, dsn: str) -> None:
     """It is not remembered yet, and is remembered last: it still finds what it does not know."""
     (here, _there), (_mine, other) = one_everywhere(conn)
-    pause_at(conn, "look_around", "delete from hwqueue.spread_floor")
+    pause_at(conn, "refresh_fleet_cache", "delete from hwqueue.spread_floor")
     with interleave(dsn) as actor:
         looker = actor()
         looker.begin()
@@ -292,7 +292,7 @@ def test_a_look_that_is_older_than_what_is_pruned(conn: psycopg.Connection, dsn:
 def test_a_look_with_a_later_id_than_what_ended(conn: psycopg.Connection, dsn: str) -> None:
     """It began before that was committed: it does not know of it, and others who looked do."""
     (here, _there), (_mine, other) = one_everywhere(conn)
-    pause_at(conn, "look_around", "delete from hwqueue.spread_floor")
+    pause_at(conn, "refresh_fleet_cache", "delete from hwqueue.spread_floor")
     with interleave(dsn) as actor:
         worker, looker = actor(), actor()
         worker.begin()

@@ -36,7 +36,7 @@ _TABLES = """
 """
 _ALL_OVER = "select pg_snapshot_xmin(pg_current_snapshot()) > %s::text::xid8"
 _COUNTED = """
-  select counted_to >= %s from hwqueue.reap_mark order by version desc limit 1
+  select counted_to >= %s from hwqueue.reap_cursor order by version desc limit 1
 """
 _numbers = count(1)
 

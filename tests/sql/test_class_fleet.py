@@ -15,9 +15,9 @@ MINUTE = timedelta(minutes=1)
 TAINT = {"key": "maintenance", "effect": "no_schedule"}
 FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_nodes")
 REMEMBERED = "select count(*) from hwqueue.class_nodes where digest = %s"
-DIGEST = "select (hwqueue.look_at_nodes(hwqueue.clock(), 0)).digest"
+DIGEST = "select (hwqueue.scan_nodes(hwqueue.clock(), 0)).digest"
 FIND_OUT = (
-    "select hwqueue.remember_fleets(array_agg(class_id), hwqueue.clock(), 0)"
+    "select hwqueue.cache_class_fleets(array_agg(class_id), hwqueue.clock(), 0)"
     " from hwqueue.placement_class"
 )
 ASKED: list[Row] = [
@@ -285,11 +285,11 @@ def test_what_costs_too_much_is_not_guessed(
     doubtful = (
         "select from hwqueue.class_nodes m"
         " join hwqueue.class_fleet f using (shard_id, class_id)"
-        " cross join hwqueue.look_at_nodes(hwqueue.clock(), 0) l"
+        " cross join hwqueue.scan_nodes(hwqueue.clock(), 0) l"
         " where hwqueue.is_unmatched(m, l.live) is null"
     )
     assert conn.execute(doubtful.encode()).rowcount > 0
-    assert conn.execute(f"{doubtful} and f.told_at is not null".encode()).rowcount == 0
+    assert conn.execute(f"{doubtful} and f.reported_at is not null".encode()).rowcount == 0
 
 
 def facts(rows: list[Row]) -> list[tuple[Any, ...]]:

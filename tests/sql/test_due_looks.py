@@ -14,7 +14,7 @@ from tests.sql.test_terms import settle_terms
 SHORT = timedelta(milliseconds=20)  # several of them within one tenth of a second
 TENTH = timedelta(milliseconds=100)
 AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}
-NOTED = "select set_config('hwqueue.due_look', %s, false)"
+NOTED = "select set_config('hwqueue.recent_due_scan', %s, false)"
 
 
 @pytest.fixture

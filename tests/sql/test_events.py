@@ -18,14 +18,14 @@ from tests.unit.test_event_codes import codes_in_sql
 MINUTE = timedelta(minutes=1)
 TURN = timedelta(seconds=11)  # after it reap looks at nodes and classes again
 MOST_TURNS = 20
-_WATCHED_ALL = "select watched_class = 0 from hwqueue.reap_mark order by version desc limit 1"
+_WATCHED_ALL = "select watched_class = 0 from hwqueue.reap_cursor order by version desc limit 1"
 _FIND_OUT = """
-  select hwqueue.remember_fleets(array_agg(c.class_id), hwqueue.clock(), 0)
+  select hwqueue.cache_class_fleets(array_agg(c.class_id), hwqueue.clock(), 0)
   from hwqueue.placement_class c
 """
 _WATCH_THE_LAST = """
   select hwqueue.watch_classes(9223372036854775807, 1, d, t.now, 0)
-  from hwqueue.clock() t(now), hwqueue.look_at_nodes(t.now, 0) d
+  from hwqueue.clock() t(now), hwqueue.scan_nodes(t.now, 0) d
 """
 NO_EXECUTE = {"key": "k", "effect": "no_execute"}
 NOWHERE = {"require": [{"label": "nowhere", "op": "in", "values": [1]}]}

@@ -100,7 +100,7 @@ def test_a_node_that_says_nothing_keeps_its_profile(api: Api) -> None:
 
 
 def plainness(api: Api, node: Any) -> tuple[bool, bool]:
-    query = "select is_plain, is_counted from hwqueue.node_state where node_id = %s"
+    query = "select on_fast_path, has_limits from hwqueue.node_state where node_id = %s"
     row = api.conn.execute(query, [node.node_id]).fetchone()
     assert row is not None
     return row[0], row[1]

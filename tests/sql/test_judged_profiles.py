@@ -18,7 +18,7 @@ _MOST = """
   language sql immutable parallel safe as 'select 3'
 """
 _JUDGED = "select count(distinct profile_id) from hwqueue.profile_eligibility"
-_LABELS = "select key, is_mentioned from hwqueue.left_out_label order by key"
+_LABELS = "select key, is_mentioned from hwqueue.ignored_label order by key"
 
 
 @pytest.fixture

@@ -291,7 +291,7 @@ def test_a_term_is_checked_without_the_patterns_beside_it(api: Api, fleet: list[
     api.spawn(queue, placement={"require": require}, labels={"app": "y"})
     with counting(api.conn) as calls:
         assert api.claim(fleet[0], queue)
-    assert calls.of["enter_terms"] > 0
+    assert calls.of["admit_class"] > 0
     assert calls.judged == 0
 
 

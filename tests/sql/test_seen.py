@@ -16,7 +16,7 @@ class Reader:
     def __init__(self, conn: psycopg.Connection) -> None:
         self.conn = conn
         [(unseen, next_xid)] = conn.execute(
-            "select unseen::text[], next_xid::text from hwqueue.seen_now()"
+            "select unseen::text[], next_xid::text from hwqueue.visible_now()"
         ).fetchall()
         self.unseen: list[str] = unseen
         self.next_xid: str = next_xid
@@ -110,6 +110,6 @@ def test_what_another_server_left(conn: psycopg.Connection, ahead: bool) -> None
     """Ids that this server has not come to say nothing; nothing has been seen then."""
     mark = int(xid(conn)) + (1000 if ahead else 0)
     [(valid,)] = conn.execute(
-        "select hwqueue.valid_mark(%s::text::xid8)::text", [str(mark)]
+        "select hwqueue.valid_next_xid(%s::text::xid8)::text", [str(mark)]
     ).fetchall()
     assert valid == ("0" if ahead else str(mark))

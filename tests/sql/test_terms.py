@@ -27,7 +27,7 @@ def capped(limit: int, domain: str = "rack") -> Row:
 def in_force(api: Api) -> bool:
     """Whether all terms are."""
     row = api.conn.execute(
-        "select not exists (select from hwqueue.term where published_at is null)"
+        "select not exists (select from hwqueue.affinity_term where published_at is null)"
         " and not exists (select from hwqueue.placement_class"
         "   where terms <> '[]' and not terms_written)"
     ).fetchone()
@@ -249,7 +249,7 @@ def test_a_change_sets_patience_not_back(api: Api, fleet: list[Node], clock: Clo
 
 def test_terms_that_nobody_asks_are_pruned(api: Api, fleet: list[Node], clock: Clock) -> None:
     def known() -> int:
-        row = api.conn.execute("select count(*) from hwqueue.term where spec @> %s", [spec])
+        row = api.conn.execute("select count(*) from hwqueue.affinity_term where spec @> %s", [spec])
         return int((row.fetchone() or (0,))[0])
 
     queue = api.queue(retain_completed=0)

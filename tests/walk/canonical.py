@@ -19,14 +19,14 @@ def _names(text: str) -> frozenset[str]:
 
 # Tables that record what was and that no call decides by; what upkeep has looked at, and when.
 LEFT_OUT = _names("""
-    attempt requeued minute_stat queue_signal prune_mark shard silent_node
+    attempt requeued minute_stat queue_signal prune_cursor shard silent_node
     class_fleet class_nodes test_clock idempotency
 """)
 # Columns that count up, and times at which something was written.
 _GROWS = _names("""
     version updates claim_token claim_count range_id fleet_id floor_id judged_xid noted_before
     node_epoch registered_at created_at claimed_at finished_at stop_by stop_detail moved
-    stands_until server_started_at storage_path error moved_xid tried_class drawn_before
+    blocked_until server_started_at storage_path error moved_xid next_constrained_class drawn_before
 """)
 # Where a lease ran counts once it has completed there.
 _RAN_ON = _names("node_id")
@@ -71,7 +71,7 @@ def _row(table: str, row: Row, normal: Callable[[str, Any], Any]) -> str:
         left_out |= _ELSEWHERE
     if table == "outcome" and row["state"] != "completed":
         left_out |= _RAN_ON
-    if table == "reap_mark":
+    if table == "reap_cursor":
         left_out |= _TURNS
     if table == "node_state":
         until = time(row["seen_at"]) + span(row["heartbeat_timeout"])

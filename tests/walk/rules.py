@@ -71,7 +71,7 @@ def _marks(seen: Seen) -> list[str]:
             if mark["class_id"] in (0, row["class_id"])
             and row["position"] < marks.get((row["tier"], row["rank"]), 0)
         ]
-    for mark in seen.rows["reap_mark"][-1:]:
+    for mark in seen.rows["reap_cursor"][-1:]:
         wrong += _below(mark["claims_from"], seen.rows["claim"], "check_at")
         wrong += _below(mark["scheduled_from"], seen.rows["scheduled"], "available_at")
         late = [row for row in seen.rows["ready"] if row["deadline"] is not None]

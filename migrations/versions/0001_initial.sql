@@ -251,7 +251,7 @@ comment on column hwqueue.profile.left_out is
 
 -- Labels with very many values. Nodes that differ only in such labels, which no class mentions, are judged
 -- as one.
-create table hwqueue.left_out_label (
+create table hwqueue.ignored_label (
   shard_id int not null,
   key text not null,
   is_mentioned boolean not null,
@@ -259,8 +259,8 @@ create table hwqueue.left_out_label (
   next_xid xid8 not null,
   primary key (shard_id, key)
 );
-comment on column hwqueue.left_out_label.is_mentioned is 'some class mentions it: it is left out no more';
-comment on column hwqueue.left_out_label.next_xid is
+comment on column hwqueue.ignored_label.is_mentioned is 'some class mentions it: it is left out no more';
+comment on column hwqueue.ignored_label.next_xid is
   'with unseen: what was seen of the classes when they were last asked';
 
 -- What a node is. Written by registration and operators only.
@@ -331,15 +331,15 @@ create table hwqueue.node_state (
   seen_at timestamptz not null,
   classes_seen xid8 not null default '0',
   profile_id bigint,
-  is_plain boolean not null default false,
-  is_counted boolean not null default false,
+  on_fast_path boolean not null default false,
+  has_limits boolean not null default false,
   heartbeat_timeout interval,
   pinned_queues int[] not null default '{}',
   generation bigint not null default 0,
   server_started_at timestamptz,
-  meets_blocked boolean not null default false,
+  met_blocked boolean not null default false,
   moved_xid xid8 not null default '0',
-  tried_class bigint not null default 0,
+  next_constrained_class bigint not null default 0,
   awaits_terms boolean not null default false,
   classes_unseen xid8[] not null default '{}',
   judged_xid xid8,
@@ -352,18 +352,18 @@ create table hwqueue.node_state (
 create index node_state_moved on hwqueue.node_state (moved_xid);
 comment on column hwqueue.node_state.classes_seen is
   'as of a profile, for classes that are judged per node; likewise classes_unseen, judged_xid';
-comment on column hwqueue.node_state.is_plain is
+comment on column hwqueue.node_state.on_fast_path is
   'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
-comment on column hwqueue.node_state.is_counted is 'claims on the node may set something aside';
+comment on column hwqueue.node_state.has_limits is 'claims on the node may set something aside';
 comment on column hwqueue.node_state.pinned_queues is
   'queues in which node_eligibility has rows of this node';
 comment on column hwqueue.node_state.generation is
   'of the shard, as long as the server has not been started since server_started_at';
-comment on column hwqueue.node_state.meets_blocked is
+comment on column hwqueue.node_state.met_blocked is
   'its last claims came upon classes that may not run there now: the next one asks all at once first';
 comment on column hwqueue.node_state.moved_xid is
   'the transaction that last changed what the node is, or in which it came back to life';
-comment on column hwqueue.node_state.tried_class is
+comment on column hwqueue.node_state.next_constrained_class is
   'the class that its last claim tried when it gave up; the next such claim begins behind it';
 comment on column hwqueue.node_state.awaits_terms is
   'its claims take a step for terms that wait to be in force, as long as there are any';
@@ -565,11 +565,11 @@ create table hwqueue.low_water (
   ranks bigint[] not null default '{}',
   positions bigint[] not null default '{}',
   moved bigint[] not null default '{}',
-  stands_until bigint not null default 0,
+  blocked_until bigint not null default 0,
   primary key (shard_id, queue_id, class_id, version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on column hwqueue.low_water.moved is 'the version that moved each mark last';
-comment on column hwqueue.low_water.stands_until is
+comment on column hwqueue.low_water.blocked_until is
   'of a queue (class_id 0): below this version claims look for marks of classes';
 
 -- How far low-water marks may move. Positions up to drawn_position were drawn by transactions below
@@ -609,7 +609,7 @@ create table hwqueue.claim (
   stop_reason text,
   stop_by timestamptz,
   stop_detail text,
-  counted jsonb,
+  term_deltas jsonb,
   login text,
   eligible_at timestamptz,
   primary key (shard_id, lease_id)
@@ -621,7 +621,7 @@ create index claim_stopping on hwqueue.claim (class_id) where stop_requested_at 
 comment on column hwqueue.claim.assignment is 'what was set aside; null when nothing is counted for it';
 comment on column hwqueue.claim.stop_requested_at is
   'when the worker is told; in the future while a taint is tolerated for a time';
-comment on column hwqueue.claim.counted is
+comment on column hwqueue.claim.term_deltas is
   'what it has added to term_count; null when no term has to do with it';
 comment on column hwqueue.claim.login is
   'that of its node, copied: who settles a claim reads this row and not the node''s';
@@ -682,7 +682,7 @@ create index attempt_ended on hwqueue.attempt (ended_at);
 -- One term: a selection of leases, and the domain (node, rack, label) in which they are counted. Equal
 -- terms of several classes are one row. It is in force, and its leases are counted, once published_at is
 -- set.
-create table hwqueue.term (
+create table hwqueue.affinity_term (
   shard_id int not null,
   term_id bigint generated always as identity,
   digest bigint not null,
@@ -697,14 +697,14 @@ create table hwqueue.term (
   published_at timestamptz,
   primary key (shard_id, term_id)
 );
-create unique index term_digest on hwqueue.term (shard_id, digest);
-create index term_anchors on hwqueue.term using gin (anchors);
+create unique index term_digest on hwqueue.affinity_term (shard_id, digest);
+create index term_anchors on hwqueue.affinity_term using gin (anchors);
 -- for the steps that bring terms into force
-create index term_unpublished on hwqueue.term (shard_id, term_id) where published_at is null;
-comment on column hwqueue.term.written_xid is
+create index term_unpublished on hwqueue.affinity_term (shard_id, term_id) where published_at is null;
+comment on column hwqueue.affinity_term.written_xid is
   'the transaction that last told a class of it; 0 before the first';
-comment on column hwqueue.term.barrier is 'transactions below this one may not know of it';
-comment on column hwqueue.term.holds_up is
+comment on column hwqueue.affinity_term.barrier is 'transactions below this one may not know of it';
+comment on column hwqueue.affinity_term.holds_up is
   'it was in force before and is counted anew: what it selects waits as well';
 
 -- Which classes a term selects.
@@ -738,7 +738,7 @@ comment on column hwqueue.class_rule.lease_id is
   'the lease that the term names; null: it selects by what classes are';
 
 -- How many leases of a term run in one place of its domain, and how many holders (leases that ask for it).
-create table hwqueue.term_count (
+create table hwqueue.term_counter (
   shard_id int not null,
   term_id bigint not null,
   domain text not null,
@@ -747,22 +747,22 @@ create table hwqueue.term_count (
   updates int not null,
   dropped_xid xid8
 ) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
-create index term_count_place on hwqueue.term_count (shard_id, term_id, domain);
-create index term_count_dropped on hwqueue.term_count (term_id, dropped_xid) where dropped_xid is not null;
-comment on table hwqueue.term_count is 'what runs of a term in a domain: the sum over all rows of both';
-comment on column hwqueue.term_count.dropped_xid is
+create index term_count_place on hwqueue.term_counter (shard_id, term_id, domain);
+create index term_count_dropped on hwqueue.term_counter (term_id, dropped_xid) where dropped_xid is not null;
+comment on table hwqueue.term_counter is 'what runs of a term in a domain: the sum over all rows of both';
+comment on column hwqueue.term_counter.dropped_xid is
   'of max_skew: the transaction that last took leases away; null for other terms';
 
 -- Lock stripes: each row stands for some (term, place) pairs. A claim that decides by a count locks the
 -- pair's row alone, one that only changes the count shares it. No claim waits for a stripe: it leaves the
 -- lease to the next claim.
-create table hwqueue.gate (
+create table hwqueue.lock_stripe (
   shard_id int not null,
-  gate_id int not null,
-  primary key (shard_id, gate_id)
+  stripe_id int not null,
+  primary key (shard_id, stripe_id)
 );
-comment on table hwqueue.gate is 'rows to be locked, each for some (term, place) pairs; never written';
-insert into hwqueue.gate (shard_id, gate_id)
+comment on table hwqueue.lock_stripe is 'rows to be locked, each for some (term, place) pairs; never written';
+insert into hwqueue.lock_stripe (shard_id, stripe_id)
 select 0, g from generate_series(0, 16383) g;
 
 -- These tables have no key. A publication for all tables would refuse updates and deletes of their rows,
@@ -770,7 +770,7 @@ select 0, g from generate_series(0, 16383) g;
 -- logical.
 alter table hwqueue.class_term replica identity full;
 alter table hwqueue.class_rule replica identity full;
-alter table hwqueue.term_count replica identity full;
+alter table hwqueue.term_counter replica identity full;
 
 
 -- == Caches ==
@@ -837,7 +837,7 @@ create table hwqueue.profile_queue (
   task_names text[] not null,
   most_cpu_milli bigint not null,
   most_memory_mib bigint not null,
-  is_even boolean not null,
+  scores_equal boolean not null,
   classes_seen xid8 not null,
   checked bigint[] not null default '{}',
   classes_unseen xid8[] not null default '{}',
@@ -847,7 +847,7 @@ comment on column hwqueue.profile_queue.classes is 'up to 200 of them; 201 when 
 comment on column hwqueue.profile_queue.task_names is
   'up to 50 of their tasks, each once; 51 when there are more';
 comment on column hwqueue.profile_queue.most_cpu_milli is 'no class needs more; likewise memory';
-comment on column hwqueue.profile_queue.is_even is
+comment on column hwqueue.profile_queue.scores_equal is
   'no class is liked more or less than others: what comes first is a matter of age';
 comment on column hwqueue.profile_queue.classes_seen is 'that of the profile';
 comment on column hwqueue.profile_queue.checked is
@@ -863,18 +863,18 @@ create table hwqueue.class_fleet (
   share double precision not null check (share between 0 and 1),
   looked_at timestamptz not null,
   digest bigint,
-  told_at timestamptz,
+  reported_at timestamptz,
   unmatched boolean not null default false,
   primary key (shard_id, class_id)
 );
 create index class_fleet_age on hwqueue.class_fleet (shard_id, looked_at);
 create index class_fleet_unmatched on hwqueue.class_fleet (shard_id, class_id)
-  where unmatched or told_at is not null;
+  where unmatched or reported_at is not null;
 comment on table hwqueue.class_fleet is 'which part of the nodes suits a class';
 comment on column hwqueue.class_fleet.digest is
-  'of the nodes it was found out of (look_at_nodes); null: a claim has estimated the share, and nobody the'
+  'of the nodes it was found out of (scan_nodes); null: a claim has estimated the share, and nobody the'
   ' rest';
-comment on column hwqueue.class_fleet.told_at is
+comment on column hwqueue.class_fleet.reported_at is
   'when an event told that leases wait that no live node may run; null: none does';
 comment on column hwqueue.class_fleet.unmatched is
   'no live node that is not cordoned suited it when that was found out';
@@ -1006,7 +1006,7 @@ comment on column hwqueue.node_candidates.until is
 
 -- When reap last ran, where its scans start, and how far its walks over classes, nodes and profiles have
 -- come. The newest version counts.
-create table hwqueue.reap_mark (
+create table hwqueue.reap_cursor (
   shard_id int not null,
   version bigint not null,
   reaped_at timestamptz not null default '-infinity',
@@ -1026,42 +1026,42 @@ create table hwqueue.reap_mark (
   judged_profile bigint not null default 0,
   primary key (shard_id, version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
-comment on column hwqueue.reap_mark.swept_at is 'when the scans last began at the very start';
-comment on column hwqueue.reap_mark.claims_from is 'no claim has an earlier check_at, and none can get one';
-comment on column hwqueue.reap_mark.deadlines_from is 'the same of ready entries and their deadlines';
-comment on column hwqueue.reap_mark.scheduled_from is 'the same of scheduled entries and available_at';
-comment on column hwqueue.reap_mark.noted_before is
+comment on column hwqueue.reap_cursor.swept_at is 'when the scans last began at the very start';
+comment on column hwqueue.reap_cursor.claims_from is 'no claim has an earlier check_at, and none can get one';
+comment on column hwqueue.reap_cursor.deadlines_from is 'the same of ready entries and their deadlines';
+comment on column hwqueue.reap_cursor.scheduled_from is 'the same of scheduled entries and available_at';
+comment on column hwqueue.reap_cursor.noted_before is
   'only transactions below this one can still bring what lies before noted_at: once they have ended, marks'
   ' may go up to it';
-comment on column hwqueue.reap_mark.class_id is
+comment on column hwqueue.reap_cursor.class_id is
   'how far classes have been looked at that may have no estimate of their reach';
-comment on column hwqueue.reap_mark.counted_to is
+comment on column hwqueue.reap_cursor.counted_to is
   'what ended before is in minute_stat, and nothing more can come from before';
-comment on column hwqueue.reap_mark.count_noted_before is
+comment on column hwqueue.reap_cursor.count_noted_before is
   'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
-comment on column hwqueue.reap_mark.watched_node is
+comment on column hwqueue.reap_cursor.watched_node is
   'how far nodes have been looked at; likewise watched_class';
-comment on column hwqueue.reap_mark.judged_profile is
+comment on column hwqueue.reap_cursor.judged_profile is
   'the last profile that was looked at for classes to judge';
-insert into hwqueue.reap_mark (shard_id, version) values (0, 0);
+insert into hwqueue.reap_cursor (shard_id, version) values (0, 0);
 
 -- When prune last ran, and how far it has looked for classes and profiles that nothing needs: one row for
 -- each shard. Any number of workers prune, one at a time: the one that holds the row.
-create table hwqueue.prune_mark (
+create table hwqueue.prune_cursor (
   shard_id int not null,
   class_id bigint not null default 0,
   profile_id bigint not null default 0,
   pruned_at timestamptz not null default '-infinity',
   primary key (shard_id)
 );
-comment on column hwqueue.prune_mark.pruned_at is 'when somebody last pruned';
-insert into hwqueue.prune_mark (shard_id) values (0);
+comment on column hwqueue.prune_cursor.pruned_at is 'when somebody last pruned';
+insert into hwqueue.prune_cursor (shard_id) values (0);
 
 -- Nodes of which reap has told that they are silent, until they are back: each change is told once.
 create table hwqueue.silent_node (
   shard_id int not null,
   node_id uuid not null,
-  told_at timestamptz not null,
+  reported_at timestamptz not null,
   primary key (shard_id, node_id)
 );
 
@@ -1236,15 +1236,15 @@ create type hwqueue.headroom as (
 );
 
 -- How far a caller has come in judging classes.
-create type hwqueue.judged as (
+create type hwqueue.judging_progress as (
   next_xid xid8,
   unseen xid8[],
   xid xid8,
   class_id bigint
 );
 
--- What a claim reads of a queue before it scans (look_at_queue, look_at_queues).
-create type hwqueue.queue_look as (
+-- What a claim reads of a queue before it scans (read_queue_head, read_queue_heads).
+create type hwqueue.queue_head as (
   queue_id int,
   name text,
   claim_timeout interval,
@@ -1266,9 +1266,9 @@ create type hwqueue.queue_look as (
 );
 
 -- Where scans start: the heads of the queues that have entries, the first of all first. stands: which
--- queues have a blocked head. differ: start each class at its own mark; class_fronts then fills class_*
+-- queues have a blocked head. differ: start each class at its own mark; class_scan_starts then fills class_*
 -- for a list of classes.
-create type hwqueue.scan_from as (
+create type hwqueue.scan_starts as (
   queue_ids int[],
   tiers smallint[],
   ranks bigint[],
@@ -1281,7 +1281,7 @@ create type hwqueue.scan_from as (
 );
 
 -- The first of some entries: its lease, and since when that could be claimed.
-create type hwqueue.entry_head as (
+create type hwqueue.entry_ref as (
   lease_id uuid,
   eligible_at timestamptz
 );
@@ -1296,15 +1296,15 @@ create type hwqueue.later_class as (
 
 -- Entries that a claim has chosen. One that is checked at the claim is deleted in the savepoint that
 -- locked it: then it stands in entry.
-create type hwqueue.picked as (
-  places tid[],
+create type hwqueue.picked_entries as (
+  ctids tid[],
   score double precision,
-  counted jsonb,
+  term_deltas jsonb,
   entry hwqueue.ready,
-  is_plain boolean
+  on_fast_path boolean
 );
 
--- A term that a claim touches, read once. is_plain: counts alone decide it.
+-- A term that a claim touches, read once. on_fast_path: counts alone decide it.
 create type hwqueue.touched_term as (
   term_id bigint,
   use text,
@@ -1312,11 +1312,11 @@ create type hwqueue.touched_term as (
   place text,
   decides boolean,
   counts boolean,
-  is_plain boolean
+  by_counters_alone boolean
 );
 
 -- All registered nodes at a moment: their ids, and which of them are live and open, as bits in that order.
-create type hwqueue.fleet_look as (
+create type hwqueue.fleet_snapshot as (
   registered int,
   node_ids uuid[],
   none bit varying,
