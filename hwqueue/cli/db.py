@@ -16,6 +16,7 @@ from hwqueue.errors import ConfigError, SchemaTooOld
 from hwqueue.schema import CheckReport, install_script, read_version
 from hwqueue.schema import check as check_schema
 from hwqueue.schema import upgrade as upgrade_schema
+from hwqueue.schema.state import unknown_revision
 
 app = typer.Typer(no_args_is_help=True, help="The embedded server, and the schema of any database.")
 
@@ -125,7 +126,10 @@ def check(ctx: typer.Context, from_owner: CheckedOwner = None) -> None:
         typer.echo(to_json(_check_facts(report, rows)))
     else:
         show_rows(ctx, rows, empty="everything is as installed")
-    if not report.current:
+    if not report.known:
+        unknown = unknown_revision(report.installed.revision)
+        say(ctx, f"{unknown}\nhint: {unknown.hint}")
+    elif not report.current:
         say(ctx, "an upgrade is due: hwqueue db upgrade")
     if not report.ok:
         raise typer.Exit(ExitCode.SCHEMA)
@@ -158,6 +162,7 @@ def _check_facts(report: CheckReport, drifts: list[dict[str, object]]) -> dict[s
     return {
         "ok": report.ok,
         "current": report.current,
+        "known": report.known,
         "expected_revision": report.expected_revision,
         "installed": report.installed,
         "drifts": drifts,

@@ -9,7 +9,13 @@ from hwqueue.schema.bundle import ROLES
 from hwqueue.schema.catalog import Catalog, load_manifest, read_catalog
 from hwqueue.schema.files import SHIPPED, Sources
 from hwqueue.schema.session import act_as_owner, pin, read_standing, refuse_strangers_schema
-from hwqueue.schema.state import Installed, head_revision, is_current, read_installed
+from hwqueue.schema.state import (
+    Installed,
+    head_revision,
+    is_current,
+    known_revisions,
+    read_installed,
+)
 
 MANIFEST = "schema.manifest.json"
 
@@ -30,12 +36,16 @@ class Drift:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a check found. `installed` is None when the database has no hwqueue schema."""
+    """What a check found. `installed` is None when the database has no hwqueue schema.
+
+    known: whether this package can upgrade it, since it knows the revision of the tables.
+    """
 
     installed: Installed | None
     expected_revision: str
     current: bool
     drifts: tuple[Drift, ...]
+    known: bool = True
 
     @property
     def ok(self) -> bool:
@@ -80,6 +90,7 @@ def check(dsn: str, *, sources: Sources = SHIPPED, from_owner: str | None = None
         expected_revision=head_revision(sources),
         current=is_current(installed, sources),
         drifts=drifts,
+        known=installed is None or installed.revision in known_revisions(sources),
     )
 
 

@@ -33,9 +33,11 @@ from hwqueue.schema.state import (
     Installed,
     head_revision,
     is_current,
+    known_revisions,
     package_version,
     parsed_version,
     read_installed,
+    unknown_revision,
 )
 
 HEAD = "hwqueue@head"
@@ -94,7 +96,9 @@ def upgrade(
             made again; or the schema is hwqueue_owner's, and the user is no member of it; or it
             is somebody's who is not `from_owner`.
         SchemaLocked: another session kept the lock of upgrades for all of `patience`.
-        SchemaTooNew: the schema was installed by a later version of this package.
+        SchemaTooNew: the schema was installed by a later version of this package; or its tables
+            are at a revision that this package does not know, which may be of a version from
+            before the first release.
         psycopg.errors.LockNotAvailable: a running transaction kept a table for 5 seconds.
         psycopg.errors.InsufficientPrivilege: the user may not create the schema.
     """
@@ -110,6 +114,7 @@ def upgrade(
         # a schema that was not there a moment ago may be anybody's: nothing is read from it
         installed = _read_as_owner(driver, standing) if standing.schema_owner else None
         _refuse_newer(installed)
+        _refuse_unknown(installed, sources)
         had_roles = installed is not None and installed.roles_installed
         with_roles = roles and _may_use_roles(standing)
         if had_roles and not with_roles:
@@ -206,6 +211,12 @@ def _refuse_newer(installed: Installed | None) -> None:
         )
 
 
+def _refuse_unknown(installed: Installed | None, sources: Sources) -> None:
+    """No revision of this package leads on from one that it does not know."""
+    if installed and installed.revision not in known_revisions(sources):
+        raise unknown_revision(installed.revision)
+
+
 def _roles_would_go(roles: bool) -> ConfigError:
     """Why an upgrade must not leave out roles that the database was installed with.
 
@@ -232,10 +243,10 @@ def _plain_errors() -> Iterator[None]:
         if isinstance(error.orig, psycopg.Error):
             raise error.orig from error
         raise
-    except CommandError as error:
+    except CommandError as error:  # schema_info and alembic_version differ
         raise SchemaTooNew(
-            f"the tables were made by a release that this package does not know: {error}",
-            hint="upgrade the package: pip install --upgrade hwqueue",
+            f"Alembic cannot upgrade the tables: {error}",
+            hint="restore hwqueue.alembic_version: it names the revision of hwqueue.schema_info",
         ) from error
 
 

@@ -27,9 +27,24 @@ def package_version() -> str:
     return importlib.metadata.version("hwqueue")
 
 
+def known_revisions(sources: Sources = SHIPPED) -> frozenset[str]:
+    """The revisions that this package brings: revisions are numbered files."""
+    return frozenset(path.stem for path in (sources.migrations / "versions").glob("[0-9]*.py"))
+
+
 def head_revision(sources: Sources = SHIPPED) -> str:
-    """The newest revision that this package brings: revisions are numbered files."""
-    return max(path.stem for path in (sources.migrations / "versions").glob("[0-9]*.py"))
+    """The newest revision that this package brings."""
+    return max(known_revisions(sources))
+
+
+def unknown_revision(revision: str) -> SchemaTooNew:
+    """Why this package can neither use nor upgrade tables that are at this revision."""
+    return SchemaTooNew(
+        f"the tables are at revision {revision}, which this release of hwqueue does not know",
+        detail={"revision": revision},
+        hint="if a newer release made them, upgrade the package: pip install --upgrade hwqueue; "
+        "if a version from before the first release made them, install into an empty database",
+    )
 
 
 def read_version(connection: psycopg.Connection) -> SchemaVersion | None:
@@ -73,7 +88,8 @@ def require_compatible(connection: psycopg.Connection) -> None:
 
     Raises:
         SchemaTooOld: nothing is installed, or an upgrade is due.
-        SchemaTooNew: the schema was installed by a later major version.
+        SchemaTooNew: the schema was installed by a later major version; or its tables are at a
+            revision that this package does not know.
         psycopg.errors.InsufficientPrivilege: the user has none of the queue's roles.
 
     SQL: hwqueue.schema_version.
@@ -115,6 +131,8 @@ def refuse_incompatible(installed: SchemaVersion) -> None:
             f"the schema was installed by hwqueue {theirs}, this is {ours}",
             hint=f"upgrade the package: pip install 'hwqueue>={theirs}'",
         )
+    if theirs <= ours and installed.revision not in known_revisions():
+        raise unknown_revision(installed.revision)
     if theirs <= ours and not is_current(installed):
         raise SchemaTooOld(
             f"the schema was installed by hwqueue {theirs} and this is {ours}: an upgrade is due",

@@ -124,6 +124,18 @@ def test_an_upgrade_that_is_due_is_told_and_exits_with_4(dsn: str) -> None:
     assert report["installed"]["bundle_sha256"] == "of another release"
 
 
+@pytest.mark.parametrize("command", ["check", "upgrade"])
+def test_a_revision_from_before_the_first_release_is_told(dsn: str, command: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("update hwqueue.schema_info set revision = '0018_remembered'")
+    result = runner.invoke(app, ["db", command, "--dsn", dsn])
+    assert result.exit_code == 4
+    told = " ".join(result.stderr.split())
+    assert "at revision 0018_remembered, which this release of hwqueue does not know" in told
+    assert "install into an empty database" in told
+    assert "an upgrade is due" not in told
+
+
 def test_roles_are_not_left_out_later(dsn: str) -> None:
     result = runner.invoke(app, ["--dsn", dsn, "db", "upgrade", "--no-roles"])
     assert result.exit_code == 2

@@ -19,6 +19,7 @@ from hwqueue.schema.files import SHIPPED, Sources
 from hwqueue.schema.install import alembic_config
 from hwqueue.schema.state import head_revision
 from tests.migrations.conftest import catalog_of
+from tests.migrations.make_release import fill, fill_placed
 from tests.migrations.programs import dump, run_psql
 
 # Dumps with a queue named `kept`, made when a release is.
@@ -56,8 +57,9 @@ def test_a_restored_dump_upgraded_equals_a_fresh_install(
 ) -> None:
     """Of every release, and of this version as the next release will find it."""
     if release is THIS_VERSION:
-        with psycopg.connect(dsn) as connection:
-            connection.execute("select hwqueue.create_queue(p_queue => 'kept')")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            fill(connection)
+            fill_placed(connection)
         script = dump(dsn, "--schema=hwqueue")
     else:
         script = gzip.decompress(release.read_bytes()).decode()
@@ -67,6 +69,7 @@ def test_a_restored_dump_upgraded_equals_a_fresh_install(
     assert compare(catalog_of(dsn), catalog_of(empty_dsn)) == ()
     with psycopg.connect(empty_dsn) as connection:
         assert ("kept",) in connection.execute("select name from hwqueue.queue").fetchall()
+        assert connection.execute("select * from hwqueue.verify_invariants()").fetchall() == []
 
 
 def test_second_upgrade_is_a_no_op(dsn: str) -> None:
@@ -216,11 +219,47 @@ def test_errors_of_the_driver_come_unwrapped(dsn: str) -> None:
         upgrade(make_conninfo(dsn, dbname="hwqueue_test_no_such_database"))
 
 
-def test_a_revision_that_nobody_knows(dsn: str, next_release: Sources) -> None:
+def test_a_revision_from_before_the_first_release_is_refused(dsn: str) -> None:
+    """Such a database can neither be upgraded nor used; nothing in it is changed."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute("update hwqueue.alembic_version set version_num = '0018_remembered'")
+        connection.execute(
+            "update hwqueue.schema_info set revision = '0018_remembered', bundle_sha256 = 'old'"
+        )
+    before, rows = catalog_of(dsn), _row_versions(dsn)
+    with pytest.raises(SchemaTooNew, match="at revision 0018_remembered, which this") as caught:
+        upgrade(dsn)
+    assert "newer release" in (caught.value.hint or "")
+    assert "install into an empty database" in (caught.value.hint or "")
+    assert (catalog_of(dsn), _row_versions(dsn)) == (before, rows)
+    report = check(dsn)
+    assert (report.known, report.current, report.ok) == (False, False, False)
+    with (
+        psycopg.connect(dsn) as connection,
+        pytest.raises(SchemaTooNew, match="0018_remembered") as at_start,
+    ):
+        require_compatible(connection)
+    assert at_start.value.hint == caught.value.hint
+
+
+def test_the_tables_of_a_later_minor_version_can_be_used(
+    conn: psycopg.Connection[tuple[object, ...]],
+) -> None:
+    """Its calls stay callable, whatever its revision is."""
+    conn.execute(
+        "update hwqueue.schema_info set revision = '0002_later', package_version = '0.999.0'"
+    )
+    require_compatible(conn)
+
+
+def test_alembics_version_alone_is_from_elsewhere(dsn: str, next_release: Sources) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("update hwqueue.alembic_version set version_num = 'from_elsewhere'")
-    with pytest.raises(SchemaTooNew, match="from_elsewhere"):
+    before = catalog_of(dsn)
+    with pytest.raises(SchemaTooNew, match="from_elsewhere") as caught:
         upgrade(dsn, sources=next_release)
+    assert "alembic_version" in (caught.value.hint or "")
+    assert catalog_of(dsn) == before
 
 
 def test_a_version_that_is_none(dsn: str, conn: psycopg.Connection[tuple[object, ...]]) -> None:

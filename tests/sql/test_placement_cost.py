@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from hwqueue.schema.files import MIGRATIONS_DIR
 from hwqueue.testing import Clock, install_clock
 from tests.fix_db import fresh_database
 from tests.plans.explain import explained
@@ -306,26 +305,3 @@ def test_a_plain_spawn_asks_for_nothing_more(api: Api) -> None:
 
 
 PLAIN_SPAWN = 10
-
-
-def test_an_upgrade_knows_what_older_classes_cost(api: Api) -> None:
-    """At least what the same placement costs when it is spawned now."""
-    queue = api.queue()
-    bounded = {"label": "h", "op": "regexp", "values": ["(abc){20}"]}
-    ranged = {"label": "v", "op": "semver", "values": ["> 1.0.0"]}
-    for placement in (
-        {"require": [bounded, {"any": [[ranged], [{"label": "a", "op": "exists"}]]}]},
-        {"prefer": [{"when": [{"tags": {"x": {"y": 1}}}, ranged]}]},
-        {"require": [OTHERS]},
-        {"resources": {"cpu_milli": 1}},
-    ):
-        api.spawn(queue, placement=placement)
-    script = (MIGRATIONS_DIR / "versions" / "0013_costs.sql").read_text()
-    [update] = [part for part in script.split(";\n") if "\nupdate " in part]
-    query = "select class_id, cost from hwqueue.placement_class order by class_id"
-    new = api.conn.execute(query).fetchall()
-    api.conn.execute("update hwqueue.placement_class set cost = 1")
-    api.conn.execute(update.encode())
-    old = api.conn.execute(query).fetchall()
-    assert [cost for _, cost in new] == [3 + 3 * (60 + 7), 2 + 3 * 7, 2, 1]
-    assert [cost for _, cost in old] == [3 + 3 * (500 + 7), 2 + 3 * 7, 2, 1]

@@ -1,6 +1,7 @@
-"""Core tables: queues, placement classes, nodes, and the life of a lease.
+"""All tables, indexes and composite types, with the rows that they begin with.
 
-Why: the first revision. `shard_id` leads every key so that a shard can move to a server of its own.
+Why: the schema of the first release. `shard_id` leads nearly every key, so that a shard can move
+to a server of its own.
 Locks: none that matter, every object is new.
 Expected duration: under a second.
 """
@@ -9,14 +10,14 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0001_core"
+revision = "0001_initial"
 down_revision = None
 branch_labels = ("hwqueue",)
 depends_on = None
 
 
 def upgrade() -> None:
-    """Create the tables from the SQL file beside this one."""
+    """Create everything from the SQL file beside this one."""
     run_revision_sql(op, __file__)
 
 
