@@ -1,4 +1,4 @@
--- The claim at the head of a single queue.
+-- The claim at the head of a node's queues: one lease, without a decision.
 
 -- Grants one lease at the head of a node's queues, in three statements: what is known of the queues, the
 -- entry with its lease, the claim. No lease_id: the way is not open, or nothing was there, and
@@ -55,39 +55,28 @@ begin
   if is_tried is not true then
     return;
   end if;
-  if cardinality(v_head.classes) = 1 then
-    delete from hwqueue.ready r using hwqueue.lease l
-    where r.ctid = (
+  delete from hwqueue.ready r using hwqueue.lease l
+  where r.ctid = case
+      when cardinality(v_head.classes) = 1 then (
         select x.ctid from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
           and x.position between v_head.position and v_head.last
           and (x.deadline is null or x.deadline > v_now)
         order by x.position limit 1 for update skip locked)
-      and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-    returning r.lease_id, r.class_id, (p_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1,
-      r.position, l.task_name, l.params, l.headers,
-      coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
-      case when v_head.drops_completed and l.idempotency_key is null
-        then greatest(l.available_at, l.created_at) end
-    into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
-      v_eligible_at;
-  else
-    delete from hwqueue.ready r using hwqueue.lease l
-    where r.ctid = (
+      else (
         select x.ctid from hwqueue.ready x
         where x.shard_id = p_shard and x.queue_id = v_head.queue_id and x.tier = 0 and x.rank = v_head.rank
           and x.position between v_head.position and v_head.last
           and x.class_id = any (v_head.classes) and (x.deadline is null or x.deadline > v_now)
-        order by x.position limit 1 for update skip locked)
-      and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-    returning r.lease_id, r.class_id, (p_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1,
-      r.position, l.task_name, l.params, l.headers,
-      coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
-      case when v_head.drops_completed and l.idempotency_key is null
-        then greatest(l.available_at, l.created_at) end
-    into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
-      v_eligible_at;
-  end if;
+        order by x.position limit 1 for update skip locked) end
+    and l.shard_id = r.shard_id and l.lease_id = r.lease_id
+  returning r.lease_id, r.class_id, (p_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1,
+    r.position, l.task_name, l.params, l.headers,
+    coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
+    case when v_head.drops_completed and l.idempotency_key is null
+      then greatest(l.available_at, l.created_at) end
+  into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
+    v_eligible_at;
   if lease_id is null then
     return;
   end if;
@@ -206,447 +195,58 @@ as $$
   order by k.tier, k.rank, k.position limit 1
 $$;
 
--- Takes what is at the front of a plain node's only queue: see entries_at_head, and take_entries for classes
--- that must be checked. Where the node has met blocked classes, it asks first which are not
--- (claim_candidates), and looks for these. No places: nothing there can be had. p_queue_head,
--- p_is_tried: see entries_at_head.
--- blocked: others that were found to be; meets: blocked ones stand before what was taken, null: as far as is
--- known they still do;
--- is_new: one of them for a term that has to be published first.
--- Locks: as take_entries. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_at_head(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
-  p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window int, p_room hwqueue.headroom,
-  p_limit int, p_now timestamptz, p_shard int, out ctids tid[], out term_deltas jsonb,
-  out entry hwqueue.ready,
-  out blocked bigint[], out meets boolean, out is_new boolean)
-language plpgsql volatile
-as $$
-declare
-  v_eligible hwqueue.profile_queue := p_eligible;
-  v_open record;
-  v_only bigint[];
-  v_met bigint[];
-  v_node hwqueue.node;
-  v_seen record;
-  v_taken record;
-begin
-  ctids := '{}';
-  blocked := '{}';
-  meets := false;
-  is_new := false;
-  if p_state.met_blocked then
-    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_room, p_now, p_shard);
-    if v_open.met is distinct from '{}' and cardinality(v_open.classes) <= 200 then
-      v_only := v_open.classes;
-      v_met := v_open.met;
-      blocked := v_open.blocked;
-    end if;
-  end if;
-  v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.is_front, p_tasks, v_only, blocked,
-      p_room,
-                                      p_shard);
-  if v_eligible.classes = '{}' then
-    return;
-  end if;
-  v_seen := hwqueue.entries_at_head(v_eligible, p_queue_head, p_is_tried, p_tasks, p_window,
-      v_only is not null, p_room,
-                                  p_limit, p_now, p_shard);
-  ctids := v_seen.ctids;
-  if v_seen.positions = '{}' then
-    return;
-  end if;
-  if v_seen.checked <> '{}' then
-    if p_state.met_blocked and v_only is null and v_seen.classes[1] = any (v_seen.checked) then
-      return;  -- of so many classes pick_leases asks
-    end if;
-    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
-  end if;
-  if v_only is not null then
-    meets := coalesce((v_seen.tier, v_seen.rank) > (p_queue_head.tier, p_queue_head.rank), true) or (
-      select true from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier
-        and r.rank = v_seen.rank
-        and r.position >= p_queue_head.position and r.position < v_seen.positions[1]
-        and (v_met is null or r.class_id = any (v_met))
-      order by r.position limit 1) is not null;
-    meets := case when not meets or v_met is not null then meets end;
-  end if;
-  if v_seen.checked = '{}' then
-    ctids := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1],
-        v_seen.positions[cardinality(v_seen.positions)],
-                                   array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
-  else
-    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier,
-        v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
-    ctids := v_taken.ctids;
-    term_deltas := v_taken.term_deltas;
-    entry := v_taken.entry;
-    if v_taken.blocked is not null then
-      meets := true;
-      if v_taken.reason <> 'later' then  -- pick_leases knows what comes before it
-        blocked := blocked || v_taken.blocked;
-      end if;
-    end if;
-    is_new := v_taken.reason is not distinct from 'unpublished';
-  end if;
-end
-$$;
-
--- Of the classes that profile_queue lists, those of these tasks that a node has room for; the list as it is
--- when it is too long to be complete (201): then lock_window and entries_in_window ask class by class.
-create or replace function hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[],
-  p_room hwqueue.headroom, p_shard int) returns bigint[]
-language plpgsql stable
-as $$
-begin
-  if cardinality(p_eligible.classes) > 200
-     or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null,
-                             p_room) = 0 then
-    return p_eligible.classes;
-  end if;
-  return array(
-    select e.class_id from hwqueue.profile_eligibility e
-    where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
-      and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0);
-end
-$$;
-
--- What a plain node looks for at the front of its only queue: the classes of these tasks that it has room
--- for, of p_only (claim_candidates; null: of all), without p_without. None: there are none, or the node
--- likes some classes of this queue better than others, or has not been judged for all there are: see
--- pick_leases. p_is_judged: it is known to have been.
-create or replace function hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
-  p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom,
-  p_shard int,
-  out eligible hwqueue.profile_queue)
-language plpgsql stable
-as $$
-begin
-  eligible := p_eligible;
-  if p_is_judged is not true and (not p_eligible.scores_equal
-     or hwqueue.has_new_classes(least(p_eligible.classes_seen, p_state.classes_seen),
-         p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
-    eligible.classes := '{}';
-  elsif p_only is not null then
-    select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked),
-           '{}')
-    into eligible.classes, eligible.checked
-    from unnest(p_only) k(class_id)
-    cross join lateral (  -- fenced: each by its key
-      select x.class_id, x.is_checked from hwqueue.profile_eligibility x
-      where x.shard_id = p_shard and x.profile_id = p_eligible.profile_id
-        and x.queue_id = p_eligible.queue_id and x.class_id = k.class_id
-        and x.gpu_count = 0 and x.custom is null and (p_tasks is null or x.task_name = any (p_tasks))
-        and hwqueue.shortage(x.cpu_milli, x.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) e
-    where k.class_id <> all (p_without);
-  -- of a row, "is not null" would ask every field
-  elsif p_tasks is not null or p_room is distinct from null then
-    eligible.classes := hwqueue.roomy_classes(p_eligible, p_tasks, p_room, p_shard);
-  end if;
-end
-$$;
-
--- The oldest entries at the front of a queue of these classes (head_classes). Where none of the queue's
--- classes must be checked they are locked at once, up to p_limit of them (places). Else they are told by
--- position and class, oldest first: p_limit or 8 of the front's tier and rank, less where they are far apart;
--- another session may have them by the time that they are locked. No places and no positions: there are none.
--- Of a few classes it looks for their heads, however far behind the front they are. p_queue_head: what
--- has just been seen of the queue, if anything; p_is_tried: its mark has been tried, in vain.
--- p_is_behind: others, which are left out of the classes, stand before these. checked: which of these
--- classes must be checked; head: what is known of the first entry.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.entries_at_head(p_eligible hwqueue.profile_queue,
-  p_queue_head hwqueue.queue_head,
-  p_is_tried boolean, p_tasks text[], p_window int, p_is_behind boolean, p_room hwqueue.headroom, p_limit int,
-  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out ctids tid[],
-  out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_ref)
-language plpgsql volatile
-as $$
-declare
-  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
-  v_is_mark boolean := coalesce(p_queue_head.is_front, false) and not p_is_tried;
-  v_from bigint := p_queue_head.position;
-  v_queue_head record;
-  v_seen record;
-begin
-  ctids := '{}';
-  positions := '{}';
-  tier := p_queue_head.tier;
-  rank := p_queue_head.rank;
-  for v_lead in 1 .. 2 loop
-    if v_lead = 2 or not v_is_mark then
-      v_queue_head := hwqueue.first_live_entry(p_eligible.queue_id, p_shard, v_lead = 1 and not p_is_tried);
-      exit when v_queue_head.tier is null
-        or v_lead = 2 and (v_queue_head.tier, v_queue_head.rank, v_queue_head.position) = (tier, rank,
-            v_from);
-      tier := v_queue_head.tier;
-      rank := v_queue_head.rank;
-      v_from := v_queue_head.position;
-      v_is_mark := v_queue_head.is_mark;
-    end if;
-    if p_eligible.checked = '{}' and not p_is_behind then
-      ctids := hwqueue.lock_window(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
-                                     p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
-    else
-      -- of a few that others stand before, the heads alone
-      if not p_is_behind or cardinality(p_eligible.classes) > 16 then
-        v_seen := hwqueue.entries_in_window(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window,
-            v_depth,
-                                          p_now, p_shard);
-        positions := v_seen.positions;
-      end if;
-      -- others stand there: whatever there is of these
-      if positions = '{}' and cardinality(p_eligible.classes) <= 64 then
-        v_seen := hwqueue.entries_of_classes(p_eligible, tier, rank, v_from, v_depth, p_now, p_shard);
-        tier := v_seen.tier;
-        rank := v_seen.rank;
-        positions := coalesce(v_seen.positions, '{}');
-      end if;
-    end if;
-    -- the mark may lag behind; of a few classes that makes no difference
-    exit when ctids <> '{}' or positions <> '{}' or not v_is_mark or cardinality(p_eligible.classes) <= 64;
-  end loop;
-  if positions <> '{}' then
-    classes := v_seen.classes;
-    checked := v_seen.checked;
-    head := v_seen.head;
-  end if;
-end
-$$;
-
--- The oldest entries of a few classes of a queue in which nothing lives before p_from_*: p_limit of the
--- best tier and rank that these classes have.
--- Each class is looked for from its own mark on, if it has one. No entries: positions is null.
--- checked: which of their classes must be checked; head: what is known of the first entry.
-create or replace function hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint,
-  p_from_rank bigint, p_from_position bigint,
-  p_limit int, p_now timestamptz, p_shard int,
-  out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[],
-  out head hwqueue.entry_ref)
-language plpgsql stable
-as $$
-declare
-  v_leases uuid[];
-  v_times timestamptz[];
-begin
-  select e.tier, e.rank, array_agg(e.position order by e.position), array_agg(e.class_id order by e.position),
-         coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
-         array_agg(e.lease_id order by e.position), array_agg(e.eligible_at order by e.position)
-  into tier, rank, positions, classes, checked, v_leases, v_times
-  from (
-    select h.tier, h.rank, h.position, k.class_id, h.lease_id, h.eligible_at
-    from unnest(p_eligible.classes) k(class_id)
-    left join lateral (
-      select m.tiers, m.ranks, m.positions from hwqueue.low_water m
-      where m.shard_id = p_shard and m.queue_id = p_eligible.queue_id and m.class_id = k.class_id
-      order by m.version desc limit 1) w on true
-    cross join lateral (
-      select p_from_tier as tier, p_from_rank as rank, greatest(p_from_position, w.positions[1]) as position
-      where w.tiers is null or w.tiers = array[p_from_tier] and w.ranks = array[p_from_rank]
-      union all
-      select f.tier, f.rank, f.position
-      from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, p_from_tier, p_from_rank,
-          p_from_position, p_shard) f
-      where w.tiers <> array[p_from_tier] or w.ranks <> array[p_from_rank]) s
-    cross join lateral (
-      select x.tier, x.rank, x.position, x.lease_id, x.eligible_at from hwqueue.ready x
-      where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
-        and (x.tier, x.rank, x.position) >= (s.tier, s.rank, s.position)
-      order by x.tier, x.rank, x.position limit p_limit
-    ) h
-    order by h.tier, h.rank, h.position limit p_limit) e
-  group by e.tier, e.rank order by e.tier, e.rank limit 1;
-  head.lease_id := v_leases[1];
-  head.eligible_at := v_times[1];
-end
-$$;
-
--- The entries of a tier and rank from a position on, of what a profile may run and has room for, p_limit
--- of them within p_window positions (more for a larger batch). checked: which of their classes must be
--- checked; head: what is known of the first entry.
-create or replace function hwqueue.entries_in_window(p_eligible hwqueue.profile_queue, p_tasks text[],
-  p_room hwqueue.headroom, p_tier smallint,
-  p_rank bigint, p_from bigint, p_window int, p_limit int, p_now timestamptz, p_shard int,
-  out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_ref)
-language plpgsql stable
-as $$
-declare
-  v_leases uuid[];
-  v_times timestamptz[];
-  v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
-begin
-  if cardinality(p_eligible.classes) = 1 then  -- comes upon nothing else
-    select array_agg(e.position), array_agg(p_eligible.classes[1]), p_eligible.checked,
-           array_agg(e.lease_id), array_agg(e.eligible_at)
-    into positions, classes, checked, v_leases, v_times
-    from (
-      select r.position, r.lease_id, r.eligible_at from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier
-        and r.rank = p_rank
-        and r.position between p_from and p_from + 1023 + 8 * p_limit
-        and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit) e;
-  elsif cardinality(p_eligible.classes) <= 200 then
-    select array_agg(e.position), array_agg(e.class_id),
-           coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
-           array_agg(e.lease_id), array_agg(e.eligible_at)
-    into positions, classes, checked, v_leases, v_times
-    from (
-      select r.position, r.class_id, r.lease_id, r.eligible_at from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and v_to and r.class_id = any (p_eligible.classes)
-        and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit) e;
-  else  -- the list is not complete
-    select array_agg(e.position), array_agg(e.class_id),
-           coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
-    into positions, classes, checked
-    from (
-      select r.position, r.class_id, k.is_checked
-      from hwqueue.ready r
-      cross join lateral (
-        select e.is_checked from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id
-          and e.queue_id = p_eligible.queue_id and e.class_id = r.class_id
-          and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-          and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) k
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and v_to and (r.deadline is null or r.deadline > p_now)
-      order by r.position limit p_limit) e;
-  end if;
-  positions := coalesce(positions, '{}');
-  head.lease_id := v_leases[1];
-  head.eligible_at := v_times[1];
-end
-$$;
-
--- Locks the oldest entries of these classes between two positions of a queue, up to p_limit of them, and
--- gives their places.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.lock_between(p_queue_id int, p_tier smallint, p_rank bigint,
-  p_from bigint, p_to bigint, p_classes bigint[],
-  p_limit int, p_now timestamptz, p_shard int) returns tid[]
-language plpgsql volatile
-as $$
-begin
-  return array(
-    select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-      and r.position between p_from and p_to
-      and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
-    order by r.position limit p_limit
-    for update skip locked);
-end
-$$;
-
 -- Taking leases some of whose classes must be checked at the claim (p_checked). The class is decided
 -- first and an entry locked last, so a class that may not run here leaves nothing behind: no lock, no
 -- subtransaction, no transaction id of its own.
 
--- The best entries that may be claimed, locked: one of a class that is to be checked, else up to p_limit
--- of others, all of one score.
--- p_asks: ask which classes are blocked, in one statement, before the first try; else that is done when
--- one was in vain. Other classes that turn out to be blocked, eight in the order of the queue, then
--- eight more in turn (skipped_this_claim), end the search among those that must be checked: what need
--- not be is taken all the same, and later claims of the node go on where this one stopped.
--- A class that is 'later' (take_entries) is set aside until nothing can be had before its place, and the
--- search begins there again.
--- blocked: all that were found to be; is_new: one of them for a term that has to be published first.
--- Locks: as take_entries. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.take_constrained(p_node hwqueue.node, p_classes bigint[],
-  p_scores double precision[], p_checked bigint[],
-  p_asks boolean, p_queue_ids int[], p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
-  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready,
-  out blocked bigint[], out is_new boolean)
+-- after_claim of one lease from the head of a queue.
+-- Locks, raises: as after_claim. Idempotent: yes.
+create or replace function hwqueue.after_head(p_state hwqueue.node_state, p_queue_id int, p_class_id bigint,
+  p_rank bigint, p_position bigint,
+  p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(p_queue_ids, cardinality(p_classes), p_shard);
-  v_classes bigint[] := p_classes;
-  v_scores double precision[] := p_scores;
-  v_asks boolean := p_asks;
-  v_asked boolean := false;
-  v_tries int := p_asks::int;  -- the front may have been one
-  v_left_out bigint[] := '{}';
-  v_later hwqueue.later_class[] := '{}';  -- what may run of these comes after other classes
-  v_next hwqueue.later_class;
-  v_try record;
+  v_entry hwqueue.ready;
 begin
-  ctids := '{}';
-  blocked := '{}';
-  is_new := false;
-  while v_from.queue_ids is not null loop
-    if v_asks then
-      blocked := blocked || (hwqueue.blocked_classes(p_checked, p_node, p_now, p_shard)).blocked;
-      v_asked := true;
-    end if;
-    if v_tries = 8 then
-      v_left_out := hwqueue.skipped_this_claim(p_checked, blocked || array(select l.class_id
-          from unnest(v_later) l), p_node.node_id, p_shard);
-    end if;
-    if blocked <> '{}' or v_tries > p_asks::int then  -- after a try there are others to leave out
-      select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
-             array_agg(k.score order by k.ordinality)
-      into v_classes, v_scores
-      from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
-      where k.class_id not in (select unnest(blocked || v_left_out) union all select l.class_id
-          from unnest(v_later) l);
-    end if;
-    exit when v_classes = '{}' and v_later = '{}';
-    select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
-    v_try := hwqueue.try_score_groups(v_classes, v_scores, p_checked, p_node, v_from, v_next.tier,
-        v_next.rank,
-                               p_limit, p_window, p_probe, p_now, p_shard);
-    v_tries := v_tries + 1;
-    if v_try.blocked is null then
-      ctids := v_try.ctids;
-      score := v_try.score;
-      term_deltas := v_try.term_deltas;
-      entry := v_try.entry;
-      exit when ctids <> '{}' or v_later = '{}';
-      -- all before that place has been tried
-      v_from := hwqueue.scan_starts_after(v_from, v_next.tier, v_next.rank);
-      v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));
-    elsif v_try.reason = 'later' then
-      v_later := v_later || row(v_try.blocked, v_try.later_tier, v_try.later_rank)::hwqueue.later_class;
-    else
-      blocked := blocked || v_try.blocked;
-      is_new := is_new or v_try.reason = 'unpublished';
-    end if;
-    v_asks := not v_asked;
-  end loop;
+  v_entry.shard_id := p_shard;
+  v_entry.queue_id := p_queue_id;
+  v_entry.tier := 0;
+  v_entry.rank := p_rank;
+  v_entry.position := p_position;
+  v_entry.class_id := p_class_id;
+  v_entry.lease_id := p_lease;
+  perform hwqueue.after_claim(p_state, array[p_queue_id], v_entry, true, p_moves, p_drawn, p_now, p_shard);
 end
 $$;
 
--- Of classes that must be checked those that a claim leaves out after eight tries in vain: all that are
--- not blocked but the next eight that have entries, by their ids from where the node's last such claim
--- stopped. So each of them is tried by some claim, however many there are.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: no.
-create or replace function hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid,
-  p_shard int) returns bigint[]
+-- What a claim does when it has granted what it could, now and then: notes that the node lives; moves
+-- the low-water marks on (p_moves) past one of the entries that it granted (p_entry); when it granted
+-- nothing, looks after what nobody settled, should no one call reap.
+-- Locks: the caller holds node_state; claims, ready entries and marks, skip locked. Raises: nothing.
+-- Idempotent: yes.
+create or replace function hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids int[],
+  p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint,
+                                               p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
-declare
-  v_after bigint;
-  v_open bigint[];
-  v_lead bigint[];
 begin
-  v_after := (select s.next_constrained_class from hwqueue.node_state s
-      where s.shard_id = p_shard and s.node_id = p_node);
-  v_open := array(select k from unnest(p_checked) k where k not in (select unnest(p_blocked))
-      order by k <= v_after, k);
-  v_lead := array(
-    select k.class_id from unnest(v_open) with ordinality k(class_id, n)
-    cross join lateral (
-      select 1 from hwqueue.ready r where r.shard_id = p_shard and r.class_id = k.class_id
-      order by r.tier, r.rank, r.position limit 1) h
-    order by k.n limit 8);
-  if v_lead <> '{}' then
-    update hwqueue.node_state s set next_constrained_class = v_lead[cardinality(v_lead)]
-      where s.shard_id = p_shard and s.node_id = p_node;
+  if p_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
+    update hwqueue.node_state s
+    set seen_at = p_now, classes_unseen = hwqueue.prune_unseen_xids(s.classes_unseen, p_shard),
+        moved_xid = case when s.seen_at + s.heartbeat_timeout > p_now then s.moved_xid
+          else pg_current_xact_id() end
+    where s.shard_id = p_shard and s.node_id = p_state.node_id;
   end if;
-  return array(select k from unnest(v_open) k where k <> all (v_lead));
+  if not p_granted then
+    perform hwqueue.reap_claims(5, p_state.node_id, p_now, p_shard),
+      hwqueue.reap_deadlines(20, p_now, p_shard);
+    perform hwqueue.flag_waiting(p_queue_ids, p_now, p_shard);
+  elsif p_moves then
+    perform hwqueue.advance_horizon(p_drawn, p_shard);
+    if p_entry.lease_id is not null then
+      perform hwqueue.advance_low_water(p_entry, p_shard);
+    end if;
+  end if;
 end
 $$;

@@ -141,7 +141,7 @@ def test_every_write_by_a_place_is_looked_at() -> None:
     found = {name for path in FUNCTION_FILES for name, _ in statements(path.read_text())}
     assert {
         "add_counts",
-        "claim_task",
+        "claim_at_head",
         "set_checked",
         "prune_counts",
         "assign_target_class",
