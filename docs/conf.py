@@ -59,8 +59,12 @@ def with_links_of_the_site(text: str, source: str, page: str) -> str:
 
 def read_source(app: Sphinx, page: str, content: list[str]) -> None:
     """Put the repository's file in the place of its stand-in, and mend the links of each page."""
-    source = REPOSITORY_PAGES.get(page, f"docs/{page}.md")
-    if page in REPOSITORY_PAGES:
+    source = "README.md" if page == "index" else REPOSITORY_PAGES.get(page, f"docs/{page}.md")
+    if page == "index":  # the README, and the lists of pages
+        content[0] = content[0][content[0].index("```{toctree}") :]
+        content[0] = (ROOT / source).read_text(encoding="utf-8") + "\n" + content[0]
+        app.env.note_dependency(ROOT / source)
+    elif page in REPOSITORY_PAGES:
         app.env.note_dependency(ROOT / source)
         content[0] = (ROOT / source).read_text(encoding="utf-8")
     content[0] = with_links_of_the_site(content[0], source, page)
