@@ -21,7 +21,10 @@ import pytest
 from tests.shell_lines import tokens
 
 PAGES = Path(__file__).parents[2] / "docs" / "explanation"
-TRACED = ["lifecycle.md", "storage.md", "other_leases.md"]
+TRACED = [
+    "events.md", "fit.md", "isolation.md", "lifecycle.md", "locking.md", "other_leases.md",
+    "patience.md", "storage.md", "upkeep.md", "views.md",
+]  # fmt: skip
 REPEATED = "-- repeat until it returns a row"
 BOUND_SECONDS = 60.0
 Table = list[list[str]]
@@ -115,4 +118,4 @@ def test_a_trace_prints_what_the_page_says(name: str, sessions: Sessions) -> Non
         if expected is not None:
             assert found == table(expected), f"{block}\n{printed(found)}"
             compared += 1
-    assert compared >= 3
+    assert compared >= 1
