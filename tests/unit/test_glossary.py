@@ -1,4 +1,4 @@
-"""The glossary defines each word once, in order; and the words of tests/words.toml stay out."""
+"""The glossary has each word once, in order; what tests/words.toml says of prose holds."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ def test_each_word_has_a_meaning_and_an_example() -> None:
             assert example.strip(), word
 
 
-def test_the_words_of_the_explanations_are_in_it() -> None:
-    """What an explanation sets in italics it defines, or the glossary does: in both, one word."""
+def test_the_words_that_explanations_rest_on_are_in_it() -> None:
     known = {word.lower() for rows in groups().values() for word, _, _ in rows}
     needed = {
         "affinity term", "bloat", "cache miss", "claim", "dead tuple", "head-of-line blocked",
@@ -120,3 +119,16 @@ def test_banned_words_are_not_used(kind: str) -> None:
         for word in banned_in(line)
     ]
     assert not found, "see tests/words.toml for what to say instead:\n" + "\n".join(found)
+
+
+def test_prose_is_wrapped() -> None:
+    width = WORDS["width"]
+    longer = {ROOT / name for name in width["longer"]}
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in files("text")
+        if path not in longer
+        for number, line in lines_of_text(path)
+        if len(line) > width["columns"] and not line.lstrip().startswith(("|", ">"))
+    ]
+    assert not found
