@@ -26,10 +26,6 @@ html_show_sourcelink = False
 highlight_language = "none"
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
-suppress_warnings = [
-    # Pages of the repository that stand in for a page here begin with their own title.
-    "myst.header",
-]
 
 # Files of the repository that are pages of the site: page, file.
 REPOSITORY_PAGES = {
