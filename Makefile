@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-annotate 
 PYTEST := $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-thorough test-all test-slow walk mutants sync lock snapshot reference pictures bench bench-smoke clean
+.PHONY: help setup demo check docs test test-thorough test-all test-slow walk mutants sync lock snapshot reference pictures bench bench-smoke clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ $(READY): pyproject.toml
 demo: setup ## Watch a small GPU cluster pull its work; under a minute, changes nothing of yours
 	$(BIN)/hwqueue demo
 
-check: setup ## Lint, types, import directions, generated client
+check: setup ## Lint, types, import directions, generated files, the site of the docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -37,6 +37,10 @@ check: setup ## Lint, types, import directions, generated client
 	$(BIN)/python tools/sql_reference.py --check
 	$(BIN)/python tools/openapi.py --check
 	$(BIN)/python tools/metrics_reference.py --check
+	$(MAKE) --no-print-directory docs
+
+docs: setup ## Build the site of the documentation in docs/_build/html
+	$(BIN)/sphinx-build -q -W --keep-going -n -d docs/_build/doctrees docs docs/_build/html
 
 test: setup ## Run the tests, in 3 minutes (HWQUEUE_TEST_DSN: on a server of your own)
 	$(PYTEST) -m 'not slow and not thorough'
@@ -81,4 +85,4 @@ bench-smoke: setup ## Hold what calls cost against benchmarks/limits.toml; under
 	$(BIN)/python -m benchmarks smoke
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -397,7 +397,7 @@ BY_SQLSTATE: Mapping[str, type[HwqueueError]] = {
 # errors come from within a function, and so are not the caller's.
 _UNREADABLE = (None, "22021", "22P02", "22P05")
 
-# The schema or one of its functions is missing: what a call on a database without hwqueue gives.
+# The schema or one of its functions is missing: what a call on a database without hwqueue raises.
 _MISSING_IN_DATABASE = ("3F000", "42883")
 
 

@@ -23,7 +23,7 @@ with needs("serve"):
     from hwqueue.server import ServerSettings, create_api
     from hwqueue.server.protocol import StrictProtocol
 
-# How the settings get to server processes, which import the application anew.
+# How the settings get to server processes, which import the application again.
 _VARIABLE = "HWQUEUE_SERVER_SETTINGS"
 
 

@@ -96,7 +96,7 @@ def assert_spawned(
 
     Args:
         params: Count only those whose params contain these members.
-        count: Exactly so many; at most 1000 can be told apart.
+        count: Exactly this many; at most 1000 can be told apart.
 
     Raises: AssertionError, with the params that were found.
     """

@@ -146,7 +146,7 @@ class Affinity:
     target: UUID | int | str
 
     def as_json(self) -> dict[str, Any]:
-        """The entry as `parse_wire` gives it; ids are 32 hex digits."""
+        """The entry as `parse_wire` returns it; ids are 32 hex digits."""
         return {
             "category": self.category.value,
             "strength": self.strength.value,
@@ -181,7 +181,7 @@ class WireIntent:
     unknown_tags: tuple[int, ...] = field(default=(), compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """The parsed form, the same JSON as `parse_wire` gives in SQL."""
+        """The parsed form, the same JSON as `parse_wire` returns in SQL."""
         return {
             "affinity": [entry.as_json() for entry in self.affinity],
             "cpu_isolation": self.cpu_isolation and self.cpu_isolation.value,
@@ -191,7 +191,7 @@ class WireIntent:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> WireIntent:
-        """Read what `as_json` gives; members may be left out, `unknown_tags` is not read.
+        """Read what `as_json` returns; members may be left out, `unknown_tags` is not read.
 
         Raises: BadArgument, naming the field. What bytes cannot say, `encode` refuses.
         """

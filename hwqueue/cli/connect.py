@@ -94,7 +94,7 @@ def connection_string(ctx: typer.Context) -> str:
 
 
 def open_client(ctx: typer.Context) -> Client:
-    """A client of that database, to be entered; what it does is done by whoever is logged in here.
+    """A client of that database, to be entered; what it does is done by the login here.
 
     Raises: as `connection_string`.
     """

@@ -137,7 +137,7 @@ def check(ctx: typer.Context, from_owner: CheckedOwner = None) -> None:
 
 @app.command(epilog="Example: hwqueue db verify --json")
 def verify(ctx: typer.Context) -> None:
-    """Count anew what must hold at every instant; exits with 4 when something does not.
+    """Count again what must hold at every instant; exits with 4 when something does not.
 
     One entry for each open lease, what nodes have in use, capacity, what leases ask about others.
     """

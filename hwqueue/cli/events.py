@@ -149,7 +149,7 @@ def tail(
 def _following(
     ctx: typer.Context, client: Client, wanted: dict[str, Any], after: int, pause: float
 ) -> Iterator[Event]:
-    """Yield what comes, until whoever reads our output has gone."""
+    """Yield what comes, until the reader of our output has gone."""
     asking = Retrying(
         retry=retry_if_exception(is_transient),
         wait=wait_random_exponential(multiplier=0.5, max=30),

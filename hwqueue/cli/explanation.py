@@ -15,7 +15,7 @@ _MOST = 10_000
 
 
 def show_explanation(ctx: typer.Context, explanation: LeaseExplanation, nodes: int) -> None:
-    """Print it, with so many of the nearest nodes; all of them with --json."""
+    """Print it, with this many of the nearest nodes; all of them with --json."""
     if options_of(ctx).json:
         typer.echo(to_json(dataclasses.asdict(explanation)))
         return

@@ -77,7 +77,7 @@ def list_(
     queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
     state: Annotated[LeaseState | None, typer.Option(help="Only in this state.")] = None,
     task: Annotated[str | None, typer.Option(help="Only of this task.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 50,
     before: Annotated[
         str | None, typer.Option(help="Older than this lease: the last id of the page before.")
     ] = None,
@@ -112,7 +112,7 @@ def explain(
     lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
     *,
     nodes: Annotated[
-        int, typer.Option(min=0, max=20, help="Show so many of the nearest nodes.")
+        int, typer.Option(min=0, max=20, help="Show this many of the nearest nodes.")
     ] = 5,
 ) -> None:
     """Say why a lease is where it is: of a pending one, what keeps which nodes from it."""
@@ -172,7 +172,7 @@ def requeue(
     ] = None,
     task: Annotated[str | None, typer.Option(help="With --failed: only of this task.")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="With --failed: at most so many.")
+        int | None, typer.Option(min=1, help="With --failed: at most this many.")
     ] = None,
 ) -> None:
     """Run failed or cancelled leases again, with their attempts counted afresh."""

@@ -75,7 +75,7 @@ def _errors_told(options: Callable[[], Options]) -> Iterator[None]:
         raise typer.Exit(report_usage_error(error)) from error
     except (HwqueueError, psycopg.Error, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            raise  # whoever read our output has enough of it; Typer ends quietly then
+            raise  # the reader of our output has enough of it; Typer ends quietly then
         raise typer.Exit(report_error(error, options())) from error
 
 

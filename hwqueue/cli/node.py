@@ -53,7 +53,7 @@ def usage(
     state: Annotated[
         str | None, typer.Option(help="Only nodes that are live, silent, cordoned or draining.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
     after: Annotated[
         str | None, typer.Option(help="After this name: the last of the page before.")
     ] = None,
@@ -75,7 +75,7 @@ def tags(
     ctx: typer.Context,
     *,
     label: Annotated[str | None, typer.Option(help="Only this label.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 100,
 ) -> None:
     """Show how many nodes have each value of each label, the commonest first."""
     with open_client(ctx) as client:
@@ -301,7 +301,7 @@ def what_if(
         list[str] | None, typer.Option(help="Model of a GPU; once for each device.")
     ] = None,
     rack: Annotated[int | None, typer.Option(min=0, help="Number of its rack.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="So many such nodes.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="This many such nodes.")] = 1,
     spec: Annotated[
         str | None,
         typer.Option(help="Whole specification, or a list of them, instead: JSON or a file."),

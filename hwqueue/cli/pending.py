@@ -41,7 +41,7 @@ def pending(
         int | None, typer.Option("--class", help="Only the placement class of this id.")
     ] = None,
     order: Annotated[Order, typer.Option(help="The oldest first, or the most.")] = Order.OLDEST,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
 ) -> None:
     """Show why leases are pending: how many nodes match each kind, how many are free, what to mend.
 

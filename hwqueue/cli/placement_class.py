@@ -23,7 +23,7 @@ def list_(
     ctx: typer.Context,
     *,
     queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
     after: Annotated[
         int | None, typer.Option(help="After this class: the last id of the page before.")
     ] = None,

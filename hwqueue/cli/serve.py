@@ -231,7 +231,7 @@ def _run(ctx: typer.Context, **options: Any) -> None:
         ) from error
     settings = ServerSettings(dsn=connection_string(ctx), **options)
     if settings.effective_auth == "none":
-        say(ctx, "nobody is asked who they are: whoever gets here is an admin")
+        say(ctx, "nobody is asked who they are: everybody who gets here is an admin")
     say(ctx, f"http://{settings.host}:{settings.port}/ is the dashboard")
     say(ctx, f"http://{settings.host}:{settings.port}/api/v1/openapi.json describes the API")
     try:

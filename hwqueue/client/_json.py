@@ -34,7 +34,7 @@ _ALWAYS_READ = 300
 
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MANY_DIGITS = b"0" * 309
-"""A number that is too large has so many; jsonb writes no exponents."""
+"""Digits of a number that is too large; jsonb writes no exponents."""
 
 
 def read_json(data: bytes | str) -> Any:

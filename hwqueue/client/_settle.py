@@ -1,4 +1,4 @@
-"""What `settle_and_claim` takes and gives: settlements in the order given, on two ways to SQL."""
+"""What `settle_and_claim` takes and returns: settlements in the order given, on two ways to SQL."""
 
 from __future__ import annotations
 

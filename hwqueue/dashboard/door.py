@@ -271,7 +271,7 @@ def viewer(request: Request) -> Viewer:
 
 
 async def check_again(request: Request) -> None:
-    """For what lasts: whoever looks may still do so. Raises: Refusal."""
+    """For what lasts: the reader may still do so. Raises: Refusal."""
     found, refusal = await request.scope["dashboard"]["again"]()
     if found is None:
         raise refusal

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _log = logging.getLogger("hwqueue.dashboard")
 _MOST = 256  # values kept at once; the one unused longest goes first
 _WAIT = 0.3  # seconds that a viewer waits for a newer value when there is one to show
-_REST = 10  # a value is kept at least so many times as long as it took to read
+_REST = 10  # a value is kept at least this many times as long as it took to read
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class HwqueueCollector(Collector):
     def _ask(self, connection: WatchedConnection) -> list[Sample]:
         milliseconds = str(int(self._timeout.total_seconds() * 1000))
         with connection.transaction():
-            # of the transaction, not of the session: a pooler gives sessions to others
+            # of the transaction, not of the session: a pooler hands sessions to others
             connection.execute(calls.LIMIT_TIME, {"milliseconds": milliseconds})
             return Client.on(connection).metrics(shard=self._shard)
 

@@ -56,7 +56,7 @@ METRICS = (
         "claims",
         ("queue", "outcome"),
         "Claims that ended: completed, failed, expired (nobody heartbeat), superseded (the node "
-        "started anew or left), released, cancelled.",
+        "started again or left), released, cancelled.",
     ),
     Metric(
         "hwqueue_retries_total",

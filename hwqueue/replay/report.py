@@ -155,7 +155,7 @@ def build(
     checked: Check,
     arrival: Callable[[Job], float] | None,
 ) -> Report:
-    """Put a run's figures together; `arrival` gives a job's arrival and makes it a timed run."""
+    """Put a run's figures together; `arrival` returns a job's arrival and makes it a timed run."""
     line = timeline(ledger, trace.gpus)
     used = ledger.gpu_milli_used - ledger.used_by_model["cpu"]
     return Report(

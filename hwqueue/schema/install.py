@@ -165,7 +165,7 @@ def _warnings(owner: str, shared: Sequence[str], *, roles: bool) -> Iterator[str
         more = f" and {len(shared) - _MOST_NAMED} more" if len(shared) > _MOST_NAMED else ""
         yield (
             f"roles belong to the whole server, and other databases have the schema, too: "
-            f"{', '.join(shared[:_MOST_NAMED])}{more}. Whoever was granted a role for this one "
+            f"{', '.join(shared[:_MOST_NAMED])}{more}. A login with a role for this one "
             "has it there, if they may connect: revoke connect on database ... from public"
         )
 
@@ -220,7 +220,7 @@ def _refuse_unknown(installed: Installed | None, sources: Sources) -> None:
 def _roles_would_go(roles: bool) -> ConfigError:
     """Why an upgrade must not leave out roles that the database was installed with.
 
-    A function that is made anew has no grants: producers and workers would be locked out.
+    A function that is created again has no grants: producers and workers would be locked out.
     """
     if not roles:
         return ConfigError(

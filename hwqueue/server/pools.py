@@ -48,7 +48,7 @@ class Pools:
         self._call_timeout = settings.call_timeout
         self._read_timeout = settings.read_timeout
         self._calls = _pool("calls", settings, settings.pool_size, settings.call_timeout)
-        # of whoever has a connection now
+        # of the caller that has a connection now
         self._turns = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
         self._probes = Together[SchemaVersion]()
         self._reads = _pool(
@@ -98,7 +98,7 @@ class Pools:
     async def own_call(
         self, actor: str, tenant: str | None = None, beside: Beside | None = None
     ) -> AsyncIterator[AsyncClient]:
-        """The same for what the server asks itself, whoever makes it."""
+        """The same for what the server asks itself, for any caller."""
         async with self._calls.connection() as connection:
             try:
                 yield await _client(connection, actor, tenant, self._call_timeout, beside)
@@ -198,6 +198,6 @@ async def _check(connection: WatchedAsyncConnection) -> None:
 
 
 async def _try_again(pool: _Pool) -> None:
-    """Begin anew to connect, if somebody waits for it; else the next caller does."""
+    """Start to connect again, if a caller waits for it; else the next caller does."""
     if pool.get_stats().get("requests_waiting"):
         await pool.check()

@@ -108,7 +108,7 @@ class Streams:
             yield HERE
         while time.monotonic() < until and not self.stopping:
             try:
-                # whoever leaves in the middle of it does not break a connection of the pool
+                # a client that leaves in the middle of it does not break a connection of the pool
                 with anyio.CancelScope(shield=True):
                     await still()
                     found = await look(seen)

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Unchanged:
-    """ASGI middleware: gives JSON a tag of its content.
+    """ASGI middleware: adds to JSON a tag of its content.
 
     It spares the way to the caller, not the look into the database. Nothing is stored on the way
     for all that: who polls keeps the tag.

@@ -23,7 +23,7 @@ class SpawnOptions(TypedDict, total=False):
     text.
     available_at or delay: not claimable before. deadline: not claimed by then, it fails.
     patience: how long it waits for a better node, at most; else the queue's. idempotency_key:
-    unique per shard, tenant and queue; the same key with the same content gives the first lease.
+    unique per shard, tenant and queue; the same key with the same content returns the first lease.
     headers: carried along, not interpreted. notify: False lets workers find the lease when they
     next poll.
     """

@@ -306,7 +306,7 @@ class NodeSession:
             self._stop_superseded()
             raise
         except NodeNotYours as error:
-            if self.epoch:  # else it never had the node: whoever started it is told
+            if self.epoch:  # else it never had the node: its starter is told
                 self._shutdown.abort(f"stopping now: {in_one_line(error)}", superseded=True)
             raise
 

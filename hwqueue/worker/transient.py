@@ -18,7 +18,7 @@ _TRANSIENT = (
     "58",  # input or output, outside of Postgres
 )
 
-# The driver gives no SQLSTATE when a connection cannot be made, only words: of libpq, of the
+# The driver has no SQLSTATE when a connection cannot be made, only words: of libpq, of the
 # server, of PgBouncer.
 _NOT_YET = (
     "cannot connect to server",

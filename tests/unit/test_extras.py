@@ -84,4 +84,5 @@ def test_all_has_every_extra_but_the_laboratory() -> None:
     ]
     [line] = extras["all"]
     named = set(line.removeprefix("hwqueue[").removesuffix("]").split(","))
-    assert set(extras) - named - {"schema", "worker"} == {"all", "bench", "bound", "chart", "dev"}
+    laboratory = {"all", "bench", "bound", "chart", "dev", "docs"}
+    assert set(extras) - named - {"schema", "worker"} == laboratory

@@ -30,7 +30,7 @@ HELP = (
     ("1 2 3 4", "queues, what is pending and why, nodes, events"),
     ("arrows, page up and down", "move in the table"),
     ("enter", "all about the row; of what is pending: why, and what would help"),
-    ("s", "sort by the next column; after the last one as the database gives it"),
+    ("s", "sort by the next column; after the last one as the database returns it"),
     ("r", "sort the other way round"),
     ("/", "show rows with a text only; escape shows all again"),
     ("p", "pause; the picture stays as it is"),

@@ -28,11 +28,11 @@ _CAREFUL = {"connect_timeout": "5", "tcp_user_timeout": "10000"}
 
 
 class DatabaseSource:
-    """One connection, one query after the other; made anew after it was lost.
+    """One connection, one query after the other; opened again after it was lost.
 
     Args:
         dsn: The database; it is connected to by the first reading.
-        patience: How long one query may take; then the server gives it up.
+        patience: How long one query may take; then the server cancels it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class DatabaseSource:
             connection = await self._connect()
             async with connection.transaction():
                 milliseconds = str(round(self._patience.total_seconds() * 1000))
-                # of the transaction: a pooler gives sessions to others
+                # of the transaction: a pooler hands sessions to others
                 await connection.execute(LIMIT_TIME, {"milliseconds": milliseconds})
                 yield AsyncClient.on(connection)
 

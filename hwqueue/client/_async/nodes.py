@@ -162,7 +162,7 @@ class AsyncNodes(AsyncCaller):
 
         Args:
             limit: 1 to 10,000.
-            skip: 0 to 1,000,000. Every page judges all nodes anew.
+            skip: 0 to 1,000,000. Every page judges all nodes again.
 
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
         SQL: match_page. Safe inside your transaction: yes.
@@ -363,7 +363,7 @@ class AsyncNodes(AsyncCaller):
         )
 
     async def verify_invariants(self, *, shard: int = 0) -> list[BrokenInvariant]:
-        """What must hold at every instant and does not, counted anew; it reads everything.
+        """What must hold at every instant and does not, counted again; it reads everything.
 
         Call it in a repeatable read transaction of yours while others work.
 

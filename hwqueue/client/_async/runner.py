@@ -20,7 +20,7 @@ from hwqueue.errors import BadArgument, ConfigError
 Rows = Sequence[Sequence[Any]]
 
 # The pool doubles its wait between two attempts to connect, up to minutes after the server is back;
-# so it is made to give up early, and to begin anew while somebody waits.
+# so it is made to give up early, and to start again while a caller waits.
 _RECONNECT_SECONDS = 2.0
 
 
@@ -28,7 +28,7 @@ class AsyncRunner(Protocol):
     """Runs one statement and returns all its rows."""
 
     async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` with named arguments; `actor` does it, None: whoever the login is."""
+        """Run `sql` with named arguments; `actor` does it, None: the login."""
         ...
 
 
@@ -112,7 +112,7 @@ async def _fetch(
 
 
 async def _try_again(pool: AsyncConnectionPool[Any]) -> None:
-    """Begin anew to connect, if somebody waits for it; else the next caller does."""
+    """Start to connect again, if a caller waits for it; else the next caller does."""
     if pool.get_stats().get("requests_waiting"):
         await pool.check()
 

@@ -22,7 +22,7 @@ class AsyncTokens(AsyncCaller):
         expires_at: datetime | None = None,
         shard: int = 0,
     ) -> None:
-        """Let in whoever knows a secret.
+        """Let in a caller who knows a secret.
 
         Args:
             name: Whom its actions are put down to; never given twice.

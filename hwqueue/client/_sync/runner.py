@@ -21,7 +21,7 @@ from hwqueue.errors import BadArgument, ConfigError
 Rows = Sequence[Sequence[Any]]
 
 # The pool doubles its wait between two attempts to connect, up to minutes after the server is back;
-# so it is made to give up early, and to begin anew while somebody waits.
+# so it is made to give up early, and to start again while a caller waits.
 _RECONNECT_SECONDS = 2.0
 
 
@@ -29,7 +29,7 @@ class Runner(Protocol):
     """Runs one statement and returns all its rows."""
 
     def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` with named arguments; `actor` does it, None: whoever the login is."""
+        """Run `sql` with named arguments; `actor` does it, None: the login."""
         ...
 
 
@@ -111,7 +111,7 @@ def _fetch(connection: psycopg.Connection[Any], sql: str, arguments: Mapping[str
 
 
 def _try_again(pool: ConnectionPool[Any]) -> None:
-    """Begin anew to connect, if somebody waits for it; else the next caller does."""
+    """Start to connect again, if a caller waits for it; else the next caller does."""
     if pool.get_stats().get("requests_waiting"):
         pool.check()
 

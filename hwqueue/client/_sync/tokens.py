@@ -23,7 +23,7 @@ class Tokens(Caller):
         expires_at: datetime | None = None,
         shard: int = 0,
     ) -> None:
-        """Let in whoever knows a secret.
+        """Let in a caller who knows a secret.
 
         Args:
             name: Whom its actions are put down to; never given twice.

@@ -108,7 +108,7 @@ def _oldest(queues: Sequence[QueueDepth]) -> datetime | None:
 async def overview(request: Request) -> Response:
     """One sentence, six numbers, the last hour, what is asked for in vain, and the fleet."""
     source = reads(request)
-    # at once: whoever has seen the page before waits for none of them longer than for one
+    # at once: a reader who has seen the page before waits for none of them longer than for one
     queues, pending, nodes, minutes = await asyncio.gather(
         source.queues(), source.pending(), source.nodes(), source.throughput()
     )

@@ -79,7 +79,7 @@ class SpawnOptions(Request):
     max_attempts: Annotated[Whole, Field(ge=1, le=1000)] | None = None
     retry: Retry | None = None
     claim_timeout: Annotated[Seconds, Field(ge=1)] | None = Field(
-        default=None, description="A claim ends so many seconds after its last heartbeat."
+        default=None, description="Seconds from a claim's last heartbeat to its end."
     )
     deadline: Moment | None = Field(default=None, description="Not claimed by then, it fails.")
     patience: Seconds | None = Field(
@@ -87,7 +87,7 @@ class SpawnOptions(Request):
     )
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
         default=None,
-        description="The same key with the same content gives the first lease. As the header "
+        description="The same key with the same content returns the first lease. As the header "
         "`Idempotency-Key`.",
     )
     headers: Object | None = Field(default=None, description="Carried along, not interpreted.")

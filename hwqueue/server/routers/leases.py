@@ -39,7 +39,7 @@ IdempotencyKey = Annotated[
     Header(
         min_length=1,
         max_length=255,
-        description="The same key with the same content gives the first lease; with another, 422.",
+        description="The same key with the same content returns the first lease; another, 422.",
     ),
 ]
 

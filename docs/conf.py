@@ -1,0 +1,72 @@
+"""The site of the documentation: `make docs` builds it into docs/_build.
+
+The pages are written for a plain git host, too. So links go to files of the repository, and this
+file turns those that leave docs/ into links to pages of the site.
+"""
+
+import posixpath
+import re
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[1]
+
+project = "hwqueue"
+project_copyright = "the hwqueue authors, Apache-2.0"
+release = installed_version("hwqueue")
+version = release
+
+extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"hwqueue {release}"
+html_show_sourcelink = False
+highlight_language = "none"
+myst_heading_anchors = 4
+myst_fence_as_directive = ["mermaid"]
+
+# Files of the repository that are pages of the site: page, file.
+REPOSITORY_PAGES = {
+    "changelog": "CHANGELOG.md",
+    "contributing": "CONTRIBUTING.md",
+    "development/sql": "sql/README.md",
+    "development/tests": "tests/README.md",
+    "development/benchmarks": "benchmarks/README.md",
+    "development/peers": "benchmarks/peers/README.md",
+}
+_PAGE_OF_FILE = {file: f"docs/{page}.md" for page, file in REPOSITORY_PAGES.items()} | {
+    "README.md": "docs/index.md"
+}
+_LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def with_links_of_the_site(text: str, source: str, page: str) -> str:
+    """The text of a file of the repository, with its links as seen from a page of the site."""
+
+    def link(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1]))
+        target = _PAGE_OF_FILE.get(target, target)
+        here = posixpath.relpath(target, posixpath.dirname(f"docs/{page}.md"))
+        return f"]({here}{found[2] or ''})"
+
+    return _LINK.sub(link, text)
+
+
+def read_source(app: Sphinx, page: str, content: list[str]) -> None:
+    """Put the repository's file in the place of its stand-in, and mend the links of each page."""
+    source = "README.md" if page == "index" else REPOSITORY_PAGES.get(page, f"docs/{page}.md")
+    if page == "index":  # the README, and the lists of pages
+        content[0] = content[0][content[0].index("```{toctree}") :]
+        content[0] = (ROOT / source).read_text(encoding="utf-8") + "\n" + content[0]
+        app.env.note_dependency(ROOT / source)
+    elif page in REPOSITORY_PAGES:
+        app.env.note_dependency(ROOT / source)
+        content[0] = (ROOT / source).read_text(encoding="utf-8")
+    content[0] = with_links_of_the_site(content[0], source, page)
+
+
+def setup(app: Sphinx) -> None:
+    """Sphinx calls this."""
+    app.connect("source-read", read_source)

@@ -1,0 +1,64 @@
+"""The example of the README, as it stands there: a file, a shell, a statement."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.e2e.test_on_call import Shell
+from tests.e2e.worker_support import wait_until
+from tests.shell_lines import tokens
+
+README = Path(__file__).parents[2] / "README.md"
+pytestmark = pytest.mark.skipif(not README.exists(), reason="no checkout")
+
+
+def blocks(section: str) -> list[tuple[str, str]]:
+    """The language and the content of each block of a section."""
+    title, found = "", []
+    for before, token in zip([None, *tokens(README)], tokens(README), strict=False):
+        if before is not None and before.type == "heading_open":
+            title = token.content
+        elif token.type == "fence" and title == section:
+            found.append((token.info, token.content))
+    return found
+
+
+@pytest.fixture
+def shell(dsn: str, tmp_path: Path) -> Iterator[Shell]:
+    programs = Path(sys.executable).parent
+    env = os.environ | {"HWQUEUE_DSN": dsn, "PATH": f"{programs}:{os.environ['PATH']}"}
+    made = Shell(tmp_path, env)
+    yield made
+    made.end()
+
+
+def test_the_example(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path) -> None:
+    printed = []
+    languages = []
+    for language, content in blocks("An example"):
+        languages.append(language)
+        if language == "python":
+            name = content.partition("\n")[0].removeprefix("# ")
+            (tmp_path / name).write_text(content, encoding="utf-8")
+        elif language == "sh":
+            printed.append(shell.run(content))
+        else:
+            assert language == "sql"
+            conn.execute(content.encode())
+    assert languages == ["python", "sh", "sql"]
+    assert re.search(r"no_nodes|no node", printed[0])
+    results = "select array_agg(result ->> 'drawn' order by result) from hwqueue.outcome"
+
+    def drawn() -> Any:
+        row = conn.execute(results).fetchone()
+        return row and row[0]
+
+    wait_until(lambda: drawn() == ["7", "8"])

@@ -1,0 +1,121 @@
+"""The traces that explanations begin with: each SQL block is run, and prints what the page says.
+
+A block of `sql` is run in one session, or in the one that its first line names: `-- session B`. One
+that begins with `-- repeat until it returns a row` is repeated, since it waits for transactions of
+the whole server. If a block of `text` follows, it is the result of the last statement: a header, a
+line, and the rows.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.shell_lines import tokens
+
+PAGES = Path(__file__).parents[2] / "docs" / "explanation"
+TRACED = [
+    "events.md", "fit.md", "isolation.md", "lifecycle.md", "locking.md", "other_leases.md",
+    "patience.md", "storage.md", "upkeep.md", "views.md",
+]  # fmt: skip
+REPEATED = "-- repeat until it returns a row"
+BOUND_SECONDS = 60.0
+Table = list[list[str]]
+
+pytestmark = pytest.mark.skipif(not PAGES.exists(), reason="no checkout")
+
+
+class Sessions:
+    """The sessions of a page, by name."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._stack = ExitStack()
+        self._open: dict[str, psycopg.Connection[Any]] = {}
+
+    def run(self, block: str) -> Table:
+        """Run a block; what its last statement returns."""
+        until = time.monotonic() + BOUND_SECONDS
+        found = self._run(block)
+        while REPEATED in block and len(found) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+            found = self._run(block)
+        return found
+
+    def _run(self, block: str) -> Table:
+        named = re.match(r"-- session (\w+)", block)
+        name = named[1] if named else ""
+        if name not in self._open:
+            self._open[name] = self._stack.enter_context(
+                psycopg.connect(self._dsn, autocommit=True, connect_timeout=10)
+            )
+            self._open[name].execute("set statement_timeout = '30s'")
+        cursor = self._open[name].cursor()
+        for statement in statements(block):
+            cursor.execute(statement.encode())
+        result = cursor.pgresult
+        if cursor.description is None or result is None:
+            return []
+        rows = [
+            [(result.get_value(row, column) or b"").decode() for column in range(result.nfields)]
+            for row in range(result.ntuples)
+        ]
+        return [[column.name for column in cursor.description], *rows]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def statements(block: str) -> list[str]:
+    """The statements of a block, each of which ends a line."""
+    return [part for part in re.split(r";[ ]*(?:--[^\n]*)?\n", block) if part.strip()]
+
+
+def table(text: str) -> Table:
+    """The cells of a printed table."""
+    header, _, *rows = text.splitlines()
+    return [[cell.strip() for cell in line.split("|")] for line in (header, *rows)]
+
+
+def printed(rows: Table) -> str:
+    """A table as psql prints it."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
+
+
+def steps(page: Path) -> Iterator[tuple[str, str | None]]:
+    """Each SQL block of a page, with the output that follows it."""
+    fences = [token for token in tokens(page) if token.type == "fence"]
+    for token, following in zip(fences, [*fences[1:], None], strict=True):
+        if token.info == "sql":
+            shows = following is not None and following.info == "text"
+            yield token.content, following.content if following is not None and shows else None
+
+
+@pytest.fixture
+def sessions(dsn: str) -> Iterator[Sessions]:
+    made = Sessions(dsn)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_trace_prints_what_the_page_says(name: str, sessions: Sessions) -> None:
+    compared = 0
+    for block, expected in steps(PAGES / name):
+        found = sessions.run(block)
+        if expected is not None:
+            assert found == table(expected), f"{block}\n{printed(found)}"
+            compared += 1
+    assert compared >= 1

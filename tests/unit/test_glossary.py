@@ -1,0 +1,134 @@
+"""The glossary has each word once, in order; what tests/words.toml says of prose holds."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
+WORDS = tomllib.loads((ROOT / "tests" / "words.toml").read_text(encoding="utf-8"))
+FIRST = "A lease is what other queues call a job or a task. What others call a lease"
+
+pytestmark = pytest.mark.skipif(not GLOSSARY.exists(), reason="no checkout")
+
+
+def groups() -> dict[str, list[tuple[str, str, str]]]:
+    """The rows of each group: word, meaning, example."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for part in re.split(r"^## ", GLOSSARY.read_text(encoding="utf-8"), flags=re.M)[1:]:
+        title, _, body = part.partition("\n")
+        rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+?) \| (.+?) \|$", body, re.M)
+        assert len(rows) == len(re.findall(r"^\| \*\*", body, re.M)), f"{title}: a row is no row"
+        found[title] = rows
+    return found
+
+
+def test_it_begins_with_the_word_that_others_use_otherwise() -> None:
+    text = " ".join(GLOSSARY.read_text(encoding="utf-8").split("\n", 2)[2].split())
+    assert text.startswith(f"**{FIRST}")
+
+
+def test_no_word_is_there_twice() -> None:
+    words = [word.lower() for rows in groups().values() for word, _, _ in rows]
+    assert len(words) > 60
+    assert sorted(words) == sorted(set(words))
+
+
+def test_each_group_is_in_the_order_of_the_alphabet() -> None:
+    for title, rows in groups().items():
+        words = [word.lower() for word, _, _ in rows]
+        assert words == sorted(words), title
+
+
+def test_each_word_has_a_meaning_and_an_example() -> None:
+    for rows in groups().values():
+        for word, meaning, example in rows:
+            assert len(meaning) > 10, word
+            assert example.strip(), word
+
+
+def test_the_words_that_explanations_rest_on_are_in_it() -> None:
+    known = {word.lower() for rows in groups().values() for word, _, _ in rows}
+    needed = {
+        "affinity term", "bloat", "cache miss", "claim", "dead tuple", "head-of-line blocked",
+        "leader election", "lease", "lock stripe", "low-water mark", "mvcc snapshot", "patience",
+        "placement class", "queue head", "reap", "score group",
+    }  # fmt: skip
+    assert needed <= known
+
+
+def files(kind: str) -> list[Path]:
+    """The files of a kind that are looked at."""
+    found = {path for pattern in WORDS["where"][kind] for path in ROOT.glob(pattern)}
+    left_out = {path for pattern in WORDS["where"]["generated"] for path in ROOT.glob(pattern)}
+    return sorted(found - left_out)
+
+
+def lines_of_text(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a page outside fenced code."""
+    fenced = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            yield number, line
+
+
+def lines_of_python(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of docstrings, of strings that stand alone, and of comments."""
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = node.value.value
+            if isinstance(text, str):
+                for offset, line in enumerate(text.split("\n")):
+                    yield node.lineno + offset, line
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def banned_in(text: str) -> list[str]:
+    """The banned words of a text, as they are listed."""
+    return [word for word in WORDS["banned"] if re.search(rf"\b(?:{word})\b", text, re.I)]
+
+
+def test_banned_words_are_found() -> None:
+    assert banned_in("It gives three rows.") == [r"gives(?! (up|way)\b)"]
+    assert banned_in("Counted Anew, whoever asks, so many times") == ["anew", "so many", "whoever"]
+    assert banned_in("It gives up; renewed, ever so slightly.") == []
+
+
+@pytest.mark.parametrize("kind", ["text", "python"])
+def test_banned_words_are_not_used(kind: str) -> None:
+    read = lines_of_text if kind == "text" else lines_of_python
+    looked_at = files(kind)
+    assert len(looked_at) > 20
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {word}: {line.strip()}"
+        for path in looked_at
+        for number, line in read(path)
+        for word in banned_in(line)
+    ]
+    assert not found, "see tests/words.toml for what to say instead:\n" + "\n".join(found)
+
+
+def test_prose_is_wrapped() -> None:
+    width = WORDS["width"]
+    longer = {ROOT / name for name in width["longer"]}
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in files("text")
+        if path not in longer
+        for number, line in lines_of_text(path)
+        if len(line) > width["columns"] and not line.lstrip().startswith(("|", ">"))
+    ]
+    assert not found
