@@ -7,8 +7,9 @@ from uuid import UUID, uuid4
 
 import psycopg
 
+from tests.calls import TASK
 from tests.cases.model import Case, Translated
-from tests.direct import TASK, Direct
+from tests.direct import Direct
 from tests.oracle.affinity import check_placement
 from tests.oracle.cluster import Cluster, Lease, Running
 from tests.oracle.expressions import RefusedError

@@ -18,9 +18,10 @@ import psycopg
 
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.schema import upgrade
+from tests.calls import Row
 from tests.migrations.programs import dump
 from tests.patience import looks
-from tests.sql.api import Api, Node, Row, settlement, token
+from tests.sql.api import Api, Node, settlement, token
 
 QUEUE = "kept"
 PLACED = "placed"

@@ -8,9 +8,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.calls import Row
 from tests.fix_db import fresh_database
 from tests.migrations.programs import dump, run_psql
-from tests.sql.api import GENERATION, Api, Node, Row, outlive, token
+from tests.sql.api import GENERATION, Api, Node, outlive, token
 
 _EAGER = """
   create or replace function hwqueue.advances_low_water(p_qty int) returns boolean

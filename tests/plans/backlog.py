@@ -4,7 +4,8 @@ from uuid import UUID
 
 import psycopg
 
-from tests.sql.api import TASK, Api, Node, Row, completed, outlive
+from tests.calls import TASK, Row
+from tests.sql.api import Api, Node, completed, outlive
 
 # Tables that grow with the work there is: nobody may read one of them from end to end.
 BIG = ("ready", "lease", "claim", "scheduled", "outcome")

@@ -7,9 +7,10 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from tests.calls import Row
 from tests.fix_db import fresh_database
 from tests.plans.explain import Work, explained
-from tests.sql.api import Api, Row, beat, outlive, settlement, token
+from tests.sql.api import Api, beat, outlive, settlement, token
 
 EVENTS = 1_000_000
 DAYS = 15  # the last of them is today

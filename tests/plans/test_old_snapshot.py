@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
+from tests.calls import TASK, Row
 from tests.fix_db import fresh_database
 from tests.plans.explain import explained
 from tests.races.marks import NOWHERE
-from tests.sql.api import TASK, Api, Node, Row, completed, outlive
+from tests.sql.api import Api, Node, completed, outlive
 
 CYCLES, BATCH = 600, 20  # leases that are spawned, claimed and completed together
 FIRST = 5  # cycles before the first look: the session has planned, and marks have moved

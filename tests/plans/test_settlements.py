@@ -6,20 +6,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.calls import TASK, Row
 from tests.plans.backlog import BIG, FILLER, batch, warm
 from tests.plans.explain import Work, explained
-from tests.sql.api import (
-    GENERATION,
-    TASK,
-    Api,
-    Row,
-    beat,
-    completed,
-    count_all,
-    outlive,
-    settlement,
-    token,
-)
+from tests.sql.api import GENERATION, Api, beat, completed, count_all, outlive, settlement, token
 
 ROWS = 6  # of each large table that a call about one lease may read
 PAGES = 150  # that it may touch; 12 to 60 seen

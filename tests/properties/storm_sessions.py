@@ -19,7 +19,8 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.oracle.cluster import Cluster
 from tests.oracle.isolation import IsolatingNode, misgiven
 from tests.oracle.occupancy import Rule, may_run

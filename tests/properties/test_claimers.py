@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sql.api import Api, Row
+from tests.calls import Row
+from tests.sql.api import Api
 
 CLAIMERS = 4
 LEASES = 60

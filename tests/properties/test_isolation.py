@@ -9,7 +9,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.isolated import spawn
 from tests.oracle.isolation import IsolatingNode, core_use, device_use, may_run, misgiven
 from tests.properties.strategies import IDS

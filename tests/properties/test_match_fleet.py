@@ -7,7 +7,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
-from tests.direct import TASK, Direct
+from tests.calls import TASK
+from tests.direct import Direct
 from tests.properties.cluster import CONTRADICTORY, Specs, registered
 from tests.properties.node_by_node import apart
 from tests.properties.strategies import NODE_IDS, resources

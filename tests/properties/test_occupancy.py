@@ -11,8 +11,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from tests.calls import TASK, Row
 from tests.cases.support import NOT_YET, OTHERS, PATIENCE, POLICY, RATHER_OTHERS, SPREAD
-from tests.direct import TASK, Direct, Row
+from tests.direct import Direct
 from tests.oracle.cluster import Cluster, Lease, Running
 from tests.oracle.facts import Node
 from tests.oracle.occupancy import may_run, preference

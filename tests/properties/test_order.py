@@ -11,9 +11,10 @@ import psycopg
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tests.calls import Row
 from tests.oracle.order import Entry, acceptable
 from tests.races.marks import FAR
-from tests.sql.api import Api, Node, Row
+from tests.sql.api import Api, Node
 
 PASSED = "2020-01-01T00:00:00Z"
 ZONE = "a"

@@ -18,7 +18,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock, install_clock
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.properties.strategies import IDS
 
 QUEUE = "quick"

@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
-from tests.direct import Row
+from tests.calls import Row
 from tests.properties.strategies import NODE_IDS, STRANGER, labels, placements
 from tests.sql.api import Refusal, read_refusal
 

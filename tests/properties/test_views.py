@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.properties import test_isolation as isolation
 from tests.properties.cluster import CONTRADICTORY, Specs, registered
 from tests.properties.strategies import exprs, labels, node_specs, placements, resources

@@ -25,7 +25,8 @@ from hypothesis.stateful import (
 )
 
 from hwqueue.testing import Clock
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.oracle.tables import violations
 from tests.properties.strategies import NODE_IDS, RESOURCE_IDS, STRANGER
 

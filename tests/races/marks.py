@@ -6,7 +6,8 @@ from uuid import UUID
 
 import psycopg
 
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.patience import looks
 from tests.races.cluster import QUEUE, register
 

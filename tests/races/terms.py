@@ -19,7 +19,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.patience import looks
 from tests.races.cluster import QUEUE, register
 from tests.races.interleave import Actor

@@ -8,7 +8,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, node_spec, register
 from tests.races.interleave import Actor, interleave
 

@@ -8,7 +8,8 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.races.cluster import QUEUE, register
 from tests.races.terms import away, lease, publish
 from tests.sql.api import outlive

@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.races.test_ends import BROKEN, DAY, GONE, OPEN, PRUNE, sqlstate_of

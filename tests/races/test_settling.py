@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, node_spec, register
 from tests.races.interleave import TIMEOUT, interleave
 

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import install_clock
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, node_spec
 from tests.races.interleave import TIMEOUT, interleave
 from tests.races.terms import (

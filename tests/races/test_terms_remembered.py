@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import install_clock
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.patience import looks
 from tests.races.cluster import QUEUE, node_spec
 from tests.races.interleave import TIMEOUT, interleave

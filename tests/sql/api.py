@@ -1,8 +1,4 @@
-"""Calls of the SQL functions by name, and what the tests here share around them.
-
-Arguments go without their `p_`: `api.rows("claim_task", queues=["q"], node=node, epoch=1)`.
-Every argument that a function takes can be given, wrong ones included.
-"""
+"""Calls of the SQL functions in short forms, and what the tests here share around them."""
 
 import json
 from collections.abc import Iterator
@@ -15,21 +11,15 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int8
 
+from tests.calls import TASK, Calls, Row
 from tests.patience import looks
 
-Row = dict[str, Any]
-TASK = "work"
 NOBODY = UUID("00000000-0000-7000-8000-000000000000")  # no lease and no node has this id
 GENERATION = 2**40  # a claim token is generation x 2^40 + the lease's own counter
 
-_JSON = {
-    *("policy", "params", "options", "leases", "changes", "spec", "claims", "settle"),
-    *("placement", "result", "error", "filter", "taint", "nodes"),
-}
 _TABLES = """
   select relname from pg_class
   where relnamespace = 'hwqueue'::regnamespace and relkind = 'r' order by relname
@@ -70,39 +60,8 @@ class Node:
         return {"node": self.node_id, "epoch": self.epoch}
 
 
-class Api:
-    """The functions over one connection."""
-
-    def __init__(self, conn: psycopg.Connection[Any]) -> None:
-        self.conn = conn
-
-    def rows(self, function: str, /, **arguments: Any) -> list[Row]:
-        """Call a function; its rows."""
-        call = sql.SQL("select * from hwqueue.{}({})").format(
-            sql.Identifier(function),
-            sql.SQL(", ").join(
-                sql.SQL("{} => {}").format(sql.Identifier(f"p_{name}"), sql.Placeholder())
-                for name in arguments
-            ),
-        )
-        values = [
-            Jsonb(value)
-            if name in _JSON and value is not None and not isinstance(value, Jsonb)
-            else value
-            for name, value in arguments.items()
-        ]
-        with self.conn.cursor(row_factory=dict_row) as cursor:
-            return cursor.execute(call, values).fetchall()
-
-    def row(self, function: str, /, **arguments: Any) -> Row:
-        """Call a function that gives one row."""
-        [only] = self.rows(function, **arguments)
-        return only
-
-    def value(self, function: str, /, **arguments: Any) -> Any:
-        """Call a function that gives one value."""
-        [only] = self.row(function, **arguments).values()
-        return only
+class Api(Calls):
+    """Calls, and short forms of those that most tests make."""
 
     def wake_payload(self, queue: str) -> str:
         """What a notification of new work in a queue carries."""

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from tests.calls import Row
 from tests.direct import Direct
-from tests.sql.api import Api, Node, Row
+from tests.sql.api import Api, Node
 
 _CLASS = "select class_id from hwqueue.lease where lease_id = %s"
 

@@ -3,8 +3,9 @@
 from typing import Any
 from uuid import UUID, uuid4
 
+from tests.calls import Row
 from tests.isolated import reasons, spawn
-from tests.sql.api import Api, Node, Row
+from tests.sql.api import Api, Node
 
 CPU = ["whole_core", "strict_isolated"]
 GPU = ["session_exclusive", "device_exclusive"]

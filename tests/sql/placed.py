@@ -3,7 +3,8 @@
 from typing import Any
 from uuid import UUID
 
-from tests.sql.api import Api, Node, Row, beat
+from tests.calls import Row
+from tests.sql.api import Api, Node, beat
 
 _STOP = """
   select stop_reason, stop_detail, stop_requested_at, stop_by from hwqueue.claim where lease_id = %s

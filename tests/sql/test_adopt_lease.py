@@ -7,7 +7,8 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import GENERATION, NOBODY, TASK, Api, Node, Row, beat, token
+from tests.calls import TASK, Row
+from tests.sql.api import GENERATION, NOBODY, Api, Node, beat, token
 
 GPU = [str(uuid4()) for _ in range(3)]
 DEVICES = [{"resource_id": gpu, "model": "T4"} for gpu in GPU]

@@ -10,7 +10,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.sql.api import TASK, Api, Row, nested, raw, refusing
+from tests.calls import TASK, Row
+from tests.sql.api import Api, nested, raw, refusing
 
 ID = str(uuid4())
 OTHER = str(uuid4())

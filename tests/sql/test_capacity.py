@@ -5,7 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.sql.api import Api, Node, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, Node, token
 
 GPU = [str(uuid4()) for _ in range(4)]
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.sql.api import Api, Row
+from tests.calls import Row
+from tests.sql.api import Api
 
 REFUSED = [
     r"(?=a)b",

@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, Row, completed, outlive, token
+from tests.calls import Row
+from tests.sql.api import Api, Node, completed, outlive, token
 from tests.sql.test_terms import settle_terms
 
 pytestmark = pytest.mark.usefixtures("clock")

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, Node, token
 
 MINUTE = timedelta(minutes=1)
 CAPACITY = {"cpu_milli": 1_000_000}

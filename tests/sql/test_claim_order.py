@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, token
 from tests.sql.warm import WarmApi
 
 

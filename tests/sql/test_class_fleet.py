@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, Row
+from tests.calls import Row
+from tests.sql.api import Api, Node
 
 MINUTE = timedelta(minutes=1)
 TAINT = {"key": "maintenance", "effect": "no_schedule"}

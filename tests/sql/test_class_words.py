@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.sql.api import Api, Row
+from tests.calls import Row
+from tests.sql.api import Api
 from tests.sql.explained import class_of
 
 ID = "01890a5d-ac96-774b-bcce-b302099a8057"

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from psycopg.types.numeric import Int8
 
-from tests.sql.api import NOBODY, Api, Row, token
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, token
 from tests.sql.test_plain_batches import NEEDS, every_verdict, finished
 
 ONE = Int8(1)

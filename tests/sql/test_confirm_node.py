@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, Node, Row
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, Node
 from tests.sql.logins import OPERATOR, WORKER, Logins
 from tests.sql.placed import reasons, running_placed, spawn_placed, verdict
 

@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, Node, token
 from tests.sql.test_current_generation import become_another_server
 from tests.sql.test_terms import settle_terms
 from tests.unit.test_event_codes import codes_in_sql

@@ -7,7 +7,8 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, Row, token
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, token
 from tests.sql.explained import actions, clear, codes, explain, explain_class, funnel, label, near
 
 GPUS = [{"resource_id": str(uuid4()), "model": "A100"} for _ in range(2)]

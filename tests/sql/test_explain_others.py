@@ -7,8 +7,9 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
+from tests.calls import Row
 from tests.patience import looks
-from tests.sql.api import Api, Node, Row, token
+from tests.sql.api import Api, Node, token
 from tests.sql.explained import actions, clear, codes, explain, funnel, label, near, put_in_force
 
 WEB: Row = {"labels": {"app": "web"}}

@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, token
 
 STEADY = {"kind": "fixed", "base": 30, "jitter": 0}
 

@@ -9,7 +9,8 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, Row, beat, raw, settlement, token
+from tests.calls import Row
+from tests.sql.api import Api, Node, beat, raw, settlement, token
 
 LONG = "1e131071"  # 16 bytes as it is kept, 131,072 characters as text
 SHORT = "1e-16383"

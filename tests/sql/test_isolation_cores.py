@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.calls import Row
 from tests.isolated import spawn
-from tests.sql.api import Api, Row, token
+from tests.sql.api import Api, token
 from tests.sql.isolation_support import asking, assigned, core_use, cores, isolating, run, why
 
 

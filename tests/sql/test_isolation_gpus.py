@@ -4,7 +4,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.sql.api import Api, Node, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, Node, token
 from tests.sql.isolation_support import GPU, asking, assigned, devices, run, why
 
 PART = "partition_exclusive"

@@ -5,7 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.sql.api import Api, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, token
 from tests.sql.isolation_support import (
     CPU,
     asking,

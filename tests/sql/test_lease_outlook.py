@@ -4,7 +4,8 @@ from datetime import timedelta
 from uuid import uuid4
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, token
 
 
 def outlook(api: Api, node: object, *leases: object) -> list[Row]:

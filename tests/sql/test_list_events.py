@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, outlive
+from tests.calls import Row
+from tests.sql.api import Api, outlive
 
 
 def ids(rows: list[Row]) -> list[int]:

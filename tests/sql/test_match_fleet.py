@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.sql.api import TASK, Api, Node, Row
+from tests.calls import TASK, Row
+from tests.sql.api import Api, Node
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import TASK, Api, Node, Row, token
+from tests.calls import TASK, Row
+from tests.sql.api import Api, Node, token
 
 NODE = str(uuid4())
 GPU = {"resource_id": str(uuid4()), "model": "T4"}

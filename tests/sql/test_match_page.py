@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from tests.sql.api import Api, Row
+from tests.calls import Row
+from tests.sql.api import Api
 
 WANTED: Row = {
     "require": [{"label": "zone", "op": "in", "values": ["a", "b"]}],

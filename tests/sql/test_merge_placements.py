@@ -7,7 +7,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.sql.api import Api, Row, read_refusal
+from tests.calls import Row
+from tests.sql.api import Api, read_refusal
 from tests.sql.test_normalise_lease_exprs import normal
 
 ID = str(uuid4())

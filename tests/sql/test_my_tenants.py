@@ -8,7 +8,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from tests.sql.api import TASK, Api, Refusal, Row, read_refusal
+from tests.calls import TASK, Row
+from tests.sql.api import Api, Refusal, read_refusal
 
 FILM, GAMES = "film", "games"
 

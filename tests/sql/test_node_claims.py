@@ -4,7 +4,8 @@ from datetime import timedelta
 from uuid import uuid4
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, TASK, Api, token
+from tests.calls import TASK
+from tests.sql.api import NOBODY, Api, token
 
 
 def test_what_runs_the_oldest_first(api: Api, clock: Clock) -> None:

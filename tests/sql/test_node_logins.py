@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, Row, beat, completed, refusing, settlement, token
+from tests.calls import Row
+from tests.sql.api import Api, Node, beat, completed, refusing, settlement, token
 from tests.sql.logins import OPERATOR, WORKER, Logins
 from tests.sql.test_roles import MAY_CALL
 

@@ -6,7 +6,8 @@ from uuid import uuid4
 import pytest
 from psycopg.types.json import Jsonb
 
-from tests.sql.api import Api, Row
+from tests.calls import Row
+from tests.sql.api import Api
 
 ID = str(uuid4())
 OTHER = str(uuid4())

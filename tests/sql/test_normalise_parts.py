@@ -5,7 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.sql.api import Api, Row
+from tests.calls import Row
+from tests.sql.api import Api
 from tests.sql.test_normalise_lease_exprs import normal, refused
 
 ID = str(uuid4())

@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, token
 from tests.sql.test_terms import settle_terms
 
 pytestmark = pytest.mark.usefixtures("clock")

@@ -10,9 +10,10 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock, install_clock
+from tests.calls import TASK, Row
 from tests.fix_db import fresh_database
 from tests.plans.explain import explained
-from tests.sql.api import TASK, Api, Node, Row, outlive
+from tests.sql.api import Api, Node, outlive
 
 OTHERS = {"leases": {"labels": {"app": "x"}}, "domain": "node"}
 NODES = 12

@@ -4,7 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.sql.api import NOBODY, Api, Node, Row, completed, settlement, token
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, Node, completed, settlement, token
 
 NOTHING: list[Row] = []
 NEEDS = {"placement": {"resources": {"cpu_milli": 10}}}

@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, outlive, token
+from tests.calls import Row
+from tests.sql.api import Api, outlive, token
 
 _WRONG = "select hwqueue.count_wrong_marks(0)"
 

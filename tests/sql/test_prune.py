@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, count_all, outlive, token
+from tests.calls import Row
+from tests.sql.api import Api, count_all, outlive, token
 
 DAY = timedelta(days=1)
 DAYS = 86400

@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
+from tests.calls import Row
 from tests.patience import looks
-from tests.sql.api import Api, Node, Row, beat, outlive
+from tests.sql.api import Api, Node, beat, outlive
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)

@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import TASK, Api, token
+from tests.calls import TASK
+from tests.sql.api import Api, token
 
 
 def dead(api: Api, queue: str, task: str = TASK) -> UUID:

@@ -7,7 +7,8 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from tests.sql.api import TASK, Api, read_refusal
+from tests.calls import TASK
+from tests.sql.api import Api, read_refusal
 
 ID = uuid4()
 LEASE = {"lease": ID}

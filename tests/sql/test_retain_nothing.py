@@ -9,19 +9,9 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
+from tests.calls import TASK, Row
 from tests.patience import looks
-from tests.sql.api import (
-    GENERATION,
-    TASK,
-    Api,
-    Node,
-    Row,
-    completed,
-    count_all,
-    refusing,
-    settlement,
-    token,
-)
+from tests.sql.api import GENERATION, Api, Node, completed, count_all, refusing, settlement, token
 
 MINUTE = timedelta(minutes=1)
 NOTHING = {"retain_completed": 0}

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Node, Row
+from tests.calls import Row
+from tests.sql.api import Api, Node
 from tests.sql.explained import actions, clear, codes, explain, explain_class, funnel, near
 
 _SERVED = "select queues, tasks from hwqueue.served where node_id = %s"

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, Node, Row, raw, settlement, token
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, Node, raw, settlement, token
 
 
 def settle(api: Api, node: Node, settlements: list[Row], *queues: str, qty: int = 0) -> list[Row]:

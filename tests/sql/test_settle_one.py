@@ -8,7 +8,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, Row, token
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, token
 
 SETTLING: dict[str, Row] = {
     "complete_lease": {},

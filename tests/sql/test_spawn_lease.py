@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, TASK, Api, token
+from tests.calls import TASK
+from tests.sql.api import NOBODY, Api, token
 
 SERVICE = str(uuid4())
 

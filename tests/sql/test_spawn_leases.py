@@ -6,7 +6,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.sql.api import TASK, Api
+from tests.calls import TASK
+from tests.sql.api import Api
 
 
 def item(task: str = TASK, params: Any = None, **options: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
 
 from hwqueue.testing import Clock
 from hwqueue.wire import Affinity, Category, Direction, Strength, TargetType, WireIntent, encode
-from tests.sql.api import Api, Node, Row
+from tests.calls import Row
+from tests.sql.api import Api, Node
 from tests.sql.explained import put_in_force
 
 ON_GPU: list[Row] = [{"when": {"tags": {"gpu": True}}}]

@@ -16,7 +16,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.sql.api import Api, Row, read_refusal
+from tests.calls import Row
+from tests.sql.api import Api, read_refusal
 
 FILM, GAMES = TENANTS = "film", "games"
 ROLES = ["hwqueue_producer", "hwqueue_worker", "hwqueue_operator", "hwqueue_admin"]

@@ -8,8 +8,9 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
+from tests.calls import Row
 from tests.patience import looks
-from tests.sql.api import Api, Node, Row, token
+from tests.sql.api import Api, Node, token
 
 WEB: Row = {"labels": {"app": "web"}}
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import TASK, Api, raw, token
+from tests.calls import TASK
+from tests.sql.api import Api, raw, token
 
 TINY = ["1e-400", "1e-320", "1e-7"]
 

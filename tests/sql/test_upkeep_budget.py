@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from hwqueue.testing import Clock, install_clock
+from tests.calls import Row
 from tests.fix_db import fresh_database
-from tests.sql.api import Api, Node, Row
+from tests.sql.api import Api, Node
 from tests.sql.test_placement_cost import counting, dear
 
 NODES = 12

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, token
+from tests.calls import Row
+from tests.sql.api import Api, token
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,8 @@ from datetime import timedelta
 from uuid import UUID
 
 from hwqueue.testing import Clock
-from tests.sql.api import NOBODY, Api, Row, token
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, token
 
 SECOND = timedelta(seconds=1)
 

@@ -8,7 +8,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row
+from tests.calls import Row
+from tests.sql.api import Api
 from tests.sql.placed import spawn_placed
 from tests.sql.test_terms import settle_terms
 

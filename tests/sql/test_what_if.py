@@ -7,7 +7,8 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.testing import Clock
-from tests.sql.api import Api, Row, raw
+from tests.calls import Row
+from tests.sql.api import Api, raw
 from tests.sql.explained import class_of, clear, label
 
 GPUS = [{"resource_id": str(uuid4()), "model": "A100"} for _ in range(4)]

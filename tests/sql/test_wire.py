@@ -17,7 +17,8 @@ from hwqueue.wire import (
     WireIntent,
     encode,
 )
-from tests.sql.api import TASK, Api, Row, refusing
+from tests.calls import TASK, Row
+from tests.sql.api import Api, refusing
 
 ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 OTHER = UUID(int=7)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from tests.direct import Row
+from tests.calls import Row
 from tests.oracle.capacity import fits
 from tests.oracle.cluster import Cluster
 from tests.oracle.occupancy import Rule, may_run, preference

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
-from tests.direct import Direct, Row
+from tests.calls import Row
+from tests.direct import Direct
 from tests.walk.grants import claim_timeout, granted_wrong
 from tests.walk.names import QUEUE, lease_id, node_id
 from tests.walk.seen import FINISHED, WAITING, LeaseSeen, Seen, span
