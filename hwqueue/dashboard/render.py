@@ -15,8 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hwqueue.dashboard import charts, words
-from hwqueue.dashboard.kept import Kept
+from hwqueue.dashboard import charts, formatting
+from hwqueue.dashboard.cache import Cached
 
 STATIC = Path(__file__).parent / "static"
 LIVE_SECONDS = 5
@@ -34,17 +34,24 @@ NAV = (
 
 _FILTERS = (
     *(
-        words.number,
-        words.percent,
-        words.span,
-        words.ago,
-        words.absolute,
-        words.exact,
-        words.iso,
-        words.short,
+        formatting.number,
+        formatting.percent,
+        formatting.span,
+        formatting.ago,
+        formatting.absolute,
+        formatting.exact,
+        formatting.iso,
+        formatting.short,
     ),
-    *(words.size, words.memory, words.cores, words.plural, words.policy, words.pretty),
-    *(words.error_line, words.glyph, words.tone, charts.spark, charts.share),
+    *(
+        formatting.size,
+        formatting.memory,
+        formatting.cores,
+        formatting.plural,
+        formatting.policy,
+        formatting.pretty,
+    ),
+    *(formatting.error_line, formatting.glyph, formatting.tone, charts.spark, charts.share),
 )
 
 
@@ -94,7 +101,7 @@ def page(
     template: str,
     title: str,
     *,
-    read: Iterable[Kept[Any]] = (),
+    read: Iterable[Cached[Any]] = (),
     live: int = LIVE_SECONDS,
     status: int = 200,
     **context: Any,

@@ -8,7 +8,6 @@ database has, too, the token's hash, under a name that is the hash of the id.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import os
 import secrets
@@ -18,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,21 +24,21 @@ from typing import Any
 from hwqueue.errors import ConfigError
 from hwqueue.server.settings import ServerSettings
 
-MOST_OF_A_TOKEN = 50
+MAX_PER_TOKEN = 50
 """Sessions of one token; another one ends the oldest."""
 
 _KEY = "key"
 _SUFFIX = ".session"
 
 
-class Sessions:
-    """The sessions of a server, and the key that its forms are proven with."""
+class SessionStore:
+    """The sessions of a server, and the key that its CSRF tokens are made with."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._given = settings.session_dir
         self._seconds = settings.session_lifetime.total_seconds()
 
-    def begin(self, token: bytes) -> str:
+    def create(self, token: bytes) -> str:
         """A new session for the bearer of the token with this hash; its id."""
         mine = []
         for path, kept in self._all():
@@ -48,7 +46,7 @@ class Sessions:
                 path.unlink(missing_ok=True)
             elif kept["token"] == token.hex():
                 mine.append((kept["until"], path))
-        for _, path in sorted(mine)[: max(0, len(mine) - MOST_OF_A_TOKEN + 1)]:
+        for _, path in sorted(mine)[: max(0, len(mine) - MAX_PER_TOKEN + 1)]:
             path.unlink(missing_ok=True)
         with suppress(FileExistsError):  # it may have been cleared away with old temporary files
             self._folder.mkdir(mode=0o700)
@@ -62,7 +60,7 @@ class Sessions:
         kept = _read(self._file(session)) if session else None
         return bytes.fromhex(kept["token"]) if kept and time.time() < kept["until"] else None
 
-    def end(self, session: str) -> None:
+    def delete(self, session: str) -> None:
         """End a session, if there is one."""
         self._file(session).unlink(missing_ok=True)
 
@@ -123,34 +121,3 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     return kept
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What the forms of a page carry: that the server made the page, for who sends it.
-
-    key: Of the server. whose: Whom it is made for: session, actor and the browser's own number.
-    """
-
-    key: bytes
-    whose: str
-
-    def of(self, address: str) -> str:
-        """The proof for the page with this path and query.
-
-        It is another one for each address: a page may repeat what its address says, and is
-        compressed, so its length would tell how much of a fixed value was guessed (BREACH). It is
-        the same for the same address, so that a page which has not changed need not be sent.
-        """
-        salt = self._hash("page", address)[:32]
-        return f"{salt}.{self._hash('form', salt)}"
-
-    def fits(self, sent: str) -> bool:
-        """Whether this server made it for them."""
-        salt, _, proof = sent.partition(".")
-        return hmac.compare_digest(proof.encode(), self._hash("form", salt).encode())
-
-    def _hash(self, use: str, text: str) -> str:
-        # JSON: no part of one can be taken for the end of another
-        told = json.dumps([use, self.whose, text]).encode()
-        return hmac.new(self.key, told, hashlib.sha256).hexdigest()

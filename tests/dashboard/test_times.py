@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from playwright.sync_api import Browser, expect
 
 from hwqueue.client import Client
-from hwqueue.dashboard import words
+from hwqueue.dashboard import formatting
 from tests.dashboard.serving import serving
 from tests.dashboard.visits import Visit
 
@@ -24,8 +24,8 @@ def test_in_the_readers_zone(browser: Browser, dsn: str, sql: Client) -> None:
         visit = Visit(context, context.new_page(), url)
         page = visit.go(f"/leases/{lease.lease_id}")
         when = page.locator(".say time")
-        expect(when).to_have_attribute("title", words.exact(lease.available_at))
-        expect(when).to_have_attribute("datetime", words.iso(lease.available_at))
+        expect(when).to_have_attribute("title", formatting.exact(lease.available_at))
+        expect(when).to_have_attribute("datetime", formatting.iso(lease.available_at))
         expect(when).to_have_text(re.compile(rf"{there:%Y-%m-%d %H:%M:%S} GMT\+9, in [23] d"))
         # of today the time alone
         made = lease.created_at.astimezone(ZoneInfo(ZONE))

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from hwqueue.cli.top.formatting import age, amount, sparkline, use
 from hwqueue.cli.top.frame import frame
 from hwqueue.cli.top.summary import summary
 from hwqueue.cli.top.tables import EVENTS, NODES, PENDING, QUEUES, Order, Table, arranged
-from hwqueue.cli.top.words import age, amount, sparkline, use
 from tests.unit.top_rows import NOW, ago, event, minutes, node, pending, queue, reading
 
 

@@ -11,8 +11,8 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from hwqueue.dashboard import words
-from hwqueue.dashboard.door import seen
+from hwqueue.dashboard import formatting
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument
@@ -87,7 +87,7 @@ async def fleet(request: Request) -> Response:
         and rack in ("", NO_RACK if row.rack is None else str(row.rack))
         and name.lower() in row.node_name.lower()
     ]
-    rows.sort(key=lambda row: words.natural(row.node_name))
+    rows.sort(key=lambda row: formatting.natural(row.node_name))
     keys: Mapping[str, Any] = {
         "rack": lambda row: -1 if row.rack is None else row.rack,
         "use": lambda row: -use_of(row),
@@ -127,10 +127,10 @@ async def fleet(request: Request) -> Response:
 async def fleet_map(request: Request) -> Response:
     """The map's data, a column for each property, so that 10,000 nodes are small."""
     kept = await reads(request).nodes()
-    made = sorted(cells(kept.value), key=lambda cell: words.natural(cell.name))
+    made = sorted(cells(kept.value), key=lambda cell: formatting.natural(cell.name))
     return JSONResponse(
         {
-            "as_of": words.iso(kept.at),
+            "as_of": formatting.iso(kept.at),
             "name": [cell.name for cell in made],
             "rack": [cell.rack for cell in made],
             "state": [STATES.index(cell.state) for cell in made],
@@ -151,7 +151,7 @@ async def fleet_fit(request: Request) -> Response:
     kept = await reads(request).fit(int(text))
     return JSONResponse(
         {
-            "as_of": words.iso(kept.at),
+            "as_of": formatting.iso(kept.at),
             "name": [name for group in kept.value for name in group.node_names],
             "verdict": [verdict(group) for group in kept.value for _ in group.node_names],
             "rule": [next(iter(group.codes), "") for group in kept.value for _ in group.node_names],
@@ -243,7 +243,7 @@ def holds(claim: NodeClaim) -> str:
     amounts = {"cpu_milli": given.cpu_milli, "memory_mib": given.memory_mib, **given.custom}
     if given.gpus:
         amounts["gpu_milli"] = given.gpu_milli * len(given.gpus)
-    text = words.asks({name: amount for name, amount in amounts.items() if amount})
+    text = formatting.asks({name: amount for name, amount in amounts.items() if amount})
     classes = (given.cpu_isolation, given.gpu_exclusivity)
     alone = [each for each in classes if each not in (None, "best_effort", "shared")]
     return ", ".join([text or "a slot", *alone])
@@ -256,8 +256,8 @@ def _state(live: bool, cordoned: bool, draining: bool) -> str:
 
 
 ROUTES = [
-    seen("/fleet", fleet),
-    seen("/fleet/map.json", fleet_map),
-    seen("/fleet/fit/{class_id}", fleet_fit),
-    seen("/nodes/{node:path}", node),
+    protected("/fleet", fleet),
+    protected("/fleet/map.json", fleet_map),
+    protected("/fleet/fit/{class_id}", fleet_fit),
+    protected("/nodes/{node:path}", node),
 ]

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.charts import life
-from hwqueue.dashboard.door import seen
 from hwqueue.dashboard.pages.pending import why_context
 from hwqueue.dashboard.reads import as_lease_id, reads, uuid_or_none
 from hwqueue.dashboard.render import page
@@ -83,7 +83,7 @@ async def why(request: Request) -> Response:
 
 
 ROUTES = [
-    seen("/leases", leases),
-    seen("/leases/{lease}", lease),
-    seen("/leases/{lease}/why", why),
+    protected("/leases", leases),
+    protected("/leases/{lease}", lease),
+    protected("/leases/{lease}/why", why),
 ]

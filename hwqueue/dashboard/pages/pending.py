@@ -12,8 +12,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.charts import segments
-from hwqueue.dashboard.door import seen
 from hwqueue.dashboard.reads import MOST_CLASSES, reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument
@@ -188,4 +188,4 @@ def funnel_rows(funnel: Sequence[FunnelStage], registered: int) -> list[tuple[st
     return rows
 
 
-ROUTES = [seen("/pending", pending), seen("/pending/{class_id}", placement_class)]
+ROUTES = [protected("/pending", pending), protected("/pending/{class_id}", placement_class)]

@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import QueueUnknown
@@ -58,4 +58,4 @@ async def queue(request: Request) -> Response:
     )
 
 
-ROUTES = [seen("/queues", queues), seen("/queues/{queue:path}", queue)]
+ROUTES = [protected("/queues", queues), protected("/queues/{queue:path}", queue)]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from hwqueue.errors import BadArgument
-from hwqueue.server.callers import Caller, Route
+from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id, Name, Task, Tenant
 from hwqueue.server.models.leases import (
     CancelRequest,
@@ -20,8 +20,8 @@ from hwqueue.server.models.leases import (
     SpawnedBatch,
     SpawnRequest,
 )
-from hwqueue.server.pages import cut, link_next
-from hwqueue.server.problems import Refusal
+from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.routers.shared import (
     NO_LEASE,
     NO_QUEUE,
@@ -32,7 +32,7 @@ from hwqueue.server.routers.shared import (
 )
 from hwqueue.types import LeaseState
 
-router = APIRouter(route_class=Route, prefix="/leases", tags=["leases"])
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/leases", tags=["leases"])
 
 IdempotencyKey = Annotated[
     str | None,
@@ -62,7 +62,7 @@ async def spawn_lease(
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Spawn a lease."""
-    options = await caller.beside(lambda: _options(caller, body, "options", idempotency_key))
+    options = await caller.run(lambda: _options(caller, body, "options", idempotency_key))
     async with caller.call() as client:
         spawned = await client.spawn_lease(
             body.queue, body.task, body.params, shard=caller.shard, **options
@@ -83,13 +83,13 @@ async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) 
     own: the header `Idempotency-Key` is refused.
     """
     if "idempotency-key" in request.headers:
-        raise Refusal(
+        raise HTTPProblem(
             422,
             "a batch has no idempotency key of its own",
             field="Idempotency-Key",
             hint="give each lease one: leases[].options.idempotency_key",
         )
-    leases = await caller.beside(
+    leases = await caller.run(
         lambda: [
             {
                 "task": spec.task,
@@ -136,10 +136,10 @@ async def list_leases(
             before=before,
             shard=caller.shard,
         )
-    page, last = cut(found, limit)
+    page, last = split_page(found, limit)
     cursor = str(last.lease_id) if last else None
     if cursor:
-        link_next(request, response, before=cursor)
+        add_next_link(request, response, before=cursor)
     return LeasePage(items=[LeaseSummary.model_validate(lease) for lease in page], next=cursor)
 
 
@@ -153,7 +153,7 @@ async def get_lease(lease_id: Id, caller: LeaseReader) -> Lease:
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)
 async def update_lease(lease_id: Id, body: LeaseChanges, caller: LeaseWriter) -> LeaseNow:
     """Change a lease that is not claimed."""
-    changes = await caller.beside(lambda: body.model_dump(exclude_unset=True))
+    changes = await caller.run(lambda: body.model_dump(exclude_unset=True))
     async with caller.call() as client:
         state = await client.update_lease(lease_id, shard=caller.shard, **changes)
     return LeaseNow(lease_id=lease_id, state=state)
@@ -183,7 +183,7 @@ def _options(
 ) -> dict[str, Any]:
     """The options of a spawn with the caller's tenant and the header's key.
 
-    Raises: Refusal (403), BadArgument.
+    Raises: HTTPProblem (403), BadArgument.
     """
     options = spec.options.model_dump(exclude_none=True)
     tenant = caller.own_tenant(spec.options.tenant, f"{path}.tenant")

@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from hwqueue.server.callers import Route
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.nodes import Match, MatchRequest, NodeMatch
 from hwqueue.server.routers.shared import NO_QUEUE, Matcher
 
-router = APIRouter(route_class=Route, tags=["placement"])
+router = APIRouter(route_class=AuthenticatedRoute, tags=["placement"])
 
 
 @router.post("/match", responses=NO_QUEUE)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import NodeUnknown
-from hwqueue.server.callers import Caller, Route
+from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id
 from hwqueue.server.models.nodes import (
     DrainRequest,
@@ -17,10 +17,10 @@ from hwqueue.server.models.nodes import (
     Untainted,
     UntaintRequest,
 )
-from hwqueue.server.pages import cut, link_next
+from hwqueue.server.pagination import add_next_link, split_page
 from hwqueue.server.routers.shared import NO_NODE, Operator, Reader
 
-router = APIRouter(route_class=Route, prefix="/nodes", tags=["nodes"])
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/nodes", tags=["nodes"])
 
 
 @router.get("")
@@ -39,9 +39,9 @@ async def list_nodes(
     """Registered nodes with what they have and what is in use, by name."""
     async with caller.read() as client:
         found = await client.list_nodes(name=name, after=after, limit=limit + 1, shard=caller.shard)
-    page, last = cut(found, limit)
+    page, last = split_page(found, limit)
     if last:
-        link_next(request, response, after=last.name)
+        add_next_link(request, response, after=last.name)
     return NodePage(
         items=[Node.model_validate(node) for node in page], next=last.name if last else None
     )

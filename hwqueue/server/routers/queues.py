@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from hwqueue.errors import QueueUnknown
-from hwqueue.server.callers import Route
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Name
 from hwqueue.server.models.queues import (
     CreateQueue,
@@ -33,7 +33,7 @@ class _QueueName(PathConvertor):
 
 
 register_url_convertor("queue", _QueueName())
-router = APIRouter(route_class=Route, prefix="/queues", tags=["queues"])
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/queues", tags=["queues"])
 
 QueueName = Annotated[Name, Path(description="Name of the queue.", examples=["renders"])]
 

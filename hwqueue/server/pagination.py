@@ -1,4 +1,4 @@
-"""Pages of lists: a link to the next one."""
+"""Pages of lists: cutting them, and the Link header to the next one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fastapi import Request, Response
 T = TypeVar("T")
 
 
-def cut(rows: list[T], limit: int) -> tuple[list[T], T | None]:
+def split_page(rows: list[T], limit: int) -> tuple[list[T], T | None]:
     """Of `limit` + 1 rows asked for: the page, and its last row if there are more."""
     return (rows[:limit], rows[limit - 1]) if len(rows) > limit else (rows, None)
 
 
-def link_next(request: Request, response: Response, **cursor: Any) -> None:
-    """Tell in a Link header where the next page is: as asked, from the cursor on."""
+def add_next_link(request: Request, response: Response, **cursor: Any) -> None:
+    """Add a Link header with the address of the next page: as asked, from the cursor on."""
     target = request.url.include_query_params(**cursor)
     response.headers["Link"] = f'<{target.path}?{target.query}>; rel="next"'

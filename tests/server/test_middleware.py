@@ -143,7 +143,7 @@ async def test_who_is_not_asked_has_a_rate_by_address(serving: Serving) -> None:
 async def test_an_address_cannot_try_tokens_without_end(
     serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwqueue.server.rates._UNKNOWN_TOKENS", parse("3/hour"))
+    monkeypatch.setattr("hwqueue.server.rate_limits._UNKNOWN_TOKENS", parse("3/hour"))
     known = token("viewer")
     async with serving(auth="tokens") as http:
         ok(await http.get(f"{V1}/me", headers=known))
@@ -160,7 +160,7 @@ async def test_who_was_let_in_is_not_locked_out_by_others(
     serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a proxy everybody has its address."""
-    monkeypatch.setattr("hwqueue.server.rates._UNKNOWN_TOKENS", parse("1/hour"))
+    monkeypatch.setattr("hwqueue.server.rate_limits._UNKNOWN_TOKENS", parse("1/hour"))
     known = token("viewer")
     async with serving(auth="tokens", token_cache=timedelta(0)) as http:
         ok(await http.get(f"{V1}/me", headers=known))

@@ -1,4 +1,4 @@
-"""What a caller has already is not sent again: `ETag`, and 304 for who names it."""
+"""Conditional GET: answers carry an `ETag`, and a request that names it is answered with 304."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class Unchanged:
-    """ASGI middleware: gives JSON a tag of its content.
+class ETagMiddleware:
+    """ASGI middleware: tags the JSON answers of GET requests with a hash of their content.
 
-    It spares the way to the caller, not the look into the database. Nothing is stored on the way
-    for all that: who polls keeps the tag.
+    It saves bandwidth, not database work. Nothing is stored here: the client keeps the tag.
     """
 
-    def __init__(self, app: ASGIApp, *, below: str) -> None:
+    def __init__(self, app: ASGIApp, *, prefix: str) -> None:
+        """`prefix`: of the paths whose answers are tagged."""
         self._app = app
-        self._below = below
+        self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        asks = scope["type"] == "http" and scope["method"] == "GET"
-        if not asks or not scope["path"].startswith(self._below):
+        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        if not is_get or not scope["path"].startswith(self._prefix):
             await self._app(scope, receive, send)
             return
         held: Message | None = None
@@ -31,7 +31,7 @@ class Unchanged:
         async def send_tagged(message: Message) -> None:
             nonlocal held
             if message["type"] == "http.response.start" and _is_json(message):
-                held = message  # until there is a body to make the tag of
+                held = message  # until there is a body to hash
                 return
             if held is not None:
                 start, held = held, None
@@ -49,7 +49,7 @@ def _is_json(start: Message) -> bool:
 
 
 def _tagged(scope: Scope, start: Message, content: Message) -> tuple[Message, Message]:
-    """The answer with its tag; without its content, if the caller has it."""
+    """The answer with its tag; 304 without content, if the request names the tag."""
     tag = f'"{hashlib.blake2b(content.get("body", b""), digest_size=16).hexdigest()}"'
     headers: Any = MutableHeaders(raw=list(start["headers"]))
     headers["ETag"] = tag

@@ -1,4 +1,4 @@
-"""Large requests: read and checked beside the event loop, which answers others meanwhile.
+"""Large requests: parsed and validated in threads, so that the event loop answers others.
 
 A body of some megabytes takes a second and more to check, member by member. One of each caller is
 worked on at a time, so that nobody has all threads, or all connections to the database.
@@ -24,10 +24,10 @@ from starlette.exceptions import HTTPException
 from hwqueue.calls import Call
 from hwqueue.client import AsyncClient
 from hwqueue.client._arguments import arguments
-from hwqueue.server.problems import MOST_ERRORS, Refusal
+from hwqueue.server.problems import MOST_ERRORS, HTTPProblem
 from hwqueue.server.settings import ServerSettings
 
-LARGE = 64 * 1024
+LARGE_BODY_BYTES = 64 * 1024
 """Bytes of a body up to which a thread of its own costs more than it spares others."""
 
 _MOST_NAMED = 5000
@@ -35,28 +35,32 @@ _WRONG = "are not as they must be"
 
 T = TypeVar("T")
 Work = Callable[[], Any]
-Beside = Callable[[Work], Awaitable[Any]]
+RunInThread = Callable[[Work], Awaitable[Any]]
 
 
-class Large:
+class LargeRequests:
     """Threads for large requests: one of each caller, half as many as there are connections."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self._patience = settings.pool_timeout.total_seconds()
+        self._max_wait = settings.pool_timeout.total_seconds()
         self._all = asyncio.Semaphore(max(1, settings.pool_size // 2))
         # by caller, of those that have a large request now
-        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._slots = WeakValueDictionary[str, asyncio.Semaphore]()
 
     @asynccontextmanager
-    async def turn(self, caller: str) -> AsyncIterator[None]:
-        """The caller's turn with a large request.
+    async def slot(self, caller: str) -> AsyncIterator[None]:
+        """A slot for a large request of the caller.
 
-        Raises: Refusal (429: theirs before it takes too long; 503: those of others do).
+        Raises: HTTPProblem (429: theirs before it takes too long; 503: those of others do).
         """
-        own = self._turns.setdefault(caller, asyncio.Semaphore(1))
-        await self._wait(own, Refusal(429, "you have sent several large requests at a time", **_GO))
+        own = self._slots.setdefault(caller, asyncio.Semaphore(1))
+        await self._wait(
+            own, HTTPProblem(429, "you have sent several large requests at a time", **_GO)
+        )
         try:
-            await self._wait(self._all, Refusal(503, "too many large requests at a time", **_GO))
+            await self._wait(
+                self._all, HTTPProblem(503, "too many large requests at a time", **_GO)
+            )
             try:
                 yield
             finally:
@@ -64,14 +68,14 @@ class Large:
         finally:
             own.release()
 
-    async def _wait(self, turns: asyncio.Semaphore, refusal: Refusal) -> None:
+    async def _wait(self, slots: asyncio.Semaphore, refusal: HTTPProblem) -> None:
         try:
-            await asyncio.wait_for(turns.acquire(), self._patience)
+            await asyncio.wait_for(slots.acquire(), self._max_wait)
         except TimeoutError:
             raise refusal from None
 
-    async def beside(self, work: Callable[[], T]) -> T:
-        """What `work` returns, done in a thread; who goes away waits for its end."""
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns, done in a thread; a caller who leaves waits for its end."""
         return await anyio.to_thread.run_sync(work)
 
 
@@ -81,7 +85,7 @@ _GO: Mapping[str, Any] = {
 }
 
 
-class Unreadable(HTTPException):
+class InvalidBody(HTTPException):
     """The way of a RequestValidationError through FastAPI's own reader of bodies."""
 
     def __init__(self, error: RequestValidationError) -> None:
@@ -89,23 +93,25 @@ class Unreadable(HTTPException):
         self.error = error
 
 
-class LargeRequest(Request):
+class LargeBodyRequest(Request):
     """A request whose body is here; its JSON becomes the route's model in a thread.
 
     FastAPI takes a model as it is, and does not check it a second time.
     """
 
-    def __init__(self, request: Request, body: bytes, field: Any, beside: Beside) -> None:
+    def __init__(
+        self, request: Request, body: bytes, field: Any, run_in_thread: RunInThread
+    ) -> None:
         super().__init__(request.scope, request.receive)
         self._body = body
         self._field = field
-        self._beside = beside
+        self._run_in_thread = run_in_thread
 
     async def json(self) -> Any:
-        """The model. Raises: json.JSONDecodeError, Unreadable."""
-        value, errors = await self._beside(self._read)
+        """The model. Raises: json.JSONDecodeError, InvalidBody."""
+        value, errors = await self._run_in_thread(self._read)
         if errors:
-            raise Unreadable(RequestValidationError(errors))
+            raise InvalidBody(RequestValidationError(errors))
         return value
 
     def _read(self) -> tuple[Any, list[Any]]:
@@ -120,17 +126,17 @@ class LargeRequest(Request):
 class LargeClient(AsyncClient):
     """A client that checks and writes its arguments in a thread."""
 
-    _beside: Beside
+    _run_in_thread: RunInThread
 
     @classmethod
-    def beside(cls, connection: Any, beside: Beside) -> LargeClient:
+    def threaded(cls, connection: Any, run_in_thread: RunInThread) -> LargeClient:
         """A client on a connection."""
         client = cls.on(connection)
-        client._beside = beside
+        client._run_in_thread = run_in_thread
         return client
 
     async def _arguments(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
-        given: dict[str, Any] = await self._beside(lambda: _written(arguments(call, values)))
+        given: dict[str, Any] = await self._run_in_thread(lambda: _written(arguments(call, values)))
         return given
 
 

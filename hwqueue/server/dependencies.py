@@ -1,7 +1,7 @@
-"""What a route gets to know of its caller, and does in their name.
+"""Dependencies of routes: who calls, what they may do, and what is done in their name.
 
-Every route is a `Route` and declares the scope that it needs: `caller: Annotated[Caller,
-Depends(Needs(...))]`.
+Every route is an `AuthenticatedRoute` and declares the scope that it needs:
+`caller: Annotated[Caller, Depends(RequireScope(...))]`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ from starlette.types import Scope as ASGIScope
 
 from hwqueue.client import AsyncClient
 from hwqueue.server.auth import Authenticator, authenticate
-from hwqueue.server.large import LARGE, Beside, Large, LargeRequest, Unreadable
+from hwqueue.server.event_streams import EventStreams
+from hwqueue.server.large_requests import (
+    LARGE_BODY_BYTES,
+    InvalidBody,
+    LargeBodyRequest,
+    LargeRequests,
+    RunInThread,
+)
 from hwqueue.server.pools import Pools
-from hwqueue.server.problems import Refusal
-from hwqueue.server.rates import Rates
+from hwqueue.server.problems import HTTPProblem
+from hwqueue.server.rate_limits import RateLimits
 from hwqueue.server.roles import Principal, Scope
 from hwqueue.server.settings import ServerSettings
-from hwqueue.server.streams import Streams
 
 T = TypeVar("T")
 
@@ -46,10 +52,10 @@ class Services:
 
     settings: ServerSettings
     pools: Pools
-    rates: Rates
-    streams: Streams
+    rate_limits: RateLimits
+    streams: EventStreams
     authenticators: Sequence[Authenticator]
-    large: Large
+    large_requests: LargeRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class Caller:
 
     principal: Principal
     services: Services
-    large: Beside | None = None
+    run_in_thread: RunInThread | None = None
     """Of a large request: runs what takes long in a thread."""
 
     @property
@@ -76,28 +82,28 @@ class Caller:
 
         The database refuses what is not the caller's tenant's, whatever a route forgot.
         """
-        return self.services.pools.call(self.principal.actor, self.tenant, self.large)
+        return self.services.pools.call(self.principal.actor, self.tenant, self.run_in_thread)
 
     def read(self) -> AbstractAsyncContextManager[AsyncClient]:
         """A client for what may read a lot; it writes nothing."""
-        return self.services.pools.read(self.principal.actor, self.tenant, self.large)
+        return self.services.pools.read(self.principal.actor, self.tenant, self.run_in_thread)
 
-    async def beside(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns; of a large request in a thread."""
-        if self.large is None:
+        if self.run_in_thread is None:
             return work()
-        done: T = await self.large(work)
+        done: T = await self.run_in_thread(work)
         return done
 
     def own_tenant(self, asked: str | None, field: str) -> str | None:
         """The tenant of a request: the caller's only one, else what was asked.
 
-        Raises: Refusal (403), when another was asked.
+        Raises: HTTPProblem (403), when another was asked.
         """
         if self.tenant is None:
             return asked
         if asked not in (None, self.tenant):
-            raise Refusal(
+            raise HTTPProblem(
                 403,
                 f"{field} is {asked!r}, and the token is for tenant {self.tenant!r} alone",
                 field=field,
@@ -107,17 +113,20 @@ class Caller:
 
 
 async def principal_of(request: Request) -> Principal:
-    """Who calls, found out and counted once for each request. Raises: Refusal (401, 403, 429)."""
+    """Who calls, found out and counted once for each request.
+
+    Raises: HTTPProblem (401, 403, 429).
+    """
     known: Principal | None = getattr(request.state, "principal", None)
     if known is None:
         services: Services = request.app.state.services
         known = await authenticate(services.authenticators, request)
         request.state.principal, request.state.actor = known, known.actor
-        await services.rates.count_request(known.caller)
+        await services.rate_limits.count_request(known.caller)
     return known
 
 
-class Route(APIRoute):
+class AuthenticatedRoute(APIRoute):
     """A route that knows who calls before it reads what they send: strangers send nothing.
 
     In a path an encoded slash (`%2F`) is part of a name, where a plain one may be followed by what
@@ -137,14 +146,14 @@ class Route(APIRoute):
             if self.body_field is None:
                 return await handle(request)
             body = await _body_of(request, principal)
-            if len(body) <= LARGE:
+            if len(body) <= LARGE_BODY_BYTES:
                 return await handle(request)
-            large: Large = request.app.state.services.large
-            async with large.turn(principal.caller):
-                request.state.beside = large.beside
+            large: LargeRequests = request.app.state.services.large_requests
+            async with large.slot(principal.caller):
+                request.state.run_in_thread = large.run
                 try:
-                    return await handle(LargeRequest(request, body, self.body_field, large.beside))
-                except Unreadable as refused:
+                    return await handle(LargeBodyRequest(request, body, self.body_field, large.run))
+                except InvalidBody as refused:
                     raise refused.error from None
 
         return handle_known
@@ -153,15 +162,15 @@ class Route(APIRoute):
 async def _body_of(request: Request, principal: Principal) -> bytes:
     """The body, counted before it is read if the caller says how long it is.
 
-    Raises: Refusal (429), starlette's HTTPException (408, 413).
+    Raises: HTTPProblem (429), starlette's HTTPException (408, 413).
     """
-    rates: Rates = request.app.state.services.rates
+    rate_limits: RateLimits = request.app.state.services.rate_limits
     said = request.headers.get("content-length")
     if said is not None:
-        await rates.count_bytes(principal.caller, int(said))
+        await rate_limits.count_bytes(principal.caller, int(said))
         return await request.body()
     body = await request.body()
-    await rates.count_bytes(principal.caller, len(body))
+    await rate_limits.count_bytes(principal.caller, len(body))
     return body
 
 
@@ -176,7 +185,7 @@ def _with_encoded_slashes(scope: ASGIScope) -> ASGIScope:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class RequireScope:
     """A dependency: who calls has this scope, or is refused.
 
     tenants: whether what the route shows and does can be told apart by tenant. Where it cannot,
@@ -191,32 +200,32 @@ class Needs:
         request: Request,
         _token: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None,
     ) -> Caller:
-        """The caller. Raises: Refusal (401, 403, 429)."""
+        """The caller. Raises: HTTPProblem (401, 403, 429)."""
         services: Services = request.app.state.services
         principal = await principal_of(request)
         if not principal.has(self.scope):
-            raise Refusal(403, f"role {principal.role} lacks the scope {self.scope}")
+            raise HTTPProblem(403, f"role {principal.role} lacks the scope {self.scope}")
         if principal.tenant is not None and not self.tenants:
-            raise Refusal(
+            raise HTTPProblem(
                 403,
                 "this is about all tenants at once",
                 hint=f"the token is for tenant {principal.tenant!r} alone; use one for all",
             )
         if request.scope["path"].startswith("/api/"):
             _check_parameters(request)
-        return Caller(principal, services, getattr(request.state, "beside", None))
+        return Caller(principal, services, getattr(request.state, "run_in_thread", None))
 
 
 def _check_parameters(request: Request) -> None:
     """A misspelt filter must not show everything, and of two values neither is meant.
 
-    Raises: Refusal (422).
+    Raises: HTTPProblem (422).
     """
     fields = list(_parameters(request.scope["route"].dependant))
     known = {field.alias for field in fields if isinstance(field.field_info, params.Query)}
     for name in request.query_params:
         if name not in known:
-            raise Refusal(
+            raise HTTPProblem(
                 422,
                 f"there is no parameter {name[:100]!r}",
                 field=name[:100],
@@ -225,7 +234,7 @@ def _check_parameters(request: Request) -> None:
     for field in fields:
         given = request.query_params if field.alias in known else request.headers
         if len(given.getlist(field.alias)) > 1 and not _takes_several(field):
-            raise Refusal(
+            raise HTTPProblem(
                 422,
                 f"{field.alias} is given more than once",
                 field=field.alias,

@@ -1,6 +1,6 @@
-"""How large a request may be, how long it may take to arrive, and where it ends.
+"""Limits of request bodies: their size, how long they may take to arrive, where they end.
 
-Starlette's own limit answers with plain text, outside of all that is around an answer here.
+Starlette's own limit answers with plain text instead of problem details.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hwqueue.server.problems import answer
 
-# What is still on its way is not waited for.
-_GO = {"Connection": "close"}
+# The rest of the body is not waited for.
+_CLOSE = {"Connection": "close"}
 
 
-class BodyLimit:
-    """ASGI middleware: refuses what says that it is too large, and stops reading what is.
+class BodyLimitMiddleware:
+    """ASGI middleware: 413 for a body that is too large, 408 for one that arrives too slowly.
 
-    Nor does it wait for ever for what comes too slowly.
+    A `Content-Length` beyond the limit is refused before anything is read.
     """
 
     def __init__(
@@ -40,38 +40,38 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if _has_two_ends(headers, scope):
+        if _has_ambiguous_length(headers, scope):
             message = "the request says in two ways where it ends"
-            await answer(Request(scope), 400, message, headers=_GO)(scope, receive, send)
+            await answer(Request(scope), 400, message, headers=_CLOSE)(scope, receive, send)
             return
-        most = self._larger.get(scope["path"], self._max_bytes)
-        message_413 = f"a request may have {most} bytes here"
-        said = headers.get("content-length", "0")
-        if said.isdecimal() and int(said) > most:
-            await answer(Request(scope), 413, message_413, headers=_GO)(scope, receive, send)
+        limit = self._larger.get(scope["path"], self._max_bytes)
+        message_413 = f"a request may have {limit} bytes here"
+        announced = headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced) > limit:
+            await answer(Request(scope), 413, message_413, headers=_CLOSE)(scope, receive, send)
             return
-        size, is_all_here = 0, False
-        until = asyncio.get_running_loop().time() + self._seconds
+        size, is_complete = 0, False
+        deadline = asyncio.get_running_loop().time() + self._seconds
 
         async def receive_counted() -> Message:
-            nonlocal size, is_all_here
-            if is_all_here:  # what comes now is that the caller has gone
+            nonlocal size, is_complete
+            if is_complete:  # what comes now is that the client has disconnected
                 return await receive()
             try:
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError as error:
-                raise HTTPException(408, "the request did not arrive in time", _GO) from error
+                raise HTTPException(408, "the request did not arrive in time", _CLOSE) from error
             size += len(message.get("body", b""))
-            if size > most:
-                raise HTTPException(413, message_413, _GO)
-            is_all_here = not message.get("more_body", False)
+            if size > limit:
+                raise HTTPException(413, message_413, _CLOSE)
+            is_complete = not message.get("more_body", False)
             return message
 
         await self._app(scope, receive_counted, send)
 
 
-def _has_two_ends(headers: Headers, scope: Scope) -> bool:
+def _has_ambiguous_length(headers: Headers, scope: Scope) -> bool:
     """Whether a proxy in front may have seen another end of the body (RFC 9112, 6.1 and 6.3)."""
     if "transfer-encoding" not in headers:
         return False

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from hwqueue.dashboard import words
+from hwqueue.dashboard import formatting
 from hwqueue.dashboard.charts import life, spark
 from hwqueue.types import Attempt, Lease, LeaseState
 
@@ -23,7 +23,7 @@ from hwqueue.types import Attempt, Lease, LeaseState
     ],
 )
 def test_numbers(value: float | None, text: str) -> None:
-    assert words.number(value) == text
+    assert formatting.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -34,34 +34,34 @@ def test_numbers(value: float | None, text: str) -> None:
     ],
 )
 def test_spans(seconds: float | None, text: str) -> None:
-    assert words.span(seconds) == text
+    assert formatting.span(seconds) == text
     if seconds is not None:
-        assert words.span(timedelta(seconds=seconds)) == text
+        assert formatting.span(timedelta(seconds=seconds)) == text
 
 
 def test_how_long_ago() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    assert words.ago(now - timedelta(seconds=200), now) == "3 min ago"
-    assert words.ago(now + timedelta(hours=2), now) == "in 2 h"
-    assert words.ago(now, now) == "now"
+    assert formatting.ago(now - timedelta(seconds=200), now) == "3 min ago"
+    assert formatting.ago(now + timedelta(hours=2), now) == "in 2 h"
+    assert formatting.ago(now, now) == "now"
 
 
 def test_errors_in_one_line() -> None:
-    assert words.error_line({"type": "Oops", "message": "first\nsecond"}) == "Oops: first"
-    assert words.error_line({"reason": "cancelled", "detail": "why"}) == "cancelled: why"
-    assert words.error_line("text") == "text"
-    assert words.error_line(None) == ""
+    assert formatting.error_line({"type": "Oops", "message": "first\nsecond"}) == "Oops: first"
+    assert formatting.error_line({"reason": "cancelled", "detail": "why"}) == "cancelled: why"
+    assert formatting.error_line("text") == "text"
+    assert formatting.error_line(None) == ""
 
 
 def test_secrets_are_not_shown() -> None:
-    text = words.pretty({"api_key": "abc", "list": [{"Password": "def"}], "number": 2**62 + 1})
+    text = formatting.pretty({"api_key": "abc", "list": [{"Password": "def"}], "number": 2**62 + 1})
     assert "abc" not in text
     assert "def" not in text
     assert str(2**62 + 1) in text
 
 
 def test_names_sort_as_people_count() -> None:
-    assert sorted(["n-10", "n-9", "m"], key=words.natural) == ["m", "n-9", "n-10"]
+    assert sorted(["n-10", "n-9", "m"], key=formatting.natural) == ["m", "n-9", "n-10"]
 
 
 def test_a_line_has_gaps_where_nothing_is_known() -> None:

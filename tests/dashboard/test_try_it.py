@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 from hwqueue.client import Client
-from hwqueue.dashboard import tries
+from hwqueue.dashboard import forms
 from hwqueue.types import Gpu, NodeSpec, Taint
 from tests.dashboard.conftest import Pages, serving
 from tests.dashboard.test_pages import check
@@ -41,7 +41,7 @@ async def get(pages: Pages, path: str, query: Mapping[str, str], status: int = 2
 
 
 def test_what_is_typed_becomes_a_specification() -> None:
-    spec = tries.node_of(
+    spec = forms.node_of(
         {
             "labels": 'gpu_model=H100\nkernel = 6.8\nfast=true\nname="6.8"\n\nx=a=b',
             "cores": "1.5",
@@ -76,9 +76,9 @@ def test_what_is_typed_becomes_a_specification() -> None:
     "value", ["a", "6.8", "true", "null", "", " a ", "a\nb", '"', 1, 2.5, True, [1, "a"], {"a": 1}]
 )
 def test_a_label_is_typed_as_it_is_read(value: Any) -> None:
-    text = tries.text_of(value)
+    text = forms.text_of(value)
     assert "\n" not in text
-    assert tries.scalar(text.strip()) == value
+    assert forms.scalar(text.strip()) == value
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ async def test_a_node_like_one_that_is_there(pages: Pages, sql: Client) -> None:
     text = await get(pages, "/try", {"like": "n-1"})
     form = form_of(text)
     form.pop("like")
-    given = tries.node_of(form)
+    given = forms.node_of(form)
     assert given["labels"] == spec.labels
     assert given["capacity"] == {"license": 2, "cpu_milli": 2500, "memory_mib": 3072}
     assert given["taints"] == [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]

@@ -1,4 +1,4 @@
-"""What goes around every request: its id, headers that make browsers careful, its log line."""
+"""The outermost middleware: request id, security headers, access log, 500 for unhandled errors."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ HEADERS: Mapping[str, str] = {
 }
 """On every answer that does not say otherwise itself."""
 
-_HTTPS_ALONE = {"Strict-Transport-Security": "max-age=31536000"}
+_HTTPS_ONLY = {"Strict-Transport-Security": "max-age=31536000"}
 
 
-class Envelope:
-    """ASGI middleware, the outermost."""
+class RequestLogMiddleware:
+    """ASGI middleware, the outermost: an id and a line of the access log for every request."""
 
     def __init__(self, app: ASGIApp, *, json_logs: bool, has_https: bool) -> None:
         self._app = app
-        self._headers = {**HEADERS, **(_HTTPS_ALONE if has_https else {})}
+        self._headers = {**HEADERS, **(_HTTPS_ONLY if has_https else {})}
         self._json_logs = json_logs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +46,7 @@ class Envelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _given_id(scope) or uuid4().hex
+        request_id = _client_id(scope) or uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         status: int | None = None
         began = time.perf_counter()
@@ -66,12 +66,12 @@ class Envelope:
         except Exception:
             _errors.exception("request %s failed", request_id)
             if status is not None:
-                raise  # the answer has begun: all that is left is to break off
+                raise  # the answer has begun: all that is left is to close the connection
             await unexpected(Request(scope))(scope, receive, send_with_headers)
         finally:
-            self._tell(scope, status, time.perf_counter() - began)
+            self._write_line(scope, status, time.perf_counter() - began)
 
-    def _tell(self, scope: Scope, status: int | None, seconds: float) -> None:
+    def _write_line(self, scope: Scope, status: int | None, seconds: float) -> None:
         """Write the log line. No query: it may hold what is not for logs."""
         state, client = scope["state"], scope.get("client")
         facts = {
@@ -90,8 +90,8 @@ class Envelope:
             _log.info(" ".join(["%s"] * len(facts)), *(_word(fact) for fact in facts.values()))
 
 
-def _given_id(scope: Scope) -> str | None:
-    """The id that the caller, or a proxy, gave the request, if it can go into a log."""
+def _client_id(scope: Scope) -> str | None:
+    """The id that the client, or a proxy, sent with the request, if it can go into a log."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             text = value.decode("latin-1")
