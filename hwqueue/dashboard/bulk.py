@@ -15,7 +15,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hwqueue.client import AsyncClient
-from hwqueue.dashboard import formatting
 from hwqueue.dashboard.actions import acting
 from hwqueue.dashboard.auth import Viewer
 from hwqueue.dashboard.csrf import read_form_lists
@@ -23,6 +22,7 @@ from hwqueue.dashboard.reads import Reads, as_lease_id, reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.dashboard.sign_in import here
 from hwqueue.errors import BadArgument, HwqueueError
+from hwqueue.text import number, plural
 from hwqueue.types import LeaseState
 
 MOST = 200  # the longest page of the list
@@ -108,7 +108,7 @@ async def many(request: Request) -> Response:
     reason = fields.get("reason", [""])[-1].strip() or None
     outcomes = await _each(reads(request), who, ACTIONS[verb], leases, reason)
     done = [each for each in outcomes if each.refused is None]
-    of_all = f"{formatting.number(len(done))} of {formatting.plural(len(outcomes), 'lease')}"
+    of_all = f"{number(len(done))} of {plural(len(outcomes), 'lease')}"
     return page(
         request,
         "many_done.html",
@@ -145,10 +145,10 @@ async def _ask(request: Request, verb: str, leases: Sequence[UUID], back: str) -
     return page(
         request,
         "many.html",
-        f"{action.name} {formatting.plural(len(leases), 'lease')}?",
+        f"{action.name} {plural(len(leases), 'lease')}?",
         live=0,
         verb=verb,
-        button=f"{action.name} {formatting.plural(len(leases), 'lease')}",
+        button=f"{action.name} {plural(len(leases), 'lease')}",
         lines=lines,
         leases=leases,
         back=back,

@@ -1,19 +1,16 @@
-"""How numbers, times and ids are written on the pages. What is unknown is a dash, never a zero."""
+"""How times, ids, resources, settings and errors are written on the pages; see `hwqueue.text`."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-UNKNOWN = "-"
-_SPANS = ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
-_MIB_UNITS = ((1024 * 1024, "TiB"), (1024, "GiB"), (1, "MiB"))
-_BYTE_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+from hwqueue.text import UNKNOWN, exact_duration, memory, number, size
+
 _RESOURCES = {"cpu_milli": "cores", "memory_mib": "memory", "gpu": "GPU", "gpu_milli": "GPU share"}
 # The states of a lease: the word on the page, the glyph, the class of the colour.
 STATES: Mapping[str, tuple[str, str]] = {
@@ -35,56 +32,11 @@ STATES: Mapping[str, tuple[str, str]] = {
     "superseded": ("cross", "s-failed"),
     "preempted": ("cross", "s-failed"),
 }
-_SPAN_SETTINGS = {
+_DURATIONS = {
     *("claim_timeout", "heartbeat_interval", "poll_interval", "patience", "ageing_step"),
     *("reap_grace", "retain_completed", "retain_failed"),
 }
 _MASKED = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "private")
-
-
-def number(value: float | None) -> str:
-    """Thousands apart; whole numbers whole, others with at most three digits."""
-    if value is None:
-        return UNKNOWN
-    if isinstance(value, int) or float(value).is_integer():
-        return f"{int(value):,}"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def percent(part: float, whole: float) -> str:
-    """A share in whole per cent; of nothing, unknown."""
-    return f"{100 * part / whole:.0f} %" if whole else UNKNOWN
-
-
-def span(value: timedelta | float | None) -> str:
-    """A span such as `340 ms`, `4.2 s`, `1 m 04 s`, `3 h 20 m`, `2 d 04 h`."""
-    if value is None:
-        return UNKNOWN
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if seconds < 0:
-        return f"-{span(-seconds)}"
-    if 0 < seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 or seconds.is_integer() else f"{seconds:.1f} s"
-    for length, unit, part, small in _SPANS:
-        if seconds >= length:
-            whole, rest = divmod(int(seconds), length)
-            return f"{whole} {unit} {rest // part:02} {small}"
-    return UNKNOWN
-
-
-def ago(value: datetime, now: datetime) -> str:
-    """How long before (or after) `now`, in its largest unit: `3 min ago`, `in 2 h`."""
-    seconds = (now - value).total_seconds()
-    size = abs(seconds)
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        if size >= length:
-            text = f"{math.floor(size / length)} {unit}"
-            return f"{text} ago" if seconds > 0 else f"in {text}"
-    return "now"
 
 
 def absolute(value: datetime) -> str:
@@ -115,35 +67,15 @@ def short(value: object) -> str:
     return f"…{text[-8:]}" if len(text) > 12 else text
 
 
-def size(value: int | None) -> str:
-    """Bytes."""
-    if value is None:
-        return UNKNOWN
-    for length, unit in _BYTE_UNITS:
-        if value >= length:
-            return f"{value / length:.3g} {unit}"
-    return f"{value} B"
-
-
 def policy(key: str, value: Any) -> str:
-    """A setting of a queue: spans and sizes in their units."""
+    """A setting of a queue: durations and sizes in their units."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {member}" for name, member in value.items())
     if key.endswith("_bytes"):
         return size(value)
-    return span(value) if key in _SPAN_SETTINGS else str(value)
-
-
-def memory(mib: int | None) -> str:
-    """Memory given in MiB."""
-    if mib is None:
-        return UNKNOWN
-    for length, unit in _MIB_UNITS:
-        if mib >= length:
-            return f"{number(mib / length)} {unit}"
-    return "0"
+    return exact_duration(timedelta(seconds=value)) if key in _DURATIONS else str(value)
 
 
 def cores(milli: int | None) -> str:
@@ -174,11 +106,6 @@ def asks(resources: Mapping[str, int]) -> str:
         else:
             parts.append(f"{amount(name, value)} {resource(name)}")
     return ", ".join(parts)
-
-
-def plural(count: int | None, one: str, many: str | None = None) -> str:
-    """A count with its noun."""
-    return f"{number(count)} {one if count == 1 else many or one + 's'}"
 
 
 def pretty(value: Any) -> str:

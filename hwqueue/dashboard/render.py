@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hwqueue import text
 from hwqueue.dashboard import charts, formatting
 from hwqueue.dashboard.cache import Cached
 
@@ -33,25 +34,11 @@ NAV = (
 )
 
 _FILTERS = (
-    *(
-        formatting.number,
-        formatting.percent,
-        formatting.span,
-        formatting.ago,
-        formatting.absolute,
-        formatting.exact,
-        formatting.iso,
-        formatting.short,
-    ),
-    *(
-        formatting.size,
-        formatting.memory,
-        formatting.cores,
-        formatting.plural,
-        formatting.policy,
-        formatting.pretty,
-    ),
-    *(formatting.error_line, formatting.glyph, formatting.tone, charts.spark, charts.share),
+    *(text.number, text.percent, text.plural, text.size, text.memory),
+    *(text.duration, text.milliseconds, text.age, text.ago),
+    *(formatting.absolute, formatting.exact, formatting.iso, formatting.short, formatting.cores),
+    *(formatting.policy, formatting.pretty, formatting.error_line),
+    *(formatting.glyph, formatting.tone, charts.spark, charts.share),
 )
 
 
@@ -118,7 +105,7 @@ def page(
     here = request.url.path.removeprefix(links.root).strip("/").partition("/")[0]
     query = f"?{request.url.query}" if request.url.query else ""
     state: Mapping[str, Any] = request.scope["dashboard"]
-    text = (
+    made = (
         environment()
         .get_template(template)
         .render(
@@ -140,7 +127,7 @@ def page(
             | context,
         )
     )
-    return answer(request, text, status)
+    return answer(request, made, status)
 
 
 def fragment(request: Request, template: str, **context: Any) -> str:
@@ -148,9 +135,9 @@ def fragment(request: Request, template: str, **context: Any) -> str:
     return environment().get_template(template).render(url=Links(request), **context)
 
 
-def answer(request: Request, text: str, status: int = 200) -> Response:
+def answer(request: Request, html: str, status: int = 200) -> Response:
     """HTML with a tag by which a browser can tell that nothing has changed."""
-    body = text.encode()
+    body = html.encode()
     tag = f'W/"{hashlib.sha256(body).hexdigest()[:20]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Cookie, HX-Request"}
     if status == 200 and request.headers.get("If-None-Match") == tag:

@@ -18,12 +18,12 @@ from hwqueue.app import App
 from hwqueue.client import AsyncClient
 from hwqueue.connections import check_conninfo
 from hwqueue.errors import ConfigError, HwqueueError
+from hwqueue.text import exact_duration
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.reaper import prune_regularly, reap_regularly
-from hwqueue.worker.report import seconds
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NODE_LOST, NodeSession
 from hwqueue.worker.settings import WorkerSettings
@@ -210,7 +210,7 @@ class Worker:
         """Wake the claim loop by LISTEN, where there is a connection for it."""
         settings = self._settings
         if settings.listen == "off":
-            _log.info("not listening: polling every %s", seconds(settings.poll_interval))
+            _log.info("not listening: polling every %s", exact_duration(settings.poll_interval))
             await asyncio.Event().wait()
         else:
             conninfo = _careful(settings.dsn if settings.listen == "auto" else settings.listen)

@@ -1,4 +1,4 @@
-"""How numbers, spans and errors are written; what is vendored is what it was."""
+"""How settings, secrets and errors are written; what is vendored is what it was."""
 
 import subprocess
 import sys
@@ -8,42 +8,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from hwqueue.dashboard import formatting
 from hwqueue.dashboard.charts import life, spark
 from hwqueue.types import Attempt, Lease, LeaseState
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *((None, "-"), (0, "0"), (1240, "1,240"), (2**62 + 1, "4,611,686,018,427,387,905")),
-        *((0.31333, "0.313"), (12.345, "12.3"), (123.456, "123"), (2.0, "2")),
-    ],
-)
-def test_numbers(value: float | None, text: str) -> None:
-    assert formatting.number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((None, "-"), (0, "0 s"), (0.34, "340 ms"), (4.25, "4.2 s"), (59, "59 s")),
-        *((64, "1 m 04 s"), (3600, "1 h 00 m"), (12_000, "3 h 20 m"), (187_200, "2 d 04 h")),
-    ],
-)
-def test_spans(seconds: float | None, text: str) -> None:
-    assert formatting.span(seconds) == text
-    if seconds is not None:
-        assert formatting.span(timedelta(seconds=seconds)) == text
-
-
-def test_how_long_ago() -> None:
-    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    assert formatting.ago(now - timedelta(seconds=200), now) == "3 min ago"
-    assert formatting.ago(now + timedelta(hours=2), now) == "in 2 h"
-    assert formatting.ago(now, now) == "now"
 
 
 def test_errors_in_one_line() -> None:
@@ -58,6 +25,13 @@ def test_secrets_are_not_shown() -> None:
     assert "abc" not in text
     assert "def" not in text
     assert str(2**62 + 1) in text
+
+
+def test_settings_are_written_exactly() -> None:
+    assert formatting.policy("claim_timeout", 90) == "1 min 30 s"
+    assert formatting.policy("max_params_bytes", 65_536) == "64 KiB"
+    assert formatting.policy("notify", True) == "yes"
+    assert formatting.policy("window", 200) == "200"
 
 
 def test_names_sort_as_people_count() -> None:

@@ -1,23 +1,10 @@
-"""Numbers and times as a person reads them, in few characters."""
+"""What the screen writes shorter than other places; see `hwqueue.text` for the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-
-from hwqueue.cli.spans import short
 
 _STEPS = " ▁▂▃▄▅▆▇█"
-
-
-def age(since: datetime | None, now: datetime) -> str:
-    """How long ago; a dash for never. Clocks that differ a little are at 0s."""
-    return "-" if since is None else short(now - since) or "-"
-
-
-def count(number: float | None) -> str:
-    """1,204; a dash for what is not known."""
-    return "-" if number is None else f"{number:,.0f}"
 
 
 def amount(number: float) -> str:

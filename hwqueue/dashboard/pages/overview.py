@@ -17,6 +17,7 @@ from hwqueue.dashboard.pages.fleet import Cell, cells
 from hwqueue.dashboard.pages.pending import kind
 from hwqueue.dashboard.reads import MOST_CLASSES, reads
 from hwqueue.dashboard.render import page
+from hwqueue.text import plural
 from hwqueue.types import Minute, PendingReason, QueueDepth
 
 SHOWN_CLASSES, SHOWN_QUEUES, SHOWN_EVENTS = 5, 8, 10
@@ -59,22 +60,22 @@ def concerns(
     waiting = sum(row.pending for row in pending)
     states = Counter(cell.state for cell in fleet)
     if waiting and not fleet:
-        text = formatting.plural(waiting, "lease waits", "leases wait")
+        text = plural(waiting, "lease waits", "leases wait")
         return [Concern(f"{text} and no node is registered", "pending")]
     if stuck:
         at_least = "at least " if len(pending) >= MOST_CLASSES else ""
-        text = f"{at_least}{formatting.plural(stuck, 'lease', 'leases')} cannot run anywhere"
+        text = f"{at_least}{plural(stuck, 'lease', 'leases')} cannot run anywhere"
         found.append(Concern(text, "pending", (("kind", "no match"),)))
     if states["silent"]:
-        text = f"{formatting.plural(states['silent'], 'node is', 'nodes are')} silent"
+        text = f"{plural(states['silent'], 'node is', 'nodes are')} silent"
         found.append(Concern(text, "fleet", (("state", "silent"),)))
     paused = [row for row in queues if row.paused_at and row.pending]
     if paused:
-        text = f"{formatting.plural(len(paused), 'queue is', 'queues are')} paused with work in"
+        text = f"{plural(len(paused), 'queue is', 'queues are')} paused with work in"
         found.append(Concern(text, "queues"))
     expired = sum(row.expired for row in queues)
     if expired:
-        text = f"{formatting.plural(expired, 'claim has', 'claims have')} expired and wait for reap"
+        text = f"{plural(expired, 'claim has', 'claims have')} expired and wait for reap"
         found.append(Concern(text, "system"))
     return found
 
