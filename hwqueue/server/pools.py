@@ -19,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from hwqueue.calls import ACT_AS
 from hwqueue.client import AsyncClient
-from hwqueue.connections import WatchedAsyncConnection, careful_conninfo
+from hwqueue.connections import WatchedAsyncConnection, with_timeouts
 from hwqueue.server.large_requests import LargeClient, RunInThread
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.settings import ServerSettings
@@ -174,7 +174,7 @@ def _pool(
 
     return AsyncConnectionPool(
         make_conninfo(
-            careful_conninfo(settings.dsn, seconds=_CONNECT_SECONDS),
+            with_timeouts(settings.dsn, seconds=_CONNECT_SECONDS),
             application_name=f"hwqueue serve: {name}",
         ),
         name=name,
