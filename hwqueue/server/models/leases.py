@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from hwqueue.server.models.base import (
     Answer,
-    BigInt,
     Flag,
     Id,
     Labels,
@@ -25,7 +23,8 @@ from hwqueue.server.models.base import (
     Whole,
     example,
 )
-from hwqueue.types import LeaseState
+from hwqueue.server.models.derived import answer_of, list_of
+from hwqueue.types import Lease, LeaseState, LeaseSummary, SpawnResult
 
 MAX_BATCH = 5000
 
@@ -37,10 +36,6 @@ Wire = Annotated[
         description="A params blob, ANDed with the placement: hex after `\\x`, else base64.",
     ),
 ]
-
-
-def _base64(value: Any) -> Any:
-    return b64encode(value).decode() if isinstance(value, bytes | memoryview) else value
 
 
 class Retry(Request):
@@ -164,21 +159,6 @@ class CancelRequest(Request):
     )
 
 
-class Spawned(Answer):
-    """A spawned lease; `created` is false when the idempotency key had it already."""
-
-    lease_id: Id
-    created: bool
-    state: LeaseState
-    shard_id: int
-
-
-class SpawnedBatch(Answer):
-    """The leases of a batch, in the order given."""
-
-    items: list[Spawned]
-
-
 class LeaseNow(Answer):
     """A lease's state after a change; `claimed`: the claim that runs was asked to stop."""
 
@@ -186,85 +166,14 @@ class LeaseNow(Answer):
     state: LeaseState
 
 
-class LeaseSummary(Answer):
-    """A lease without its payload."""
-
-    lease_id: Id
-    shard_id: int
-    queue: str
-    task_name: str
-    state: LeaseState
-    priority: int
-    tenant: str
-    service_id: Id | None
-    labels: Labels
-    placement: Object
-    headers: Object | None
-    attempt: int = Field(description="Used up, the running one included.")
-    max_attempts: int
-    available_at: Moment
-    deadline: Moment | None
-    created_at: Moment
-    claimed_at: Moment | None
-    finished_at: Moment | None
-    expires_at: Moment | None = Field(description="When the claim ends without a heartbeat.")
-    node_id: Id | None
-    claim_token: BigInt | None
-    error: Any
-    idempotency_key: str | None
-    stop_reason: str | None = Field(description="Why the claim was asked to stop.")
-
-
-class Attempt(Answer):
-    """A claim that ended without completing the lease."""
-
-    attempt: int
-    claim_token: BigInt
-    node_id: Id
-    outcome: str = Field(description="failed, expired, superseded, released or cancelled.")
-    claimed_at: Moment
-    ended_at: Moment
-    error: Any
-
-
-class AssignedGpu(Answer):
-    """A device set aside; `index` is its position in the node's `gpus`."""
-
-    index: int
-    resource_id: Id
-    model: str | None
-
-
-class Assignment(Answer):
-    """What a claim set aside on its node."""
-
-    cpu_milli: int
-    memory_mib: int
-    gpus: list[AssignedGpu]
-    gpu_milli: int
-    custom: dict[str, int]
-    cpu_isolation: str | None
-    cores: list[int] | None
-    core_milli: list[int] | None
-    numa: list[int] | None
-    cpus: list[int] | None
-    gpu_exclusivity: str | None
-
-
-class Lease(LeaseSummary):
-    """All that is known about a lease."""
-
-    params: Any
-    result: Any
-    attempts: list[Attempt]
-    assignment: Assignment | None
-    wire: Annotated[str | None, BeforeValidator(_base64)] = Field(
-        description="The params blob as it was sent, in base64; `placement` says what it asks."
-    )
-
-
-class LeasePage(Answer):
-    """Leases, newest first; `next` is the cursor of the page after, null at the end."""
-
-    items: list[LeaseSummary]
-    next: str | None
+LeaseOut = answer_of(Lease)
+LeasePage = list_of(
+    LeaseSummary,
+    pages=True,
+    name="LeasePage",
+    doc="Leases, newest first; `next` is the cursor of the page after, null at the end.",
+)
+Spawned = answer_of(SpawnResult)
+SpawnedBatch = list_of(
+    SpawnResult, name="SpawnedBatch", doc="The leases of a batch, in the order given."
+)

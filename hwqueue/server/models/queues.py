@@ -12,14 +12,15 @@ from hwqueue.server.models.base import (
     Moment,
     Name,
     Number,
-    Object,
     Request,
     Seconds,
     Task,
     Whole,
     example,
 )
+from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import Retry
+from hwqueue.types import Queue
 
 Weight = Annotated[Number, Field(ge=0, le=1000)]
 Bytes = Annotated[Whole, Field(ge=1, le=104_857_600)]
@@ -86,18 +87,6 @@ class CreateQueue(Request):
     policy: QueuePolicy = QueuePolicy()
 
 
-class Queue(Answer):
-    """A queue, the number of its open leases by state, and its policy (spans in seconds)."""
-
-    queue: str
-    paused: bool
-    pending: int
-    scheduled: int
-    claimed: int
-    policy: Object
-    shard_id: int
-
-
 class QueueNow(Answer):
     """A queue after a change."""
 
@@ -105,10 +94,8 @@ class QueueNow(Answer):
     paused: bool | None = Field(default=None, description="Where it was paused or resumed.")
 
 
-class Queues(Answer):
-    """All queues, by name."""
-
-    items: list[Queue]
+QueueOut = answer_of(Queue)
+Queues = list_of(Queue, name="Queues", doc="All queues, by name.")
 
 
 class RequeueFailed(Request):

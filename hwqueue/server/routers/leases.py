@@ -9,12 +9,11 @@ from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id, Name, Task, Tenant
 from hwqueue.server.models.leases import (
     CancelRequest,
-    Lease,
     LeaseChanges,
     LeaseNow,
+    LeaseOut,
     LeasePage,
     LeaseSpec,
-    LeaseSummary,
     SpawnBatch,
     Spawned,
     SpawnedBatch,
@@ -74,9 +73,12 @@ async def spawn_lease(
 
 
 @router.post(
-    "/batch", status_code=201, responses={409: {"description": "A lease id is taken."}, **NO_QUEUE}
+    "/batch",
+    status_code=201,
+    response_model=SpawnedBatch,
+    responses={409: {"description": "A lease id is taken."}, **NO_QUEUE},
 )
-async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) -> SpawnedBatch:
+async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) -> Any:
     """Spawn a batch in one statement, all or nothing.
 
     Equal idempotency keys are one lease, here as over several requests. A batch has no key of its
@@ -101,10 +103,10 @@ async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) 
     )
     async with caller.call() as client:
         spawned = await client.spawn_leases(body.queue, leases, shard=caller.shard)
-    return SpawnedBatch(items=[Spawned.model_validate(lease) for lease in spawned])
+    return {"items": spawned}
 
 
-@router.get("", responses=NO_QUEUE)
+@router.get("", response_model=LeasePage, responses=NO_QUEUE)
 async def list_leases(
     *,
     caller: LeaseReader,
@@ -118,7 +120,7 @@ async def list_leases(
     node_id: Annotated[Id | None, Query(description="Only what runs there now.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
-) -> LeasePage:
+) -> Any:
     """Leases, newest first.
 
     A filter that few leases meet makes the database look at many; where that takes too long it is
@@ -140,14 +142,14 @@ async def list_leases(
     cursor = str(last.lease_id) if last else None
     if cursor:
         add_next_link(request, response, before=cursor)
-    return LeasePage(items=[LeaseSummary.model_validate(lease) for lease in page], next=cursor)
+    return {"items": page, "next": cursor}
 
 
-@router.get("/{lease_id:uuid}", responses=NO_LEASE)
-async def get_lease(lease_id: Id, caller: LeaseReader) -> Lease:
+@router.get("/{lease_id:uuid}", response_model=LeaseOut, responses=NO_LEASE)
+async def get_lease(lease_id: Id, caller: LeaseReader) -> Any:
     """All that is known about a lease, every attempt's error included."""
     async with caller.call() as client:
-        return Lease.model_validate(await client.get_lease(lease_id, shard=caller.shard))
+        return await client.get_lease(lease_id, shard=caller.shard)
 
 
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)
