@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from hwqueue.server.models.base import (
     Answer,
-    Flag,
     Id,
     Labels,
-    Moment,
     Name,
     Number,
-    Object,
     Placement,
     Request,
     Seconds,
@@ -24,7 +21,9 @@ from hwqueue.server.models.base import (
     example,
 )
 from hwqueue.server.models.derived import answer_of, list_of
+from hwqueue.server.models.options import request_of
 from hwqueue.types import Lease, LeaseState, LeaseSummary, SpawnResult
+from hwqueue.types import leases as options
 
 MAX_BATCH = 5000
 
@@ -52,41 +51,77 @@ class Retry(Request):
     )
 
 
-class SpawnOptions(Request):
-    """Options of a spawn; null counts as not given."""
+# What the types of `hwqueue.types.SpawnOptions` do not say. An option without bounds needs no line.
+_spawn_options = request_of(
+    options.SpawnOptions,
+    doc="Options of a spawn; null counts as not given.",
+    kinds={
+        "placement": Placement,
+        "wire": Wire,
+        "priority": Priority,
+        "tenant": Tenant,
+        "labels": Labels,
+        "max_attempts": Annotated[Whole, Field(ge=1, le=1000)],
+        "retry": Retry,
+        "claim_timeout": Annotated[Seconds, Field(ge=1)],
+        "idempotency_key": Annotated[str, Field(min_length=1, max_length=255)],
+    },
+    fields={
+        "lease_id": Field(default=None, description="Yours; one that exists is an error."),
+        "affinity_tags": Field(
+            default=None,
+            description="Node labels must contain them; ANDed with the placement.",
+            examples=[{"gpu": True, "region": "us-east"}],
+        ),
+        "affinity_with": Field(default=None, description="Prefer this node."),
+        "anti_affinity_with": Field(default=None, description="Prefer any other node."),
+        "tenant": Field(default=None, description="A token of one tenant sets it."),
+        "labels": Field(default=None, description="Of the lease, not of its node."),
+        "available_at": Field(default=None, description="Not claimable before."),
+        "delay": Field(default=None, description="The same from now, in seconds."),
+        "claim_timeout": Field(
+            default=None, description="A claim ends so many seconds after its last heartbeat."
+        ),
+        "deadline": Field(default=None, description="Not claimed by then, it fails."),
+        "patience": Field(
+            default=None, description="How long it waits for a better node, at most."
+        ),
+        "idempotency_key": Field(
+            default=None,
+            description="The same key with the same content gives the first lease. As the header "
+            "`Idempotency-Key`.",
+        ),
+        "headers": Field(default=None, description="Carried along, not interpreted."),
+        "notify": Field(default=None, description="false: found at the next poll."),
+    },
+)
 
-    lease_id: Id | None = Field(default=None, description="Yours; one that exists is an error.")
-    placement: Placement | None = None
-    affinity_tags: Object | None = Field(
-        default=None,
-        description="Node labels must contain them; ANDed with the placement.",
-        examples=[{"gpu": True, "region": "us-east"}],
-    )
-    affinity_with: Id | None = Field(default=None, description="Prefer this node.")
-    anti_affinity_with: Id | None = Field(default=None, description="Prefer any other node.")
-    wire: Wire | None = None
-    priority: Priority | None = None
-    tenant: Tenant | None = Field(default=None, description="A token of one tenant sets it.")
-    service_id: Id | None = None
-    labels: Labels | None = Field(default=None, description="Of the lease, not of its node.")
-    available_at: Moment | None = Field(default=None, description="Not claimable before.")
-    delay: Seconds | None = Field(default=None, description="The same from now, in seconds.")
-    max_attempts: Annotated[Whole, Field(ge=1, le=1000)] | None = None
-    retry: Retry | None = None
-    claim_timeout: Annotated[Seconds, Field(ge=1)] | None = Field(
-        default=None, description="A claim ends so many seconds after its last heartbeat."
-    )
-    deadline: Moment | None = Field(default=None, description="Not claimed by then, it fails.")
-    patience: Seconds | None = Field(
-        default=None, description="How long it waits for a better node, at most."
-    )
-    idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
-        default=None,
-        description="The same key with the same content gives the first lease. As the header "
-        "`Idempotency-Key`.",
-    )
-    headers: Object | None = Field(default=None, description="Carried along, not interpreted.")
-    notify: Flag | None = Field(default=None, description="false: found at the next poll.")
+
+class _Changes(Request):
+    model_config = example(priority=9, deadline=None)
+
+
+_lease_changes = request_of(
+    options.LeaseChanges,
+    doc="""What may change of a lease that is not claimed; what is left out stays, null takes away.
+
+    placement and wire are ANDed, and together replace what the lease asked of a node, whichever of
+    them is given.
+    """,
+    kinds={"placement": Placement, "wire": Wire, "labels": Labels, "priority": Priority},
+    fields={
+        "priority": Field(default=None, description="null: as it is."),
+        "available_at": Field(default=None, description="null: as it is."),
+    },
+    base=_Changes,
+)
+
+
+if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
+    SpawnOptions = Request
+    LeaseChanges = Request
+else:
+    SpawnOptions, LeaseChanges = _spawn_options, _lease_changes
 
 
 class LeaseSpec(Request):
@@ -130,23 +165,6 @@ class SpawnBatch(Request):
 
     queue: Name = Field(examples=["renders"])
     leases: Annotated[list[LeaseSpec], Field(min_length=1, max_length=MAX_BATCH)]
-
-
-class LeaseChanges(Request):
-    """What may change of a lease that is not claimed; what is left out stays, null takes away.
-
-    placement and wire are ANDed, and together replace what the lease asked of a node, whichever of
-    them is given.
-    """
-
-    model_config = example(priority=9, deadline=None)
-
-    placement: Placement | None = None
-    wire: Wire | None = None
-    labels: Labels | None = None
-    priority: Priority | None = Field(default=None, description="null: as it is.")
-    available_at: Moment | None = Field(default=None, description="null: as it is.")
-    deadline: Moment | None = None
 
 
 class CancelRequest(Request):

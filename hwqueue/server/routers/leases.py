@@ -188,7 +188,7 @@ def _options(
     Raises: HTTPProblem (403), BadArgument.
     """
     options = spec.options.model_dump(exclude_none=True)
-    tenant = caller.own_tenant(spec.options.tenant, f"{path}.tenant")
+    tenant = caller.own_tenant(options.get("tenant"), f"{path}.tenant")
     if tenant is not None:
         options["tenant"] = tenant
     if idempotency_key is not None:
