@@ -19,7 +19,7 @@ with needs("serve"):
     import uvicorn
     from fastapi import FastAPI
 
-    from hwqueue.dashboard import serve_beside
+    from hwqueue.dashboard import mount_dashboard
     from hwqueue.server import ServerSettings, create_api
     from hwqueue.server.protocol import StrictProtocol
 
@@ -33,7 +33,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     It connects to the database when it starts (`lifespan`).
     """
     app = create_api(settings)
-    serve_beside(app, settings)
+    mount_dashboard(app, settings)
     return app
 
 

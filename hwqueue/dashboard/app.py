@@ -171,7 +171,7 @@ async def _of_the_database(request: Request, error: Exception) -> Response:
     )
 
 
-def serve_beside(api: FastAPI, settings: ServerSettings) -> None:
+def mount_dashboard(api: FastAPI, settings: ServerSettings) -> None:
     """Serve the dashboard for every address that the API has no route for, save below `/api`."""
     services = api.state.services
     dashboard = Dashboard(settings, services.authenticators, services.streams)

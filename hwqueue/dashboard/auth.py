@@ -45,7 +45,7 @@ _HEADERS = {
 class Viewer:
     """Who looks at the pages.
 
-    caller: As whom their streams are counted, where each caller may have so many. may_act: they see
+    caller: As whom their streams are counted, where each caller has a limit. may_act: they see
     the buttons, too. signed_in: with a token, here.
     """
 

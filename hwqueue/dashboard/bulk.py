@@ -32,7 +32,7 @@ MOST = 200  # the longest page of the list
 class BulkAction:
     """A verb. effects: what it does to leases of some states; to those of others it does nothing.
 
-    do: gives the state that the lease is in then. done: of the leases that it was done to.
+    do: returns the state of the lease after it. done: of the leases that it was done to.
     """
 
     name: str

@@ -162,7 +162,7 @@ def scalar(text: str) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """What to type for a value, so that `scalar` gives it."""
+    """What to type for a value, so that `scalar` returns it."""
     if isinstance(value, str) and scalar(value) == value and value.strip() == value:
         return value if value and len(value.splitlines()) == 1 else json.dumps(value)
     return json.dumps(value, ensure_ascii=False)

@@ -96,11 +96,11 @@ def page(
     """A page, or only its main element when a live refresh asks for it.
 
     Args:
-        read: The kept values that the page shows; it is as old as the oldest of them.
+        read: The cached values that the page shows; it is as old as the oldest of them.
         live: Seconds between refreshes; 0: it does not refresh itself.
     """
-    kept = tuple(read)
-    as_of = min((each.at for each in kept), default=datetime.now(UTC))
+    cached = tuple(read)
+    as_of = min((each.at for each in cached), default=datetime.now(UTC))
     links = Links(request)
     here = request.url.path.removeprefix(links.root).strip("/").partition("/")[0]
     query = f"?{request.url.query}" if request.url.query else ""
@@ -119,7 +119,7 @@ def page(
             here=here,
             live=live,
             as_of=as_of,
-            stale=any(each.stale for each in kept),
+            stale=any(each.stale for each in cached),
             version=version("hwqueue"),
             notice=request.app.state.notices.get(request.query_params.get("done")),
             **{"charts": False, "map": False, "follows": False, "now": as_of}

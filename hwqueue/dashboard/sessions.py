@@ -1,8 +1,8 @@
-"""Who is signed in: random ids, and what each of them stands for, kept by the server in a folder.
+"""Sessions of signed-in viewers: random ids in cookies, their records in a folder of the server.
 
-Files, because all processes of a server share them: who signs out has signed out everywhere.
-What a browser has is an id alone: neither the token nor what would make one. A file holds what the
-database has, too, the token's hash, under a name that is the hash of the id.
+Records are files, because all processes of a server share them: signing out ends a session in all
+of them. The cookie holds an id alone, neither the token nor anything derived from it. A file holds
+the hash of the token, as the database does, under a name that is the hash of the id.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ class SessionStore:
     def create(self, token: bytes) -> str:
         """A new session for the bearer of the token with this hash; its id."""
         mine = []
-        for path, kept in self._all():
-            if kept["until"] <= time.time():
+        for path, record in self._all():
+            if record["until"] <= time.time():
                 path.unlink(missing_ok=True)
-            elif kept["token"] == token.hex():
-                mine.append((kept["until"], path))
+            elif record["token"] == token.hex():
+                mine.append((record["until"], path))
         for _, path in sorted(mine)[: max(0, len(mine) - MAX_PER_TOKEN + 1)]:
             path.unlink(missing_ok=True)
         with suppress(FileExistsError):  # it may have been cleared away with old temporary files
             self._folder.mkdir(mode=0o700)
         session = secrets.token_urlsafe(32)
-        kept = {"token": token.hex(), "until": time.time() + self._seconds}
-        _write(self._file(session), json.dumps(kept).encode())
+        record = {"token": token.hex(), "until": time.time() + self._seconds}
+        _write(self._file(session), json.dumps(record).encode())
         return session
 
     def find(self, session: str | None) -> bytes | None:
         """The hash of the token that a session was begun with; None: there is no such session."""
-        kept = _read(self._file(session)) if session else None
-        return bytes.fromhex(kept["token"]) if kept and time.time() < kept["until"] else None
+        record = _read(self._file(session)) if session else None
+        return bytes.fromhex(record["token"]) if record and time.time() < record["until"] else None
 
     def delete(self, session: str) -> None:
         """End a session, if there is one."""
@@ -104,9 +104,9 @@ class SessionStore:
 
     def _all(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         for path in self._folder.glob(f"*{_SUFFIX}"):
-            kept = _read(path)
-            if kept is not None:
-                yield path, kept
+            record = _read(path)
+            if record is not None:
+                yield path, record
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -117,7 +117,7 @@ def _write(path: Path, content: bytes) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     """What a session's file holds; None: it is gone, or not written yet."""
     try:
-        kept: dict[str, Any] = json.loads(path.read_bytes())
+        record: dict[str, Any] = json.loads(path.read_bytes())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return kept
+    return record

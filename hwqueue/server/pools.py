@@ -1,6 +1,6 @@
 """The server's connections: many for what is quick, a few for what may take long.
 
-So a page of statistics that everybody looks at cannot keep anybody from spawning. Whatever the
+A page of statistics with many viewers cannot keep anybody from spawning. Whatever the
 database does, each request has its answer in bounded time: a connection that says nothing for
 longer than a statement may take is given up, and so is one that fails its check.
 """
@@ -48,7 +48,7 @@ class Pools:
         self._call_timeout = settings.call_timeout
         self._read_timeout = settings.read_timeout
         self._calls = _pool("calls", settings, settings.pool_size, settings.call_timeout)
-        # of whoever has a connection now
+        # by pool and actor, of those that have a connection now
         self._slots = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
         self._probes = SingleFlight[SchemaVersion]()
         self._reads = _pool(
@@ -101,7 +101,7 @@ class Pools:
     async def own_call(
         self, actor: str, tenant: str | None = None, run_in_thread: RunInThread | None = None
     ) -> AsyncIterator[AsyncClient]:
-        """The same for what the server asks itself, whoever makes it."""
+        """The same without a slot of the actor: for what the server itself asks."""
         async with self._calls.connection() as connection:
             try:
                 yield await _client(connection, actor, tenant, self._call_timeout, run_in_thread)
@@ -201,6 +201,6 @@ async def _check(connection: WatchedAsyncConnection) -> None:
 
 
 async def _try_again(pool: _Pool) -> None:
-    """Begin anew to connect, if somebody waits for it; else the next caller does."""
+    """Connect again at once if a caller waits for a connection; else the next caller does."""
     if pool.get_stats().get("requests_waiting"):
         await pool.check()

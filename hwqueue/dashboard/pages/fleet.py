@@ -78,11 +78,11 @@ async def fleet(request: Request) -> Response:
     sort = sort if sort in SORTS else "name"
     number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     source = reads(request)
-    kept = await source.nodes()
+    cached = await source.nodes()
     tags = await source.tags(label or None)
     rows = [
         row
-        for row in kept.value
+        for row in cached.value
         if state in ("", row.state)
         and rack in ("", NO_RACK if row.rack is None else str(row.rack))
         and name.lower() in row.node_name.lower()
@@ -101,17 +101,17 @@ async def fleet(request: Request) -> Response:
         request,
         "fleet.html",
         "Fleet",
-        read=[kept, tags],
+        read=[cached, tags],
         live=10,
         map=view == "map",
         view=view if view == "map" else "table",
         rows=rows[number * size : (number + 1) * size],
         total=len(rows),
-        all_nodes=len(kept.value),
+        all_nodes=len(cached.value),
         number=number,
         page_size=size,
         states=STATES,
-        counts=Counter(row.state for row in kept.value),
+        counts=Counter(row.state for row in cached.value),
         state=state,
         rack=rack,
         name=name,
@@ -126,11 +126,11 @@ async def fleet(request: Request) -> Response:
 
 async def fleet_map(request: Request) -> Response:
     """The map's data, a column for each property, so that 10,000 nodes are small."""
-    kept = await reads(request).nodes()
-    made = sorted(cells(kept.value), key=lambda cell: formatting.natural(cell.name))
+    cached = await reads(request).nodes()
+    made = sorted(cells(cached.value), key=lambda cell: formatting.natural(cell.name))
     return JSONResponse(
         {
-            "as_of": formatting.iso(kept.at),
+            "as_of": formatting.iso(cached.at),
             "name": [cell.name for cell in made],
             "rack": [cell.rack for cell in made],
             "state": [STATES.index(cell.state) for cell in made],
@@ -148,13 +148,15 @@ async def fleet_fit(request: Request) -> Response:
     text = request.path_params["class_id"]
     if not text.isdecimal() or len(text) > 19:
         raise BadArgument(f"{text[:30]!r} is no placement class", hint="see the list of classes")
-    kept = await reads(request).fit(int(text))
+    cached = await reads(request).fit(int(text))
     return JSONResponse(
         {
-            "as_of": formatting.iso(kept.at),
-            "name": [name for group in kept.value for name in group.node_names],
-            "verdict": [verdict(group) for group in kept.value for _ in group.node_names],
-            "rule": [next(iter(group.codes), "") for group in kept.value for _ in group.node_names],
+            "as_of": formatting.iso(cached.at),
+            "name": [name for group in cached.value for name in group.node_names],
+            "verdict": [verdict(group) for group in cached.value for _ in group.node_names],
+            "rule": [
+                next(iter(group.codes), "") for group in cached.value for _ in group.node_names
+            ],
         },
         headers={"Cache-Control": "private, no-cache"},
     )

@@ -109,7 +109,7 @@ def _oldest(queues: Sequence[QueueDepth]) -> datetime | None:
 async def overview(request: Request) -> Response:
     """One sentence, six numbers, the last hour, what is asked for in vain, and the fleet."""
     source = reads(request)
-    # at once: whoever has seen the page before waits for none of them longer than for one
+    # concurrently: with cached values the page waits as long as for one of them
     queues, pending, nodes, minutes = await asyncio.gather(
         source.queues(), source.pending(), source.nodes(), source.throughput()
     )

@@ -13,15 +13,15 @@ from hwqueue.dashboard.render import page
 async def system(request: Request) -> Response:
     """Versions, expired claims, tokens, and how the dashboard itself reads."""
     source = reads(request)
-    kept, queues = await source.system(), await source.queues()
+    cached, queues = await source.system(), await source.queues()
     return page(
         request,
         "system.html",
         "System",
-        read=[kept, queues],
+        read=[cached, queues],
         live=10,
-        schema=kept.value.schema,
-        tokens=kept.value.tokens,
+        schema=cached.value.schema,
+        tokens=cached.value.tokens,
         expired=sum(row.expired for row in queues.value),
         stopping=sum(row.stopping for row in queues.value),
         timings=source.timings(),

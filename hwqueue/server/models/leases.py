@@ -88,7 +88,7 @@ _spawn_options = request_of(
         ),
         "idempotency_key": Field(
             default=None,
-            description="The same key with the same content gives the first lease. As the header "
+            description="The same key with the same content returns the first lease. As the header "
             "`Idempotency-Key`.",
         ),
         "headers": Field(default=None, description="Carried along, not interpreted."),

@@ -38,7 +38,7 @@ IdempotencyKey = Annotated[
     Header(
         min_length=1,
         max_length=255,
-        description="The same key with the same content gives the first lease; with another, 422.",
+        description="The same key returns the first lease if the content is the same, else 422.",
     ),
 ]
 

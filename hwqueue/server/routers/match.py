@@ -16,7 +16,7 @@ router = APIRouter(route_class=AuthenticatedRoute, tags=["placement"])
 async def match_nodes(body: MatchRequest, caller: Matcher) -> Any:
     """Try a placement on every registered node; nothing is claimed.
 
-    Those that could run it come first, best first. Every page tries all nodes anew.
+    Those that could run it come first, best first. Every page tries all nodes again.
     """
     asked = body.model_dump(exclude={"placement"})
     async with caller.read() as client:

@@ -29,7 +29,7 @@ async def metrics(
         encode, media_type = choose_encoder("")
 
     # The collector waits for the database by itself, on a connection of its own. All who ask share
-    # a thread: there are few of them, and whoever connects anew needs one to look up its address.
+    # a thread: there are few of them, and a new connection needs one to look up its address.
     async def scrape() -> bytes:
         return await asyncio.to_thread(encode, registry)
 
