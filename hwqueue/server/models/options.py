@@ -1,4 +1,4 @@
-"""Models of requests, derived from the TypedDicts of options that the client takes."""
+"""Models of requests, derived from the options that the client takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def request_of(
     fields: Mapping[str, Any],
     base: type[Request] = Request,
 ) -> type[Request]:
-    """The model of a TypedDict: each option may be left out or null.
+    """The model of a TypedDict, or dataclass, of options: each may be left out or null.
 
     Args:
         kinds: Types of options that have bounds of their own, or that JSON has no other type for.
