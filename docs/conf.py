@@ -34,7 +34,7 @@ REPOSITORY_PAGES = {
     "development/sql": "sql/README.md",
     "development/tests": "tests/README.md",
     "development/benchmarks": "benchmarks/README.md",
-    "development/peers": "benchmarks/peers/README.md",
+    "development/peers": "lab/peers/README.md",
 }
 _PAGE_OF_FILE = {file: f"docs/{page}.md" for page, file in REPOSITORY_PAGES.items()} | {
     "README.md": "docs/index.md"

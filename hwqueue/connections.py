@@ -1,7 +1,7 @@
-"""Connections that are given up when the server says nothing.
+"""psycopg connections with deadlines: for connecting, for a vanished peer, for an answer.
 
-A server that hangs, and a network that swallows what it is given, close no connection: without
-this, who waits for their answer waits for ever.
+A hung server and a black-holed network never close the socket. Without a deadline of the client's
+own, a caller waits for their answer for ever.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def check_conninfo(conninfo: str, origin: str) -> None:
         raise ConfigError(f"{origin} is not a connection string", hint=hint) from None
 
 
-def careful_conninfo(conninfo: str, *, seconds: int, **defaults: str) -> str:
+def with_timeouts(conninfo: str, *, seconds: int, **defaults: str) -> str:
     """The connection string with timeouts for what libpq waits for, and other `defaults`.
 
-    What the string says itself stays. All of it is the client's own affair, so PgBouncer may be in
-    between.
+    What the string says itself stays. All of it concerns the client's socket alone, so PgBouncer
+    may be in between.
 
     Args:
         seconds: For connecting, and until a peer that has vanished is noticed; at least 2.

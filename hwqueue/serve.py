@@ -19,7 +19,7 @@ with needs("serve"):
     import uvicorn
     from fastapi import FastAPI
 
-    from hwqueue.dashboard import serve_beside
+    from hwqueue.dashboard import mount_dashboard
     from hwqueue.server import ServerSettings, create_api
     from hwqueue.server.protocol import StrictProtocol
 
@@ -33,7 +33,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     It connects to the database when it starts (`lifespan`).
     """
     app = create_api(settings)
-    serve_beside(app, settings)
+    mount_dashboard(app, settings)
     return app
 
 
@@ -46,9 +46,9 @@ def run(settings: ServerSettings) -> None:
         # h11; the other one, where it is installed, takes addresses and headers of any length
         "http": StrictProtocol,
         "limit_concurrency": settings.max_connections,
-        "access_log": False,  # the envelope writes one
+        "access_log": False,  # RequestLogMiddleware writes one
         "log_config": None,
-        # Who calls is decided by `auth.Proxy` alone, on the address of the connection.
+        # Who calls is decided by `auth.ProxyHeaders` alone, on the address of the connection.
         "proxy_headers": False,
         "server_header": False,
         "date_header": True,

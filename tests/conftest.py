@@ -10,8 +10,8 @@ pytest_plugins = ["tests.fix_db"]
 # Left out of `make test`: forced interleavings, random worlds, plans of filled databases, whole
 # processes, browsers, upgrades from older versions.
 THOROUGH = {
-    "benchmarks", "dashboard", "e2e", "embedded", "migrations", "plans", "properties", "races",
-    "server", "walk",
+    "benchmarks", "dashboard", "e2e", "embedded", "lab", "migrations", "plans", "properties",
+    "races", "server", "walk",
 }  # fmt: skip
 # What a Postgres of another version could do otherwise is seen by other folders.
 EMBEDDED = {"dashboard", "embedded", "server"}

@@ -12,9 +12,9 @@ import psutil
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from benchmarks.core.scratch import scratch_database
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.embedded.server import default_data_dir
-from hwqueue.replay.database import scratch_database
 
 SETTINGS = (
     "server_version",

@@ -17,14 +17,14 @@ from hwqueue.cli.fleet_view import FleetView, PlainView
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_rows, to_json
 from hwqueue.client import Client
+from hwqueue.demo.cleanup import clear
+from hwqueue.demo.fleet import Fleet
+from hwqueue.demo.generate import demo_trace
+from hwqueue.demo.mapping import node_id
+from hwqueue.demo.model import Trace
+from hwqueue.demo.report import Report
+from hwqueue.demo.run import Plan, facts_of, run
 from hwqueue.errors import ConfigError
-from hwqueue.replay.database import clear
-from hwqueue.replay.fleet import Fleet
-from hwqueue.replay.generate import demo_trace
-from hwqueue.replay.mapping import node_id
-from hwqueue.replay.model import Trace
-from hwqueue.replay.report import Report
-from hwqueue.replay.run import Plan, facts_of, run
 
 EXAMPLE = "hwqueue demo --seed 2"
 QUEUE = "demo"
@@ -65,7 +65,6 @@ def demo(
     with Client(dsn, pool_size=1) as client:
         _clear_last_run(client, trace)
     plan = Plan(
-        mode="timed",
         seed=seed,
         speedup=SPEEDUP,
         queue=QUEUE,

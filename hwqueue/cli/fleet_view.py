@@ -14,10 +14,10 @@ from rich.text import Text
 
 from hwqueue.cli.output import cell
 from hwqueue.client import AsyncClient
-from hwqueue.replay.fleet import Fleet
-from hwqueue.replay.model import WHOLE_GPU, Job
-from hwqueue.replay.reasons import describe, why_waiting
-from hwqueue.replay.report import percent
+from hwqueue.demo.fleet import Fleet
+from hwqueue.demo.model import WHOLE_GPU, Job
+from hwqueue.demo.reasons import describe, why_waiting
+from hwqueue.demo.report import percent
 
 SHOWN_WAITING = 4
 EXPLAIN_EVERY_SECONDS = 1.0

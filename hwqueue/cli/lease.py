@@ -12,8 +12,8 @@ from hwqueue.cli.explanation import show_explanation
 from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pairs, span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_one, show_rows
-from hwqueue.cli.spans import short
 from hwqueue.errors import ConfigError, LeaseError
+from hwqueue.text import duration
 from hwqueue.types import Lease, LeaseEvent, LeaseState, LeaseSummary, SpawnOptions
 
 app = typer.Typer(no_args_is_help=True, help="Spawn work, look at it, cancel it, run it again.")
@@ -137,7 +137,7 @@ def history(
         {
             "at": step.at,
             "event": step.event,
-            "lasted": short(step.lasted),
+            "lasted": duration(step.lasted),
             "attempt": step.attempt,
             "node": step.node_name,
             "detail": step.detail,

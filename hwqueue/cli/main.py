@@ -22,7 +22,6 @@ from hwqueue.cli import (
     pending,
     placement_class,
     queue,
-    replay,
     serve,
     service,
     token,
@@ -54,7 +53,6 @@ COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (
     ("match", match.match, match.EXAMPLE),
     ("top", top.top, top.EXAMPLE),
     ("demo", demo.demo, demo.EXAMPLE),
-    ("replay", replay.replay, replay.EXAMPLE),
     ("serve", serve.serve, serve.EXAMPLE),
 )
 
@@ -64,7 +62,7 @@ _UsageError = cast(type[Exception], typer.BadParameter.__base__)
 
 
 @contextmanager
-def _errors_told(options: Callable[[], Options]) -> Iterator[None]:
+def errors_told(options: Callable[[], Options]) -> Iterator[None]:
     """Turn errors into messages and exit codes; `options` is asked when there is one."""
     try:
         with translate():
@@ -87,11 +85,11 @@ class _Root(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = Options(json=asks_for_json(args))
-        with _errors_told(lambda: options):
+        with errors_told(lambda: options):
             return super().parse_args(ctx, in_front(args))
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_told(lambda: ctx.find_object(Options) or Options(json=ctx.params["json"])):
+        with errors_told(lambda: ctx.find_object(Options) or Options(json=ctx.params["json"])):
             return super().invoke(ctx)
 
 

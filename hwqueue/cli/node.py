@@ -1,6 +1,7 @@
 """hwqueue node: who may run work, and taking machines out of service."""
 
 import json
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -20,8 +21,8 @@ from hwqueue.cli.inputs import (
 )
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import say, show_one, show_rows
-from hwqueue.cli.spans import ago
 from hwqueue.errors import ConfigError
+from hwqueue.text import age
 from hwqueue.types import Node, NodeTaint, NodeUsage
 from hwqueue.worker.settings import WorkerSettings
 
@@ -389,7 +390,7 @@ def _usage_row(node: NodeUsage) -> dict[str, object]:
         "name": node.node_name,
         "rack": node.rack,
         "state": node.state,
-        "seen": ago(node.seen_at),
+        "seen": age(node.seen_at, datetime.now(UTC)),
         "claims": node.claims,
         "cpu_used": share(node.cpu_used, node.cpu_milli),
         "memory_used": share(node.memory_used, node.memory_mib),

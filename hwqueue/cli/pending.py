@@ -1,5 +1,6 @@
 """hwqueue pending: why work is not running, a line for each kind of work."""
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -8,8 +9,8 @@ import typer
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import show_rows
-from hwqueue.cli.spans import ago
 from hwqueue.client import Client
+from hwqueue.text import age
 from hwqueue.types import PendingReason
 
 EXAMPLE = "hwqueue pending --queue renders --kind no_match"
@@ -69,7 +70,7 @@ def _row(reason: PendingReason) -> dict[str, object]:
         "task": reason.task_name,
         "asks": reason.words,
         "pending": reason.pending,
-        "oldest": ago(reason.oldest_at),
+        "oldest": age(reason.oldest_at, datetime.now(UTC)),
         "match": reason.nodes_matching,
         "free": reason.nodes_free,
         "code": reason.code,

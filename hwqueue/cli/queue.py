@@ -1,5 +1,6 @@
 """hwqueue queue: make, watch, stop and drop queues."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -8,9 +9,9 @@ from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import say, show_one, show_rows
-from hwqueue.cli.spans import ago
 from hwqueue.client import Client
 from hwqueue.errors import QueueUnknown
+from hwqueue.text import age
 from hwqueue.types import Queue, QueueDepth
 
 app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")
@@ -62,7 +63,7 @@ def depth(
     if not options_of(ctx).json:
         for row, one in zip(rows, found, strict=True):
             del row["shard_id"]
-            row["oldest_at"] = ago(one.oldest_at)
+            row["oldest_at"] = age(one.oldest_at, datetime.now(UTC))
     show_rows(ctx, rows, empty="no queues; make one: hwqueue queue create NAME")
 
 

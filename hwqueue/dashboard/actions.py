@@ -13,12 +13,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from hwqueue.client import AsyncClient
-from hwqueue.dashboard import words
-from hwqueue.dashboard.door import Viewer, read_form, viewer
+from hwqueue.dashboard.auth import Viewer, viewer
+from hwqueue.dashboard.csrf import read_form
 from hwqueue.dashboard.reads import Reads, as_lease_id, find_node, reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.errors import BadArgument
-from hwqueue.server.problems import Refusal
+from hwqueue.server.problems import HTTPProblem
+from hwqueue.text import number, plural
 from hwqueue.types import Taint
 
 Fields = Mapping[str, str]
@@ -66,8 +67,8 @@ async def _ask_requeue(source: Reads, lease_id: str) -> Question:
     return Question(
         f"Requeue this lease of task {lease.task_name}?",
         (
-            f"It is {lease.state} after {words.plural(lease.attempt, 'attempt')}; it becomes"
-            f" claimable again with all {words.number(lease.max_attempts)} to come.",
+            f"It is {lease.state} after {plural(lease.attempt, 'attempt')}; it becomes"
+            f" claimable again with all {number(lease.max_attempts)} to come.",
         ),
         "Requeue",
     )
@@ -135,7 +136,7 @@ async def _ask_pause(source: Reads, queue: str) -> Question:
     return Question(
         f"Pause queue {queue}?",
         (
-            f"Nothing of it is granted until it is resumed: {words.number(row.pending)} pending.",
+            f"Nothing of it is granted until it is resumed: {number(row.pending)} pending.",
             f"{_running(row.claimed)} and may end in their own time; spawns go on.",
         ),
         "Pause",
@@ -146,13 +147,13 @@ async def _ask_resume(source: Reads, queue: str) -> Question:
     row = await source.queue(queue)
     return Question(
         f"Resume queue {queue}?",
-        (f"Its {words.plural(row.pending, 'pending lease')} may be claimed at once.",),
+        (f"Its {plural(row.pending, 'pending lease')} may be claimed at once.",),
         "Resume",
     )
 
 
 def _running(count: int) -> str:
-    return "Nothing runs" if count == 0 else f"{words.plural(count, 'lease runs', 'leases run')}"
+    return "Nothing runs" if count == 0 else f"{plural(count, 'lease runs', 'leases run')}"
 
 
 async def _cancel(client: AsyncClient, lease_id: str, fields: Fields, shard: int) -> None:
@@ -259,10 +260,10 @@ async def act(request: Request) -> Response:
 
 
 def acting(request: Request) -> Viewer:
-    """Who may act. Raises: Refusal, if they may only look."""
+    """Who may act. Raises: HTTPProblem, if they may only look."""
     who = viewer(request)
     if not who.may_act:
-        raise Refusal(403, f"the role {who.role} sees everything and changes nothing")
+        raise HTTPProblem(403, f"the role {who.role} sees everything and changes nothing")
     return who
 
 

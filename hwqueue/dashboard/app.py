@@ -23,17 +23,17 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from hwqueue.dashboard import actions, bulk, sign_in
-from hwqueue.dashboard.door import Door
+from hwqueue.dashboard.auth import AuthMiddleware
 from hwqueue.dashboard.pages import ROUTES
 from hwqueue.dashboard.reads import Reads
 from hwqueue.dashboard.render import STATIC, page, static_version
-from hwqueue.dashboard.sessions import Sessions
+from hwqueue.dashboard.sessions import SessionStore
 from hwqueue.errors import HwqueueError
 from hwqueue.server.auth import Authenticator
+from hwqueue.server.event_streams import EventStreams
 from hwqueue.server.pools import Pools
-from hwqueue.server.problems import STATUS_OF, Refusal
+from hwqueue.server.problems import STATUS_OF, HTTPProblem
 from hwqueue.server.settings import ServerSettings
-from hwqueue.server.streams import Streams
 from hwqueue.text import one_line
 
 # The pages' own connections: what they cost can neither keep the API from answering nor pile up.
@@ -46,7 +46,10 @@ class Dashboard:
     """The pages and what they hold open: `app` answers for as long as `lifespan` lasts."""
 
     def __init__(
-        self, settings: ServerSettings, ways: Sequence[Authenticator], streams: Streams
+        self,
+        settings: ServerSettings,
+        authenticators: Sequence[Authenticator],
+        streams: EventStreams,
     ) -> None:
         own = replace(
             settings,
@@ -55,7 +58,7 @@ class Dashboard:
             read_timeout=_READ_TIMEOUT,
         )
         self.pools = Pools(own)
-        self._sessions = Sessions(settings)
+        self._sessions = SessionStore(settings)
         self.app = Starlette(
             routes=[
                 Mount(f"/static/{static_version()}", _Static(directory=STATIC), name="static"),
@@ -66,10 +69,15 @@ class Dashboard:
             ],
             middleware=[
                 Middleware(GZipMiddleware, minimum_size=1000),
-                Middleware(Door, ways=ways, settings=settings, sessions=self._sessions),
+                Middleware(
+                    AuthMiddleware,
+                    authenticators=authenticators,
+                    settings=settings,
+                    sessions=self._sessions,
+                ),
             ],
             exception_handlers={
-                Refusal: _refused,
+                HTTPProblem: _refused,
                 HwqueueError: _of_the_queue,
                 HTTPException: _of_http,
                 psycopg.Error: _of_the_database,
@@ -93,17 +101,17 @@ class Dashboard:
 
 
 class _Static(StaticFiles):
-    """Files whose address changes when they do, so that browsers need not ask again."""
+    """Files whose address changes when they do, so that browsers may cache them for ever."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_kept(message: dict[str, object]) -> None:
+        async def send_cacheable(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
                 headers = message["headers"]
                 assert isinstance(headers, list)
                 headers.append((b"cache-control", b"public, max-age=31536000, immutable"))
             await send(message)
 
-        await super().__call__(scope, receive, send_kept)  # type: ignore[arg-type]
+        await super().__call__(scope, receive, send_cacheable)  # type: ignore[arg-type]
 
 
 def _problem(
@@ -124,7 +132,7 @@ def _problem(
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
+    assert isinstance(error, HTTPProblem)
     if error.status == 401:
         return sign_in.ask(request, error)
     return _problem(request, error.status, "Not allowed", str(error), hint=error.hint)
@@ -163,7 +171,7 @@ async def _of_the_database(request: Request, error: Exception) -> Response:
     )
 
 
-def serve_beside(api: FastAPI, settings: ServerSettings) -> None:
+def mount_dashboard(api: FastAPI, settings: ServerSettings) -> None:
     """Serve the dashboard for every address that the API has no route for, save below `/api`."""
     services = api.state.services
     dashboard = Dashboard(settings, services.authenticators, services.streams)

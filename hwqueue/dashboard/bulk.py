@@ -15,13 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hwqueue.client import AsyncClient
-from hwqueue.dashboard import words
 from hwqueue.dashboard.actions import acting
-from hwqueue.dashboard.door import Viewer, read_lists
+from hwqueue.dashboard.auth import Viewer
+from hwqueue.dashboard.csrf import read_form_lists
 from hwqueue.dashboard.reads import Reads, as_lease_id, reads
 from hwqueue.dashboard.render import Links, page
 from hwqueue.dashboard.sign_in import here
 from hwqueue.errors import BadArgument, HwqueueError
+from hwqueue.text import number, plural
 from hwqueue.types import LeaseState
 
 MOST = 200  # the longest page of the list
@@ -31,7 +32,7 @@ MOST = 200  # the longest page of the list
 class BulkAction:
     """A verb. effects: what it does to leases of some states; to those of others it does nothing.
 
-    do: returns the state that the lease is in then. done: of the leases that it was done to.
+    do: returns the state of the lease after it. done: of the leases that it was done to.
     """
 
     name: str
@@ -99,7 +100,7 @@ async def many(request: Request) -> Response:
     verb = request.path_params["verb"]
     if verb not in ACTIONS:
         raise HTTPException(404)
-    fields = await read_lists(request)
+    fields = await read_form_lists(request)
     leases = _chosen(fields.get("lease", []))
     back = here(Links(request), fields.get("back", [""])[-1])
     if "sure" not in fields:
@@ -107,10 +108,11 @@ async def many(request: Request) -> Response:
     reason = fields.get("reason", [""])[-1].strip() or None
     outcomes = await _each(reads(request), who, ACTIONS[verb], leases, reason)
     done = [each for each in outcomes if each.refused is None]
+    of_all = f"{number(len(done))} of {plural(len(outcomes), 'lease')}"
     return page(
         request,
         "many_done.html",
-        f"{words.number(len(done))} of {words.plural(len(outcomes), 'lease')} {ACTIONS[verb].done}",
+        f"{of_all} {ACTIONS[verb].done}",
         live=0,
         done=done,
         refused=[each for each in outcomes if each.refused is not None],
@@ -143,10 +145,10 @@ async def _ask(request: Request, verb: str, leases: Sequence[UUID], back: str) -
     return page(
         request,
         "many.html",
-        f"{action.name} {words.plural(len(leases), 'lease')}?",
+        f"{action.name} {plural(len(leases), 'lease')}?",
         live=0,
         verb=verb,
-        button=f"{action.name} {words.plural(len(leases), 'lease')}",
+        button=f"{action.name} {plural(len(leases), 'lease')}",
         lines=lines,
         leases=leases,
         back=back,

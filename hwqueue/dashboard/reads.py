@@ -1,4 +1,4 @@
-"""What the pages read, through the client's methods; what all viewers share is read once."""
+"""What the pages read, through the client's methods; what all viewers share is cached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psycopg
 from starlette.requests import Request
 
 from hwqueue.client import AsyncClient
-from hwqueue.dashboard.kept import Keeper, Kept
+from hwqueue.dashboard.cache import Cached, ReadCache
 from hwqueue.errors import ClassUnknown, LeaseNotFound, NodeUnknown, QueueUnknown
 from hwqueue.server.pools import Pools
 from hwqueue.types import (
@@ -78,7 +78,7 @@ class Reads:
     def __init__(self, pools: Pools, shard: int) -> None:
         self.shard = shard
         self._pools = pools
-        self._kept = Keeper()
+        self._cache = ReadCache()
         self._watches: dict[str, _Watch] = defaultdict(_Watch)
 
     def acting(self, actor: str) -> AbstractAsyncContextManager[AsyncClient]:
@@ -86,8 +86,8 @@ class Reads:
         return self._pools.call(actor)
 
     def forget(self) -> None:
-        """Something was changed: what is kept is read afresh."""
-        self._kept.forget()
+        """Something was changed: read again what is cached."""
+        self._cache.forget()
 
     def timings(self) -> list[Timing]:
         """How long the reads took, by name."""
@@ -99,7 +99,7 @@ class Reads:
             made.append(Timing(name, watch.count, p50, p95, watch.failed))
         return made
 
-    async def queues(self) -> Kept[Sequence[QueueDepth]]:
+    async def queues(self) -> Cached[Sequence[QueueDepth]]:
         """Every queue with what is in it."""
         return await self._shared(
             "queue_depth", FAST, lambda client: client.queue_depth(shard=self.shard)
@@ -107,7 +107,7 @@ class Reads:
 
     async def pending(
         self, queue: str | None = None, order: str = "oldest"
-    ) -> Kept[Sequence[PendingReason]]:
+    ) -> Cached[Sequence[PendingReason]]:
         """Placement classes with something ready, and why it is not running.
 
         At most `MOST_CLASSES`, those that wait longest (`pending`: have most leases).
@@ -121,18 +121,18 @@ class Reads:
             (queue, order),
         )
 
-    async def nodes(self) -> Kept[Sequence[NodeUsage]]:
+    async def nodes(self) -> Cached[Sequence[NodeUsage]]:
         """Every node with what it has and what is in use."""
         return await self._shared(
             "node_usage", SLOW, lambda client: client.node_usage(shard=self.shard)
         )
 
-    async def node_names(self) -> Kept[Mapping[UUID, str]]:
+    async def node_names(self) -> Cached[Mapping[UUID, str]]:
         """The names of nodes by their ids."""
-        kept = await self.nodes()
-        return Kept({each.node_id: each.node_name for each in kept.value}, kept.at, kept.stale)
+        nodes = await self.nodes()
+        return Cached({each.node_id: each.node_name for each in nodes.value}, nodes.at, nodes.stale)
 
-    async def throughput(self, queue: str | None = None) -> Kept[Sequence[Minute]]:
+    async def throughput(self, queue: str | None = None) -> Cached[Sequence[Minute]]:
         """What ended in each minute of the last hour."""
         return await self._shared(
             "throughput",
@@ -141,7 +141,7 @@ class Reads:
             queue,
         )
 
-    async def tags(self, label: str | None) -> Kept[Sequence[TagCount]]:
+    async def tags(self, label: str | None) -> Cached[Sequence[TagCount]]:
         """The values of a label (None: of all), and how many nodes have each."""
         return await self._shared(
             "tag_distribution",
@@ -150,7 +150,7 @@ class Reads:
             label,
         )
 
-    async def explain_lease(self, lease_id: UUID) -> Kept[LeaseExplanation]:
+    async def explain_lease(self, lease_id: UUID) -> Cached[LeaseExplanation]:
         """Why a lease is not running. Raises: LeaseNotFound."""
         return await self._shared(
             "explain_lease",
@@ -159,7 +159,7 @@ class Reads:
             lease_id,
         )
 
-    async def explain_class(self, class_id: int) -> Kept[ClassExplanation]:
+    async def explain_class(self, class_id: int) -> Cached[ClassExplanation]:
         """Why the leases of a placement class are not running. Raises: ClassUnknown."""
         return await self._shared(
             "explain_class",
@@ -168,7 +168,7 @@ class Reads:
             class_id,
         )
 
-    async def system(self) -> Kept[System]:
+    async def system(self) -> Cached[System]:
         """What is installed, and the tokens."""
 
         async def ask(client: AsyncClient) -> System:
@@ -258,7 +258,7 @@ class Reads:
             ),
         )
 
-    async def fit(self, class_id: int) -> Kept[Sequence[NodeGroup]]:
+    async def fit(self, class_id: int) -> Cached[Sequence[NodeGroup]]:
         """All nodes and a placement class: may they take it now, and if not, by which codes.
 
         Raises: ClassUnknown.
@@ -318,8 +318,8 @@ class Reads:
         seconds: float,
         ask: Callable[[AsyncClient], Awaitable[T]],
         about: Hashable = None,
-    ) -> Kept[T]:
-        return await self._kept.get((name, about), seconds, lambda: self._read(name, ask))
+    ) -> Cached[T]:
+        return await self._cache.get((name, about), seconds, lambda: self._read(name, ask))
 
     async def _read(self, name: str, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
         """Ask in a transaction that only reads, and note how long it took."""

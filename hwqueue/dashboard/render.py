@@ -15,8 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hwqueue.dashboard import charts, words
-from hwqueue.dashboard.kept import Kept
+from hwqueue import text
+from hwqueue.dashboard import charts, formatting
+from hwqueue.dashboard.cache import Cached
 
 STATIC = Path(__file__).parent / "static"
 LIVE_SECONDS = 5
@@ -33,18 +34,11 @@ NAV = (
 )
 
 _FILTERS = (
-    *(
-        words.number,
-        words.percent,
-        words.span,
-        words.ago,
-        words.absolute,
-        words.exact,
-        words.iso,
-        words.short,
-    ),
-    *(words.size, words.memory, words.cores, words.plural, words.policy, words.pretty),
-    *(words.error_line, words.glyph, words.tone, charts.spark, charts.share),
+    *(text.number, text.percent, text.plural, text.size, text.memory),
+    *(text.duration, text.milliseconds, text.age, text.ago),
+    *(formatting.absolute, formatting.exact, formatting.iso, formatting.short, formatting.cores),
+    *(formatting.policy, formatting.pretty, formatting.error_line),
+    *(formatting.glyph, formatting.tone, charts.spark, charts.share),
 )
 
 
@@ -94,7 +88,7 @@ def page(
     template: str,
     title: str,
     *,
-    read: Iterable[Kept[Any]] = (),
+    read: Iterable[Cached[Any]] = (),
     live: int = LIVE_SECONDS,
     status: int = 200,
     **context: Any,
@@ -102,16 +96,16 @@ def page(
     """A page, or only its main element when a live refresh asks for it.
 
     Args:
-        read: The kept values that the page shows; it is as old as the oldest of them.
+        read: The cached values that the page shows; it is as old as the oldest of them.
         live: Seconds between refreshes; 0: it does not refresh itself.
     """
-    kept = tuple(read)
-    as_of = min((each.at for each in kept), default=datetime.now(UTC))
+    cached = tuple(read)
+    as_of = min((each.at for each in cached), default=datetime.now(UTC))
     links = Links(request)
     here = request.url.path.removeprefix(links.root).strip("/").partition("/")[0]
     query = f"?{request.url.query}" if request.url.query else ""
     state: Mapping[str, Any] = request.scope["dashboard"]
-    text = (
+    made = (
         environment()
         .get_template(template)
         .render(
@@ -125,7 +119,7 @@ def page(
             here=here,
             live=live,
             as_of=as_of,
-            stale=any(each.stale for each in kept),
+            stale=any(each.stale for each in cached),
             version=version("hwqueue"),
             notice=request.app.state.notices.get(request.query_params.get("done")),
             **{"charts": False, "map": False, "follows": False, "now": as_of}
@@ -133,7 +127,7 @@ def page(
             | context,
         )
     )
-    return answer(request, text, status)
+    return answer(request, made, status)
 
 
 def fragment(request: Request, template: str, **context: Any) -> str:
@@ -141,9 +135,9 @@ def fragment(request: Request, template: str, **context: Any) -> str:
     return environment().get_template(template).render(url=Links(request), **context)
 
 
-def answer(request: Request, text: str, status: int = 200) -> Response:
+def answer(request: Request, html: str, status: int = 200) -> Response:
     """HTML with a tag by which a browser can tell that nothing has changed."""
-    body = text.encode()
+    body = html.encode()
     tag = f'W/"{hashlib.sha256(body).hexdigest()[:20]}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Cookie, HX-Request"}
     if status == 200 and request.headers.get("If-None-Match") == tag:

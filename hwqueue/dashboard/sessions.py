@@ -1,14 +1,13 @@
-"""Who is signed in: random ids, and what each of them stands for, kept by the server in a folder.
+"""Sessions of signed-in viewers: random ids in cookies, their records in a folder of the server.
 
-Files, because all processes of a server share them: who signs out has signed out everywhere.
-What a browser has is an id alone: neither the token nor what would make one. A file holds what the
-database has, too, the token's hash, under a name that is the hash of the id.
+Records are files, because all processes of a server share them: signing out ends a session in all
+of them. The cookie holds an id alone, neither the token nor anything derived from it. A file holds
+the hash of the token, as the database does, under a name that is the hash of the id.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import os
 import secrets
@@ -18,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,43 +24,43 @@ from typing import Any
 from hwqueue.errors import ConfigError
 from hwqueue.server.settings import ServerSettings
 
-MOST_OF_A_TOKEN = 50
+MAX_PER_TOKEN = 50
 """Sessions of one token; another one ends the oldest."""
 
 _KEY = "key"
 _SUFFIX = ".session"
 
 
-class Sessions:
-    """The sessions of a server, and the key that its forms are proven with."""
+class SessionStore:
+    """The sessions of a server, and the key that its CSRF tokens are made with."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._given = settings.session_dir
         self._seconds = settings.session_lifetime.total_seconds()
 
-    def begin(self, token: bytes) -> str:
+    def create(self, token: bytes) -> str:
         """A new session for the bearer of the token with this hash; its id."""
         mine = []
-        for path, kept in self._all():
-            if kept["until"] <= time.time():
+        for path, record in self._all():
+            if record["until"] <= time.time():
                 path.unlink(missing_ok=True)
-            elif kept["token"] == token.hex():
-                mine.append((kept["until"], path))
-        for _, path in sorted(mine)[: max(0, len(mine) - MOST_OF_A_TOKEN + 1)]:
+            elif record["token"] == token.hex():
+                mine.append((record["until"], path))
+        for _, path in sorted(mine)[: max(0, len(mine) - MAX_PER_TOKEN + 1)]:
             path.unlink(missing_ok=True)
         with suppress(FileExistsError):  # it may have been cleared away with old temporary files
             self._folder.mkdir(mode=0o700)
         session = secrets.token_urlsafe(32)
-        kept = {"token": token.hex(), "until": time.time() + self._seconds}
-        _write(self._file(session), json.dumps(kept).encode())
+        record = {"token": token.hex(), "until": time.time() + self._seconds}
+        _write(self._file(session), json.dumps(record).encode())
         return session
 
     def find(self, session: str | None) -> bytes | None:
         """The hash of the token that a session was begun with; None: there is no such session."""
-        kept = _read(self._file(session)) if session else None
-        return bytes.fromhex(kept["token"]) if kept and time.time() < kept["until"] else None
+        record = _read(self._file(session)) if session else None
+        return bytes.fromhex(record["token"]) if record and time.time() < record["until"] else None
 
-    def end(self, session: str) -> None:
+    def delete(self, session: str) -> None:
         """End a session, if there is one."""
         self._file(session).unlink(missing_ok=True)
 
@@ -106,9 +104,9 @@ class Sessions:
 
     def _all(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         for path in self._folder.glob(f"*{_SUFFIX}"):
-            kept = _read(path)
-            if kept is not None:
-                yield path, kept
+            record = _read(path)
+            if record is not None:
+                yield path, record
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -119,38 +117,7 @@ def _write(path: Path, content: bytes) -> None:
 def _read(path: Path) -> dict[str, Any] | None:
     """What a session's file holds; None: it is gone, or not written yet."""
     try:
-        kept: dict[str, Any] = json.loads(path.read_bytes())
+        record: dict[str, Any] = json.loads(path.read_bytes())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return kept
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What the forms of a page carry: that the server made the page, for who sends it.
-
-    key: Of the server. whose: Whom it is made for: session, actor and the browser's own number.
-    """
-
-    key: bytes
-    whose: str
-
-    def of(self, address: str) -> str:
-        """The proof for the page with this path and query.
-
-        It is another one for each address: a page may repeat what its address says, and is
-        compressed, so its length would tell how much of a fixed value was guessed (BREACH). It is
-        the same for the same address, so that a page which has not changed need not be sent.
-        """
-        salt = self._hash("page", address)[:32]
-        return f"{salt}.{self._hash('form', salt)}"
-
-    def fits(self, sent: str) -> bool:
-        """Whether this server made it for them."""
-        salt, _, proof = sent.partition(".")
-        return hmac.compare_digest(proof.encode(), self._hash("form", salt).encode())
-
-    def _hash(self, use: str, text: str) -> str:
-        # JSON: no part of one can be taken for the end of another
-        told = json.dumps([use, self.whose, text]).encode()
-        return hmac.new(self.key, told, hashlib.sha256).hexdigest()
+    return record

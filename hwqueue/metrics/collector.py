@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from hwqueue import calls
 from hwqueue.client import Client
-from hwqueue.connections import WatchedConnection, careful_conninfo
+from hwqueue.connections import WatchedConnection, with_timeouts
 from hwqueue.errors import HwqueueError
 from hwqueue.metrics.families import families
 from hwqueue.types import Sample
@@ -111,7 +111,7 @@ class HwqueueCollector(Collector):
     def _connect(self) -> WatchedConnection:
         """Connect so that a server that is gone without a word is noticed, too."""
         seconds = self._timeout.total_seconds()
-        conninfo = careful_conninfo(
+        conninfo = with_timeouts(
             self._conninfo, seconds=int(seconds), fallback_application_name="hwqueue metrics"
         )
         connection = WatchedConnection.connect(conninfo, autocommit=True, prepare_threshold=None)

@@ -13,16 +13,16 @@ from starlette.middleware.cors import CORSMiddleware
 from hwqueue.metrics import HwqueueCollector, registry_for
 from hwqueue.server import openapi, problems
 from hwqueue.server.auth import authenticators
-from hwqueue.server.bodies import BodyLimit
-from hwqueue.server.callers import Services
-from hwqueue.server.envelope import Envelope
-from hwqueue.server.large import Large
+from hwqueue.server.body_limit import BodyLimitMiddleware
+from hwqueue.server.dependencies import Services
+from hwqueue.server.etag import ETagMiddleware
+from hwqueue.server.event_streams import EventStreams
+from hwqueue.server.large_requests import LargeRequests
 from hwqueue.server.pools import Pools
-from hwqueue.server.rates import Rates
+from hwqueue.server.rate_limits import RateLimits
+from hwqueue.server.request_log import RequestLogMiddleware
 from hwqueue.server.routers import ROUTERS, health, metrics
 from hwqueue.server.settings import ServerSettings
-from hwqueue.server.streams import Streams
-from hwqueue.server.unchanged import Unchanged
 
 PREFIX = "/api/v1"
 
@@ -31,17 +31,17 @@ def create_api(settings: ServerSettings) -> FastAPI:
     """The API; it connects to the database when it starts (`lifespan`).
 
     What requests share is `app.state.services`; another package may include routers of its own,
-    whose routes use `hwqueue.server.callers.Needs` as those here do.
+    whose routes use `hwqueue.server.dependencies.RequireScope` as those here do.
     """
-    pools, rates = Pools(settings), Rates(settings)
-    streams = Streams(settings.max_streams, settings.max_streams_per_caller)
+    pools, rate_limits = Pools(settings), RateLimits(settings)
+    streams = EventStreams(settings.max_streams, settings.max_streams_per_caller)
     collector = HwqueueCollector(settings.dsn, shard=settings.shard, timeout=settings.read_timeout)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await pools.open()
         try:
-            with streams.ended_by_signals():
+            with streams.stop_on_signals():
                 yield
         finally:
             collector.close()
@@ -67,10 +67,10 @@ def create_api(settings: ServerSettings) -> FastAPI:
     app.state.services = Services(
         settings,
         pools,
-        rates,
+        rate_limits,
         streams,
-        authenticators(settings, pools, rates),
-        Large(settings),
+        authenticators(settings, pools, rate_limits),
+        LargeRequests(settings),
     )
     app.state.head_seconds = settings.head_timeout.total_seconds()
     app.state.metrics = registry_for(collector)
@@ -85,14 +85,16 @@ def create_api(settings: ServerSettings) -> FastAPI:
 
 def _middleware(settings: ServerSettings) -> list[Middleware]:
     around = [
-        Middleware(Envelope, json_logs=settings.json_logs, has_https=settings.has_https),
         Middleware(
-            BodyLimit,
+            RequestLogMiddleware, json_logs=settings.json_logs, has_https=settings.has_https
+        ),
+        Middleware(
+            BodyLimitMiddleware,
             max_bytes=min(settings.max_single_body_bytes, settings.max_body_bytes),
             larger={f"{PREFIX}/leases/batch": settings.max_body_bytes},
             seconds=settings.body_timeout.total_seconds(),
         ),
-        Middleware(Unchanged, below=f"{PREFIX}/"),
+        Middleware(ETagMiddleware, prefix=f"{PREFIX}/"),
     ]
     if settings.cors_origins:
         around.append(

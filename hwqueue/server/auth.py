@@ -1,6 +1,6 @@
-"""Who calls: a bearer of a token, or somebody whom the proxy in front has let in.
+"""Authentication: bearer tokens, the headers of a reverse proxy, or nobody is asked.
 
-Fail closed: whatever is missing, doubled or unknown lets nobody in.
+Fail closed: what is missing, doubled or unknown lets nobody in.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from psycopg_pool import PoolTimeout
 from starlette.requests import HTTPConnection
 
 from hwqueue.server.pools import Pools
-from hwqueue.server.problems import Refusal
-from hwqueue.server.rates import Rates
+from hwqueue.server.problems import HTTPProblem
+from hwqueue.server.rate_limits import RateLimits
 from hwqueue.server.roles import Principal, Role
 from hwqueue.server.settings import ServerSettings
-from hwqueue.server.together import Together
+from hwqueue.server.single_flight import SingleFlight
 
 _FOREIGN = "pages of other sites may not call this server"
 # What proxies add; one that adds nothing cannot be told from a caller on this machine.
@@ -36,44 +36,48 @@ _OF_PROXIES = (
     "x-real-ip",
 )
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-_MAX_REMEMBERED = 10_000
-TOKEN_OF_SESSION = "hwqueue.token"
+_MAX_CACHED = 10_000
+SESSION_TOKEN = "hwqueue.token"
 """Member of a scope: the hash of the token that somebody signed in with."""
 ALL_TENANTS = "*"
 """What a proxy says of users of all tenants, where it must say something."""
 
 
 class Authenticator(Protocol):
-    """One way to know who calls."""
+    """A way to find out who calls."""
 
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
-        """Who calls; None: not known by this way. Raises: Refusal, when it was tried in vain."""
+        """Who calls; None: nothing for this authenticator. Raises: HTTPProblem, if it fails."""
         ...
 
 
-def authenticators(settings: ServerSettings, pools: Pools, rates: Rates) -> list[Authenticator]:
-    """The ways that the settings allow, in the order they are tried."""
+def authenticators(
+    settings: ServerSettings, pools: Pools, rate_limits: RateLimits
+) -> list[Authenticator]:
+    """The authenticators that the settings allow, in the order they are tried."""
     match settings.effective_auth:
         case "none":
-            return [Open(settings)]
+            return [Anonymous(settings)]
         case "proxy":
-            return [Tokens(settings, pools, rates), Proxy(settings)]
+            return [BearerTokens(settings, pools, rate_limits), ProxyHeaders(settings)]
         case _:
-            return [Tokens(settings, pools, rates)]
+            return [BearerTokens(settings, pools, rate_limits)]
 
 
-async def authenticate(ways: Sequence[Authenticator], connection: HTTPConnection) -> Principal:
-    """Who calls. Raises: Refusal (401, 403)."""
-    for way in ways:
-        principal = await way(connection)
+async def authenticate(
+    authenticators: Sequence[Authenticator], connection: HTTPConnection
+) -> Principal:
+    """Who calls. Raises: HTTPProblem (401, 403)."""
+    for authenticator in authenticators:
+        principal = await authenticator(connection)
         if principal is not None:
             return principal
     raise unauthorised("who are you? no token was given")
 
 
-def unauthorised(message: str) -> Refusal:
+def unauthorised(message: str) -> HTTPProblem:
     """The answer to somebody who is not known."""
-    return Refusal(
+    return HTTPProblem(
         401,
         message,
         hint="send the header Authorization: Bearer TOKEN; hwqueue token create makes one",
@@ -81,43 +85,43 @@ def unauthorised(message: str) -> Refusal:
     )
 
 
-class Tokens:
-    """`Authorization: Bearer`, looked up by its hash and remembered for some seconds."""
+class BearerTokens:
+    """`Authorization: Bearer`, looked up by its hash and cached for some seconds."""
 
-    def __init__(self, settings: ServerSettings, pools: Pools, rates: Rates) -> None:
+    def __init__(self, settings: ServerSettings, pools: Pools, rate_limits: RateLimits) -> None:
         self._pools = pools
-        self._rates = rates
+        self._rate_limits = rate_limits
         self._shard = settings.shard
         self._seconds = settings.token_cache.total_seconds()
-        self._known: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
-        self._asked = Together[Principal | None]()
+        self._cache: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
+        self._lookups = SingleFlight[Principal | None]()
         self._strangers = asyncio.Semaphore(max(1, settings.pool_size // 2))
-        self._patience = settings.pool_timeout.total_seconds()
+        self._max_wait = settings.pool_timeout.total_seconds()
 
     async def __call__(self, connection: HTTPConnection) -> Principal | None:
         """The token's bearer; None without a token."""
         digest = _presented(connection)
         if digest is None:
             return None
-        remembered = self._remembered(digest)
-        if remembered is not None:
-            return remembered
+        cached = self._cached(digest)
+        if cached is not None:
+            return cached
         address = address_of(connection)
-        if digest in self._known:
+        if digest in self._cache:
             # through a proxy all have one address: what others try must not lock out who was let in
-            return await self._asked_for(digest, address)
-        async with self._turn():
-            await self._rates.check_unknown(address)
-            return await self._asked_for(digest, address)
+            return await self._resolve(digest, address)
+        async with self._stranger_slot():
+            await self._rate_limits.check_unknown(address)
+            return await self._resolve(digest, address)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """One of the looks for strangers: they do not keep all connections busy.
+    async def _stranger_slot(self) -> AsyncIterator[None]:
+        """One of the look-ups for unknown tokens: they do not keep all connections busy.
 
         Raises: psycopg_pool.PoolTimeout.
         """
         try:
-            await asyncio.wait_for(self._strangers.acquire(), self._patience)
+            await asyncio.wait_for(self._strangers.acquire(), self._max_wait)
         except TimeoutError as error:
             raise PoolTimeout("too many tokens that are not known") from error
         try:
@@ -125,16 +129,16 @@ class Tokens:
         finally:
             self._strangers.release()
 
-    async def _asked_for(self, digest: bytes, address: str) -> Principal:
-        """Whom the database knows by a token. Raises: Refusal (401)."""
-        principal = await self._asked.ask(digest, lambda: self._look_up(digest))
+    async def _resolve(self, digest: bytes, address: str) -> Principal:
+        """Whom the database knows by a token. Raises: HTTPProblem (401)."""
+        principal = await self._lookups.do(digest, lambda: self._look_up(digest))
         if principal is None:
-            await self._rates.count_unknown(address)
+            await self._rate_limits.count_unknown(address)
             raise unauthorised("this token lets nobody in: unknown, revoked or expired")
         return principal
 
-    def _remembered(self, digest: bytes) -> Principal | None:
-        until, principal = self._known.get(digest, (0.0, None))
+    def _cached(self, digest: bytes) -> Principal | None:
+        until, principal = self._cache.get(digest, (0.0, None))
         return principal if time.monotonic() < until else None
 
     async def _look_up(self, digest: bytes) -> Principal | None:
@@ -142,7 +146,7 @@ class Tokens:
         async with self._pools.own_call("token check") as client:
             grant = await client.check_token(digest, shard=self._shard)
         if grant is None:
-            self._known.pop(digest, None)
+            self._cache.pop(digest, None)
             return None
         principal = Principal(
             actor=f"token:{grant.name}", role=Role(grant.role), tenant=grant.tenant
@@ -150,21 +154,21 @@ class Tokens:
         seconds = self._seconds
         if grant.expires_at is not None:
             seconds = min(seconds, grant.expires_at.timestamp() - time.time())
-        self._known[digest] = (asked_at + seconds, principal)
-        self._known.move_to_end(digest)
-        if len(self._known) > _MAX_REMEMBERED:
-            self._known.popitem(last=False)
+        self._cache[digest] = (asked_at + seconds, principal)
+        self._cache.move_to_end(digest)
+        if len(self._cache) > _MAX_CACHED:
+            self._cache.popitem(last=False)
         return principal
 
 
 def _presented(connection: HTTPConnection) -> bytes | None:
     """The hash of the token that is presented, by a header or by a session of the dashboard.
 
-    Raises: Refusal (400, 401).
+    Raises: HTTPProblem (400, 401).
     """
     header = only(connection, "authorization")
     if header is None:
-        found: bytes | None = connection.scope.get(TOKEN_OF_SESSION)
+        found: bytes | None = connection.scope.get(SESSION_TOKEN)
         return found
     scheme, _, secret = header.partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
@@ -172,7 +176,7 @@ def _presented(connection: HTTPConnection) -> bytes | None:
     return hash_of(secret.strip())
 
 
-class Proxy:
+class ProxyHeaders:
     """Headers of a reverse proxy, believed if they come from its network."""
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -191,25 +195,25 @@ class Proxy:
             return None
         # Browsers send what the proxy knows their users by with requests of any page.
         if _takes_something(connection) and _is_foreign(connection):
-            raise Refusal(403, _FOREIGN)
+            raise HTTPProblem(403, _FOREIGN)
         role, tenant = only(connection, self._role), only(connection, self._tenant)
         if not user.strip() or len(user) > 200 or not user.isprintable():
-            raise Refusal(403, f"the header {self._user} is no name of 1 to 200 characters")
+            raise HTTPProblem(403, f"the header {self._user} is no name of 1 to 200 characters")
         if role not in tuple(Role):
-            raise Refusal(
+            raise HTTPProblem(
                 403,
                 f"the proxy gives {user} no role that is known",
                 hint=f"it must set {self._role} to one of {', '.join(Role)}",
             )
         if tenant is None and self._needs_tenant:
-            raise Refusal(
+            raise HTTPProblem(
                 403,
                 f"the proxy gives {user} no tenant",
                 hint=f"it must set {self._tenant} to the user's tenant, or to * for all of them; "
                 "where there are no tenants, start the server with --no-proxy-tenant-required",
             )
         if tenant is not None and not 1 <= len(tenant) <= 100:
-            raise Refusal(403, f"the header {self._tenant} is no tenant")
+            raise HTTPProblem(403, f"the header {self._tenant} is no tenant")
         if self._needs_tenant and tenant == ALL_TENANTS:
             tenant = None
         return Principal(actor=f"user:{user}", role=Role(role), tenant=tenant)
@@ -233,7 +237,7 @@ class Proxy:
         return hmac.compare_digest(given.encode(), self._secret.encode())
 
 
-class Open:
+class Anonymous:
     """Everybody is an admin. Not for pages of other sites that a browser here shows.
 
     Where names are allowed, only for who asked for one of them: a page's own name can be made to
@@ -248,15 +252,15 @@ class Open:
         """The same principal for everybody."""
         headers = connection.headers
         if _is_foreign(connection):
-            raise Refusal(403, _FOREIGN)
+            raise HTTPProblem(403, _FOREIGN)
         if self._implied and any(name in headers for name in _OF_PROXIES):
-            raise Refusal(
+            raise HTTPProblem(
                 403,
                 "this server lets in everybody on its machine, and is behind a proxy",
                 hint="start it with --auth tokens, --auth proxy or --no-auth",
             )
         if self._hosts and _host_name(headers.get("host", "")) not in self._hosts:
-            raise Refusal(
+            raise HTTPProblem(
                 403,
                 "this server lets in everybody, and goes by another name",
                 hint=f"ask for {self._hosts[0]}, or start it with --auth tokens",
@@ -279,10 +283,10 @@ def address_of(connection: HTTPConnection) -> str:
 
 
 def only(connection: HTTPConnection, header: str) -> str | None:
-    """The header's value. Raises: Refusal, if it is there twice: a proxy may have added one."""
+    """The header's value. Raises: HTTPProblem, if it is there twice: a proxy may have added one."""
     values = connection.headers.getlist(header)
     if len(values) > 1:
-        raise Refusal(400, f"the header {header} is there {len(values)} times")
+        raise HTTPProblem(400, f"the header {header} is there {len(values)} times")
     return values[0] if values else None
 
 

@@ -43,7 +43,7 @@ _WITH_BODY = {
 }
 _OPEN = ("/healthz", "/readyz")
 _TAG = {
-    "description": "Of the content; as `If-None-Match` it returns 304 while nothing has changed.",
+    "description": "Of the content; with it as `If-None-Match` the answer is 304 while it fits.",
     "schema": {"type": "string"},
 }
 
@@ -85,7 +85,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_tag(operation: dict[str, Any]) -> None:
-    """Tell that a client that has the JSON already need not be sent it again."""
+    """Describe the conditional GET: ETag, If-None-Match and 304."""
     responses = operation["responses"]
     if "application/json" in responses["200"]["content"]:
         headers = {"ETag": _TAG}

@@ -1,6 +1,6 @@
 """The server's connections: many for what is quick, a few for what may take long.
 
-So a page of statistics that everybody looks at cannot keep anybody from spawning. Whatever the
+A page of statistics with many viewers cannot keep anybody from spawning. Whatever the
 database does, each request has its answer in bounded time: a connection that says nothing for
 longer than a statement may take is given up, and so is one that fails its check.
 """
@@ -19,11 +19,11 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from hwqueue.calls import ACT_AS
 from hwqueue.client import AsyncClient
-from hwqueue.connections import WatchedAsyncConnection, careful_conninfo
-from hwqueue.server.large import Beside, LargeClient
-from hwqueue.server.problems import Refusal
+from hwqueue.connections import WatchedAsyncConnection, with_timeouts
+from hwqueue.server.large_requests import LargeClient, RunInThread
+from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.settings import ServerSettings
-from hwqueue.server.together import Together
+from hwqueue.server.single_flight import SingleFlight
 from hwqueue.types import SchemaVersion
 
 # As the client's own pool (hwqueue/client/_async/runner.py): back soon after the server is.
@@ -48,9 +48,9 @@ class Pools:
         self._call_timeout = settings.call_timeout
         self._read_timeout = settings.read_timeout
         self._calls = _pool("calls", settings, settings.pool_size, settings.call_timeout)
-        # of the caller that has a connection now
-        self._turns = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
-        self._probes = Together[SchemaVersion]()
+        # by pool and actor, of those that have a connection now
+        self._slots = WeakValueDictionary[tuple[str, str], asyncio.Semaphore]()
+        self._probes = SingleFlight[SchemaVersion]()
         self._reads = _pool(
             "reads", settings, settings.read_pool_size, settings.read_timeout, read_only=True
         )
@@ -68,12 +68,12 @@ class Pools:
     async def schema(self) -> SchemaVersion:
         """What is installed; asked once for all who ask at a time, for they need no token.
 
-        Raises: Refusal (503), if that takes longer than a probe waits.
+        Raises: HTTPProblem (503), if that takes longer than a probe waits.
         """
         try:
-            return await asyncio.wait_for(self._probes.ask(None, self._probe), _PROBE_SECONDS)
+            return await asyncio.wait_for(self._probes.do(None, self._probe), _PROBE_SECONDS)
         except TimeoutError as error:
-            raise Refusal(503, "the database does not answer") from error
+            raise HTTPProblem(503, "the database does not answer") from error
 
     async def _probe(self) -> SchemaVersion:
         async with self.own_call("readiness probe") as client:
@@ -81,27 +81,30 @@ class Pools:
 
     @asynccontextmanager
     async def call(
-        self, actor: str, tenant: str | None = None, beside: Beside | None = None
+        self, actor: str, tenant: str | None = None, run_in_thread: RunInThread | None = None
     ) -> AsyncIterator[AsyncClient]:
         """A client for what touches a few rows; all its calls are one transaction.
 
         Args:
             tenant: The only one that it may see and name; None: all.
-            beside: Runs what takes long in a thread; None: nothing will.
+            run_in_thread: Runs what takes long in a thread; None: nothing will.
 
         Raises: psycopg_pool.PoolTimeout; in the calls, psycopg.errors.QueryCanceled.
         """
-        async with self._turn(self._calls, actor), self.own_call(actor, tenant, beside) as client:
+        async with (
+            self._actor_slot(self._calls, actor),
+            self.own_call(actor, tenant, run_in_thread) as client,
+        ):
             yield client
 
     @asynccontextmanager
     async def own_call(
-        self, actor: str, tenant: str | None = None, beside: Beside | None = None
+        self, actor: str, tenant: str | None = None, run_in_thread: RunInThread | None = None
     ) -> AsyncIterator[AsyncClient]:
-        """The same for what the server asks itself, for any caller."""
+        """The same without a slot of the actor: for what the server itself asks."""
         async with self._calls.connection() as connection:
             try:
-                yield await _client(connection, actor, tenant, self._call_timeout, beside)
+                yield await _client(connection, actor, tenant, self._call_timeout, run_in_thread)
             except psycopg.errors.ReadOnlySqlTransaction:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
@@ -109,31 +112,31 @@ class Pools:
 
     @asynccontextmanager
     async def read(
-        self, actor: str, tenant: str | None = None, beside: Beside | None = None
+        self, actor: str, tenant: str | None = None, run_in_thread: RunInThread | None = None
     ) -> AsyncIterator[AsyncClient]:
         """A client for what may read a lot; it writes nothing.
 
         Args, raises: as `call`.
         """
-        async with self._turn(self._reads, actor), self._reads.connection() as connection:
-            yield await _client(connection, actor, tenant, self._read_timeout, beside)
+        async with self._actor_slot(self._reads, actor), self._reads.connection() as connection:
+            yield await _client(connection, actor, tenant, self._read_timeout, run_in_thread)
 
     @asynccontextmanager
-    async def _turn(self, pool: _Pool, actor: str) -> AsyncIterator[None]:
+    async def _actor_slot(self, pool: _Pool, actor: str) -> AsyncIterator[None]:
         """One of the connections that an actor may have at a time: one is left to others.
 
         Raises: psycopg_pool.PoolTimeout.
         """
         most = asyncio.Semaphore(max(1, pool.max_size - 1))
-        turns = self._turns.setdefault((pool.name, actor), most)
+        slots = self._slots.setdefault((pool.name, actor), most)
         try:
-            await asyncio.wait_for(turns.acquire(), pool.timeout)
+            await asyncio.wait_for(slots.acquire(), pool.timeout)
         except TimeoutError as error:
             raise PoolTimeout(f"{actor} asks too much at a time") from error
         try:
             yield
         finally:
-            turns.release()
+            slots.release()
 
 
 async def _client(
@@ -141,14 +144,14 @@ async def _client(
     actor: str,
     tenant: str | None,
     timeout: timedelta,
-    beside: Beside | None,
+    run_in_thread: RunInThread | None,
 ) -> AsyncClient:
     milliseconds = str(round(timeout.total_seconds() * 1000))
     await connection.execute(
         ACT_AS, {"actor": actor, "tenant": tenant or "", "timeout": milliseconds}
     )
-    if beside is not None:
-        return LargeClient.beside(connection, beside)
+    if run_in_thread is not None:
+        return LargeClient.threaded(connection, run_in_thread)
     return AsyncClient.on(connection)
 
 
@@ -171,7 +174,7 @@ def _pool(
 
     return AsyncConnectionPool(
         make_conninfo(
-            careful_conninfo(settings.dsn, seconds=_CONNECT_SECONDS),
+            with_timeouts(settings.dsn, seconds=_CONNECT_SECONDS),
             application_name=f"hwqueue serve: {name}",
         ),
         name=name,
@@ -198,6 +201,6 @@ async def _check(connection: WatchedAsyncConnection) -> None:
 
 
 async def _try_again(pool: _Pool) -> None:
-    """Start to connect again, if a caller waits for it; else the next caller does."""
+    """Connect again at once if a caller waits for a connection; else the next caller does."""
     if pool.get_stats().get("requests_waiting"):
         await pool.check()

@@ -102,7 +102,7 @@ class Problem(BaseModel):
     request_id: str | None = Field(default=None, examples=["0b5c1f7e8f1d4b0f9a53c4a0d6c1e1aa"])
 
 
-class Refusal(Exception):
+class HTTPProblem(Exception):
     """A problem that the server itself finds, to be raised anywhere in a request."""
 
     def __init__(
@@ -145,7 +145,7 @@ def answer(
 def install(app: FastAPI) -> None:
     """Make every error of a request a problem."""
     app.exception_handler(HwqueueError)(_of_the_queue)
-    app.exception_handler(Refusal)(_of_the_server)
+    app.exception_handler(HTTPProblem)(_of_the_server)
     app.exception_handler(RequestValidationError)(_of_the_request)
     app.exception_handler(HTTPException)(_of_http)
     app.exception_handler(psycopg.Error)(_of_the_database)
@@ -180,7 +180,7 @@ def _field_of(error: HwqueueError) -> str | None:
     return error.field
 
 
-def _of_the_server(request: Request, error: Refusal) -> Response:
+def _of_the_server(request: Request, error: HTTPProblem) -> Response:
     return answer(
         request,
         error.status,

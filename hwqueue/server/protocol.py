@@ -2,7 +2,7 @@
 
 A proxy in front and this server must agree on where each request ends. So of what RFC 9112 lets a
 server take or refuse, this one refuses: folded header lines, lines that end without a carriage
-return, and, in `hwqueue.server.bodies`, two lengths of one body.
+return, and, in `hwqueue.server.body_limit`, two lengths of one body.
 """
 
 from __future__ import annotations

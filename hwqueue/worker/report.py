@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -48,11 +47,6 @@ def error_line(error: Mapping[str, Any] | None) -> str:
     kind = str(error.get("type", "error")).removeprefix("hwqueue.app.")
     text = f"{kind}: {error.get('message', '')}".removesuffix(": ")
     return one_line(text[:_MOST_MESSAGE_CHARS])
-
-
-def seconds(span: timedelta | None) -> str:
-    """A span for people, such as `2.5 s`."""
-    return "-" if span is None else f"{span.total_seconds():.10g} s"
 
 
 class Reports:

@@ -11,12 +11,13 @@ from enum import Enum
 from typing import Any
 
 from hwqueue.app import App, Cancelled, Task
+from hwqueue.text import exact_duration
 from hwqueue.types import Claim
 from hwqueue.worker import outcome, process
 from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pinned
-from hwqueue.worker.report import fields, seconds
+from hwqueue.worker.report import fields
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -60,7 +61,7 @@ class Execution:
     @property
     def timed_out(self) -> Outcome:
         """The failure of a handler that ran too long."""
-        return outcome.failure("Timeout", f"ran longer than {seconds(self.task.timeout)}")
+        return outcome.failure("Timeout", f"ran longer than {exact_duration(self.task.timeout)}")
 
     def stop(self, reason: StopReason) -> None:
         """Ask the handler to stop, once: asked again it could not clean up.
@@ -280,7 +281,7 @@ class Runner:
             execution.claim.lease_id,
             execution.claim.task_name,
             "gave way" if gave_way else "ended late, and its outcome is dropped,",
-            seconds(execution.task.timeout),
+            exact_duration(execution.task.timeout),
             extra=fields(execution.claim),
         )
 

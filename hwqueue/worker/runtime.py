@@ -12,18 +12,17 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue.app import App
 from hwqueue.client import AsyncClient
-from hwqueue.connections import check_conninfo
+from hwqueue.connections import with_timeouts
 from hwqueue.errors import ConfigError, HwqueueError
+from hwqueue.text import exact_duration
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.reaper import prune_regularly, reap_regularly
-from hwqueue.worker.report import seconds
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NODE_LOST, NodeSession
 from hwqueue.worker.settings import WorkerSettings
@@ -35,13 +34,8 @@ _LAST_MOMENT_SECONDS = 1.0
 _LAST_CALL_SECONDS = 3.0
 
 # A connection to a machine that has vanished must fail, not hang: it would hold the claim loop.
-_CONNECTION_DEFAULTS = {
-    "connect_timeout": "10",
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "25000",
-}
+_TIMEOUT_SECONDS = 10
+_TIMEOUTS = {"keepalives_interval": "5", "tcp_user_timeout": "25000"}
 
 
 def run(app: App, settings: WorkerSettings) -> int:
@@ -103,7 +97,7 @@ class Worker:
         ]
         if settings.isolates_cores and loose:
             _log.warning("not pinned to the cores of their leases: %s", ", ".join(loose))
-        client = AsyncClient(_careful(settings.dsn))
+        client = AsyncClient(worker_conninfo(settings.dsn))
         session = NodeSession(client, settings, node.spec, self._app.tasks, shutdown)
         runner = Runner(
             self._app,
@@ -210,10 +204,12 @@ class Worker:
         """Wake the claim loop by LISTEN, where there is a connection for it."""
         settings = self._settings
         if settings.listen == "off":
-            _log.info("not listening: polling every %s", seconds(settings.poll_interval))
+            _log.info("not listening: polling every %s", exact_duration(settings.poll_interval))
             await asyncio.Event().wait()
         else:
-            conninfo = _careful(settings.dsn if settings.listen == "auto" else settings.listen)
+            conninfo = worker_conninfo(
+                settings.dsn if settings.listen == "auto" else settings.listen
+            )
             await listen(conninfo, settings.shard, settings.queues, runner.wake.set)
 
     def _longest_heartbeat_wait(self) -> timedelta:
@@ -223,7 +219,6 @@ class Worker:
         return min(settings.heartbeat_interval, settings.claim_timeout / 4)
 
 
-def _careful(conninfo: str) -> str:
-    """The connection string with `_CONNECTION_DEFAULTS` for what it does not say itself."""
-    check_conninfo(conninfo, "the DSN")
-    return make_conninfo("", **{**_CONNECTION_DEFAULTS, **conninfo_to_dict(conninfo)})
+def worker_conninfo(conninfo: str) -> str:
+    """The connection string with the worker's timeouts, for what it does not say itself."""
+    return with_timeouts(conninfo, seconds=_TIMEOUT_SECONDS, **_TIMEOUTS)

@@ -7,7 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import benchmarks.__main__ as main
+from benchmarks.__main__ import QUESTIONS, app
+from benchmarks.core.program import program
 from benchmarks.core.report import Answer, Figure
 from benchmarks.core.run import Run
 from benchmarks.core.spread import Spread
@@ -66,12 +67,12 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("question", [question.__name__ for question in main.QUESTIONS])
+@pytest.mark.parametrize("question", [question.__name__ for question in QUESTIONS])
 def test_a_question_is_answered(server_dsn: str, tmp_path: Path, question: str) -> None:
     out = tmp_path / "out.json"
     before = ["--dsn", server_dsn, "--json", str(out), "--chart", str(tmp_path)]
     options = [*before, question, *SMALL[question]]
-    ended = CliRunner().invoke(main.app, options, catch_exceptions=False)
+    ended = CliRunner().invoke(app, options, catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
     [answer] = json.loads(out.read_text(encoding="utf-8"))
     assert answer["question"] == question
@@ -79,7 +80,7 @@ def test_a_question_is_answered(server_dsn: str, tmp_path: Path, question: str) 
     assert (tmp_path / f"{question}.png").stat().st_size > 0
 
 
-def test_without_a_question_all_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_question_all_are_asked(tmp_path: Path) -> None:
     asked: list[int] = []
 
     def quick(ctx: typer.Context, *, size: int = 3) -> Answer:
@@ -87,10 +88,7 @@ def test_without_a_question_all_are_asked(tmp_path: Path, monkeypatch: pytest.Mo
         figure = Figure("case", "ms", Spread.of([1.0]))
         return Answer("quick", "nothing", (figure,), {"size": size}, {}, (Run.of(ctx).dsn or "",))
 
-    monkeypatch.setattr(main, "QUESTIONS", (quick, quick))
-    app = typer.Typer(result_callback=main.report)
-    app.callback(invoke_without_command=True)(main.everything)
-    app.command()(quick)
+    app = program((quick,), by_default=(quick, quick))
     out = tmp_path / "out.json"
     ended = CliRunner().invoke(
         app, ["--dsn", "nowhere", "--json", str(out)], catch_exceptions=False

@@ -21,9 +21,9 @@ from hwqueue.cli.fleet_view import FleetView
 from hwqueue.cli.main import app as root
 from hwqueue.cli.options import Options, in_front
 from hwqueue.cli.output import ExitCode, report_error, show_one, show_rows, to_json
-from hwqueue.replay.fleet import Fleet, Node
-from hwqueue.replay.ledger import Grant
-from hwqueue.replay.model import Job, Machine
+from hwqueue.demo.fleet import Fleet, Node
+from hwqueue.demo.ledger import Grant
+from hwqueue.demo.model import Job, Machine
 from hwqueue.schema import Drift
 
 

@@ -12,9 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from hwqueue.client import Client
-from hwqueue.dashboard.door import SESSION
+from hwqueue.dashboard.cookies import SESSION_COOKIE
 from hwqueue.dashboard.pages.events import MOST_ROWS
-from hwqueue.server.streams import AT_ONCE
+from hwqueue.server.event_streams import BATCH
 from tests.dashboard.serving import serving
 from tests.dashboard.visits import Visit
 
@@ -68,7 +68,7 @@ def test_a_row_comes_as_the_page_has_it(dsn: str, sql: Client) -> None:
 
 def test_who_was_away_for_long_is_told_to_look_at_the_page(dsn: str, sql: Client) -> None:
     sql.create_queue("renders")
-    for _ in range(AT_ONCE // 2):
+    for _ in range(BATCH // 2):
         sql.pause_queue("renders")
         sql.resume_queue("renders")
     with serving(dsn) as url, following(url, after="0") as events:
@@ -80,7 +80,7 @@ def signed_in(url: str, secret: str) -> str:
     with httpx.Client(base_url=url) as window:
         form = window.get("/").text.partition('name="csrf" value="')[2].partition('"')[0]
         window.post("/sign-in", data={"csrf": form, "token": secret})
-        assert SESSION in window.cookies
+        assert SESSION_COOKIE in window.cookies
         return "; ".join(f"{name}={value}" for name, value in window.cookies.items())
 
 

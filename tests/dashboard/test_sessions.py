@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from hwqueue.client import Client
-from hwqueue.dashboard.door import FORM, SESSION
-from hwqueue.dashboard.sessions import MOST_OF_A_TOKEN, Proof, Sessions
+from hwqueue.dashboard.cookies import CSRF_COOKIE, SESSION_COOKIE
+from hwqueue.dashboard.csrf import CsrfSigner
+from hwqueue.dashboard.sessions import MAX_PER_TOKEN, SessionStore
 from hwqueue.errors import ConfigError
 from hwqueue.server import ServerSettings
 from tests.dashboard.conftest import Pages, serving
@@ -55,14 +56,14 @@ class TestCookies:
             for told in (secret, digest.hex(), secret.encode().hex()):
                 assert all(told not in each for each in given)
             # nor lets what is in it anybody into the API
-            value = pages.cookies[SESSION]
+            value = pages.cookies[SESSION_COOKIE]
             pages.cookies.clear()
             answer = await pages.get("/api/v1/me", headers={"Authorization": f"Bearer {value}"})
             assert answer.status_code == 401
 
     async def test_a_token_is_no_session(self, dsn: str, token: MakeToken) -> None:
         async with serving(dsn, auth="tokens") as pages:
-            pages.cookies.set(SESSION, token("operator"))
+            pages.cookies.set(SESSION_COOKIE, token("operator"))
             await pages.page("/", 401)
 
     @pytest.mark.parametrize(
@@ -83,13 +84,13 @@ class TestCookies:
             first = await pages.get("/")
             form = re.fullmatch(r"([^=]+)=([^;]+); (.*)", cookies_of(first)[0])
             assert form
-            assert form[1] == f"__Host-{FORM}"
+            assert form[1] == f"__Host-{CSRF_COOKIE}"
             # by hand: the client keeps what is secure from http
             jar = {"Cookie": f"{form[1]}={form[2]}"}
             fields = {"csrf": csrf(first.text), "token": token("operator")}
             answer = await pages.post("/sign-in", data=fields, headers=jar)
             [session] = cookies_of(answer)
-            assert session.startswith(f"__Host-{SESSION}=")
+            assert session.startswith(f"__Host-{SESSION_COOKIE}=")
             for each in (form[3], session):
                 parts = each.split("; ")
                 assert {"Path=/", "HttpOnly", "Secure", "SameSite=Lax"} <= set(parts)
@@ -137,7 +138,7 @@ class TestSessions:
         async with serving(dsn, auth="tokens") as pages:
             await sign_in(pages, token("operator"))
             text = await pages.page("/")
-            stolen = {"Cookie": f"{SESSION}={pages.cookies[SESSION]}"}
+            stolen = {"Cookie": f"{SESSION_COOKIE}={pages.cookies[SESSION_COOKIE]}"}
             await pages.post("/sign-out", data={"csrf": csrf(text)})
             assert (await pages.get("/", headers=stolen)).status_code == 401
 
@@ -145,11 +146,11 @@ class TestSessions:
         secret = token("operator")
         async with serving(dsn, auth="tokens") as pages:
             await sign_in(pages, secret)
-            before = pages.cookies[SESSION]
+            before = pages.cookies[SESSION_COOKIE]
             text = await pages.page("/")
             await pages.post("/sign-in", data={"csrf": csrf(text), "token": secret})
-            assert pages.cookies[SESSION] != before
-            stolen = {"Cookie": f"{SESSION}={before}"}
+            assert pages.cookies[SESSION_COOKIE] != before
+            stolen = {"Cookie": f"{SESSION_COOKIE}={before}"}
             pages.cookies.clear()
             assert (await pages.get("/", headers=stolen)).status_code == 401
 
@@ -173,32 +174,32 @@ class TestSessions:
             text = await other.page("/")
             await other.post("/sign-out", data={"csrf": csrf(text)})
             other.cookies.clear()
-            stolen = {"Cookie": f"{SESSION}={one.cookies[SESSION]}"}
+            stolen = {"Cookie": f"{SESSION_COOKIE}={one.cookies[SESSION_COOKIE]}"}
             one.cookies.clear()
             assert (await one.get("/", headers=stolen)).status_code == 401
 
     def test_they_end_by_themselves(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         made = self.made(tmp_path)
-        session, now = made.begin(DIGEST), time.time()
+        session, now = made.create(DIGEST), time.time()
         assert made.find(session) == DIGEST
         monkeypatch.setattr(time, "time", lambda: now + 12 * 3600 - 60)
         assert made.find(session) == DIGEST
         monkeypatch.setattr(time, "time", lambda: now + 12 * 3600 + 60)
         assert made.find(session) is None
-        made.begin(bytes(32))
+        made.create(bytes(32))
         assert len(list(tmp_path.glob("*.session"))) == 1
 
     def test_of_a_token_there_are_so_many(self, tmp_path: Path) -> None:
         made = self.made(tmp_path)
-        others = made.begin(bytes(32))
-        sessions = [made.begin(DIGEST) for _ in range(MOST_OF_A_TOKEN + 2)]
+        others = made.create(bytes(32))
+        sessions = [made.create(DIGEST) for _ in range(MAX_PER_TOKEN + 2)]
         known = [made.find(session) is not None for session in sessions]
-        assert known == [False, False] + [True] * MOST_OF_A_TOKEN
+        assert known == [False, False] + [True] * MAX_PER_TOKEN
         assert made.find(others)
 
     def test_nobody_else_may_look_at_them(self, tmp_path: Path) -> None:
         made = self.made(tmp_path / "new")
-        session = made.begin(DIGEST)
+        session = made.create(DIGEST)
         assert len(made.key) == 32
         assert self.made(tmp_path / "new").key == made.key
         assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
@@ -210,10 +211,10 @@ class TestSessions:
         open_to_others = tmp_path / "open"
         open_to_others.mkdir(mode=0o755)
         with pytest.raises(ConfigError, match="closed to others"):
-            self.made(open_to_others).begin(DIGEST)
+            self.made(open_to_others).create(DIGEST)
         (tmp_path / "link").symlink_to(tmp_path / "new")
         with pytest.raises(ConfigError, match="closed to others"):
-            self.made(tmp_path / "link").begin(DIGEST)
+            self.made(tmp_path / "link").create(DIGEST)
 
     @pytest.mark.parametrize("session", [None, "", "-", "../key", "key", "é", "x" * 10_000])
     def test_what_is_none_finds_nothing(self, tmp_path: Path, session: str | None) -> None:
@@ -221,10 +222,10 @@ class TestSessions:
         assert made.key
         assert made.find(session) is None
 
-    def made(self, folder: Path) -> Sessions:
+    def made(self, folder: Path) -> SessionStore:
         if folder.exists() and folder.name.startswith("test_"):
             folder.chmod(0o700)
-        return Sessions(ServerSettings(dsn="", session_dir=str(folder)))
+        return SessionStore(ServerSettings(dsn="", session_dir=str(folder)))
 
 
 class TestForms:
@@ -235,10 +236,10 @@ class TestForms:
         async with serving(dsn, auth="tokens") as mallory, Pages(mallory.app) as ada:
             await sign_in(mallory, token("operator"))
             await sign_in(ada, token("operator"))
-            planted = mallory.cookies[FORM]
-            session = ada.cookies[SESSION]
+            planted = mallory.cookies[CSRF_COOKIE]
+            session = ada.cookies[SESSION_COOKIE]
             ada.cookies.clear()
-            for name, value in ((FORM, planted), (SESSION, session)):
+            for name, value in ((CSRF_COOKIE, planted), (SESSION_COOKIE, session)):
                 ada.cookies.set(name, value)
             theirs, own = csrf(await mallory.page("/")), csrf(await ada.page("/"))
             assert (await ada.post("/sign-out", data={"csrf": theirs})).status_code == 403
@@ -260,7 +261,7 @@ class TestForms:
                 fields = {"csrf": sent, "subject": "renders"}
                 assert (await pages.post("/do/pause", data=fields)).status_code == status
 
-    async def test_the_proof_is_another_one_for_each_guess(self, pages: Pages, sql: Client) -> None:
+    async def test_the_csrf_token_differs_for_each_guess(self, pages: Pages, sql: Client) -> None:
         """Else the length of the compressed page would tell when a part was guessed (BREACH)."""
         sql.create_queue("renders")
         for task in ("draw", "drax"):  # a page without leases has no form
@@ -272,11 +273,11 @@ class TestForms:
         assert not set(csrf(first).split(".")) & set(csrf(other).split("."))
 
     def test_it_fits_whom_it_was_made_for(self) -> None:
-        mine = Proof(b"key", "me")
-        made = mine.of("/a?b=c")
-        assert mine.fits(made)
-        for other in (Proof(b"other", "me"), Proof(b"key", "you")):
-            assert not other.fits(made)
+        mine = CsrfSigner(b"key", "me")
+        made = mine.token_for("/a?b=c")
+        assert mine.accepts(made)
+        for other in (CsrfSigner(b"other", "me"), CsrfSigner(b"key", "you")):
+            assert not other.accepts(made)
         salt, _, proof = made.partition(".")
         for wrong in ("", ".", salt, f"{salt}.", f".{proof}", f"x{made}", f"{made}x", "é.é"):
-            assert not mine.fits(wrong)
+            assert not mine.accepts(wrong)

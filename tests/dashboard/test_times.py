@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from playwright.sync_api import Browser, expect
 
 from hwqueue.client import Client
-from hwqueue.dashboard import words
+from hwqueue.dashboard import formatting
 from tests.dashboard.serving import serving
 from tests.dashboard.visits import Visit
 
@@ -24,9 +24,9 @@ def test_in_the_readers_zone(browser: Browser, dsn: str, sql: Client) -> None:
         visit = Visit(context, context.new_page(), url)
         page = visit.go(f"/leases/{lease.lease_id}")
         when = page.locator(".say time")
-        expect(when).to_have_attribute("title", words.exact(lease.available_at))
-        expect(when).to_have_attribute("datetime", words.iso(lease.available_at))
-        expect(when).to_have_text(re.compile(rf"{there:%Y-%m-%d %H:%M:%S} GMT\+9, in [23] d"))
+        expect(when).to_have_attribute("title", formatting.exact(lease.available_at))
+        expect(when).to_have_attribute("datetime", formatting.iso(lease.available_at))
+        expect(when).to_have_text(re.compile(rf"{there:%Y-%m-%d %H:%M:%S} GMT\+9, in [23] d \d+ h"))
         # of today the time alone
         made = lease.created_at.astimezone(ZoneInfo(ZONE))
         expect(page.locator("header time").first).to_have_text(
@@ -57,10 +57,10 @@ def test_how_long_ago_stays_true(browser: Browser, dsn: str, sql: Client) -> Non
         page.clock.fast_forward(10 * 60_000)
         expect(when).to_have_text("10 min ago")
         visit.go("/queues?live=off")
-        oldest = page.locator("time[data-span] .rel")
+        oldest = page.locator("time[data-age] .rel")
         expect(oldest).to_have_text(re.compile(r"^\d+ s$"))
         page.clock.fast_forward(90 * 60_000)
-        expect(oldest).to_have_text("1 h 30 m")
+        expect(oldest).to_have_text("1 h 30 min")
 
 
 def test_without_a_script_it_is_utc(browser: Browser, dsn: str, sql: Client) -> None:

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 from hwqueue.client import Client
 from hwqueue.serve import create_app
-from hwqueue.server.callers import Needs, Route
+from hwqueue.server.dependencies import AuthenticatedRoute, RequireScope
 from hwqueue.server.routers import ROUTERS, metrics
 from hwqueue.server.settings import ServerSettings
 from tests.server.conftest import V1, Http, Serving, Token, ok, problem
@@ -70,10 +70,10 @@ MAY = BY_TENANT | OF_ALL_TENANTS
 UNKNOWN_QUEUE = "nowhere"
 
 
-def needs_of(route: APIRoute) -> list[Needs]:
+def needs_of(route: APIRoute) -> list[RequireScope]:
     """The scopes that a route declares."""
     calls = [dependency.call for dependency in route.dependant.dependencies]
-    return [call for call in calls if isinstance(call, Needs)]
+    return [call for call in calls if isinstance(call, RequireScope)]
 
 
 def api_routes() -> list[APIRoute]:
@@ -99,7 +99,9 @@ async def ask(http: Http, route: str, **options: Any) -> Any:
 def test_every_route_declares_its_scope() -> None:
     undeclared = [named(route) for route in api_routes() if len(needs_of(route)) != 1]
     assert undeclared == []
-    assert [named(route) for route in api_routes() if not isinstance(route, Route)] == []
+    assert [
+        named(route) for route in api_routes() if not isinstance(route, AuthenticatedRoute)
+    ] == []
 
 
 def test_a_route_without_a_scope_would_be_found() -> None:

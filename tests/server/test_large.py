@@ -14,7 +14,7 @@ from limits import RateLimitItemPerHour
 from hwqueue.client import AsyncClient, Client
 from hwqueue.client import _arguments as arguments
 from hwqueue.client._json import jsonb
-from hwqueue.server.large import LARGE, LargeRequest
+from hwqueue.server.large_requests import LARGE_BODY_BYTES, LargeBodyRequest
 from tests.server.conftest import V1, Http, Serving, Token, ok, problem
 
 JSON = {"Content-Type": "application/json"}
@@ -46,7 +46,7 @@ class Held:
 
 def spawn(queue: str, **changes: Any) -> dict[str, Any]:
     """A spawn that is large."""
-    return {"queue": queue, "task": "draw", "params": ["x" * (LARGE + 1)], **changes}
+    return {"queue": queue, "task": "draw", "params": ["x" * (LARGE_BODY_BYTES + 1)], **changes}
 
 
 def asking(http: Http, body: dict[str, Any], **options: Any) -> "asyncio.Task[httpx.Response]":
@@ -57,13 +57,13 @@ def asking(http: Http, body: dict[str, Any], **options: Any) -> "asyncio.Task[ht
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Held:
     """Holds who parses a large body."""
-    held, read = Held(), LargeRequest._read
+    held, read = Held(), LargeBodyRequest._read
 
-    def slow(request: LargeRequest) -> Any:
+    def slow(request: LargeBodyRequest) -> Any:
         held(request._body)
         return read(request)
 
-    monkeypatch.setattr(LargeRequest, "_read", slow)
+    monkeypatch.setattr(LargeBodyRequest, "_read", slow)
     return held
 
 
@@ -143,7 +143,7 @@ async def test_who_waits_too_long_for_their_own(
 ) -> None:
     headers = token("producer")
     async with serving(auth="tokens", pool_size=8) as http:
-        http.app.state.services.large._patience = 0.01
+        http.app.state.services.large_requests._max_wait = 0.01
         first = asking(http, spawn(queue), headers=headers)
         await reader.somebody()
         answer = await asking(http, spawn(queue), headers=headers)
@@ -157,7 +157,7 @@ async def test_large_requests_leave_connections_to_others(
 ) -> None:
     one, other = token("producer"), token("producer")
     async with serving(auth="tokens", pool_size=2) as http:
-        http.app.state.services.large._patience = 0.01
+        http.app.state.services.large_requests._max_wait = 0.01
         first = asking(http, spawn(queue), headers=one)
         await reader.somebody()
         answer = await asking(http, spawn(queue), headers=other)
@@ -180,8 +180,8 @@ async def test_a_large_batch_is_what_was_sent(http: Http, queue: str, sql: Clien
     [
         ({"task": ""}, "task"),
         ({"options": {"priority": "x", "labels": {"a": 1}}}, "options.priority"),
-        ({"params": ["x" * LARGE, "\udfff"]}, "params[1]"),
-        ({"params": ["x" * LARGE, "a\0b"]}, "params[1]"),
+        ({"params": ["x" * LARGE_BODY_BYTES, "\udfff"]}, "params[1]"),
+        ({"params": ["x" * LARGE_BODY_BYTES, "a\0b"]}, "params[1]"),
     ],
 )
 async def test_what_is_wrong_with_a_large_one_is_named(
@@ -196,18 +196,18 @@ async def test_too_much_that_is_wrong_is_counted_alone(http: Http, queue: str) -
     """Naming it takes longer than reading the request, and nobody else is answered meanwhile."""
     unknown = {f"key{number}": 1 for number in range(20_000)}
     body = json.dumps({"queue": queue, "leases": [{"task": "draw", **unknown}]})
-    assert len(body) > LARGE
+    assert len(body) > LARGE_BODY_BYTES
     answer = await http.post(f"{V1}/leases/batch", content=body, headers=JSON)
     found = problem(answer, 422, "QHA01")
     assert found["detail"] == "body: 20000 values are not as they must be"
     assert "errors" not in found
 
 
-@pytest.mark.parametrize("text", ["{", "[" * LARGE, "9" * LARGE])
+@pytest.mark.parametrize("text", ["{", "[" * LARGE_BODY_BYTES, "9" * LARGE_BODY_BYTES])
 async def test_what_is_no_json_is_refused_alike(http: Http, text: str) -> None:
     statuses = [
         (await http.post(f"{V1}/leases", content=text + " " * size, headers=JSON)).status_code
-        for size in (0, LARGE + 1)
+        for size in (0, LARGE_BODY_BYTES + 1)
     ]
     assert statuses[0] in (400, 422)
     assert statuses[0] == statuses[1]
@@ -264,7 +264,7 @@ async def test_a_placement_is_refused_for_its_size_alone(
 async def test_each_bearer_may_send_so_much(
     serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwqueue.server.rates.RateLimitItemPerSecond", RateLimitItemPerHour)
+    monkeypatch.setattr("hwqueue.server.rate_limits.RateLimitItemPerSecond", RateLimitItemPerHour)
     one, other = token("producer"), token("producer")
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -284,7 +284,7 @@ async def test_each_bearer_may_send_so_much(
 async def test_who_has_sent_enough_is_not_read(
     serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwqueue.server.rates.RateLimitItemPerSecond", RateLimitItemPerHour)
+    monkeypatch.setattr("hwqueue.server.rate_limits.RateLimitItemPerSecond", RateLimitItemPerHour)
     read = []
 
     async def pieces() -> AsyncIterator[bytes]:

@@ -32,7 +32,7 @@ def address(database: str) -> Iterator[str]:
     """A server in a thread of its own, with a queue of the name that the examples use."""
     with pytest.MonkeyPatch.context() as patch:
         # one of the checks is that tokens which nobody knows are refused
-        patch.setattr("hwqueue.server.rates._UNKNOWN_TOKENS", parse("100000/second"))
+        patch.setattr("hwqueue.server.rate_limits._UNKNOWN_TOKENS", parse("100000/second"))
         yield from _served(database)
 
 

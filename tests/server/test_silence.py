@@ -8,7 +8,7 @@ import psycopg
 import pytest
 import tenacity
 
-from hwqueue.connections import careful_conninfo
+from hwqueue.connections import with_timeouts
 from tests.server.conftest import V1, Http, Serving, ok, problem
 from tests.server.relay import Relay, relay
 
@@ -92,7 +92,7 @@ async def test_so_is_who_was_being_answered(
 
 
 def test_what_the_dsn_says_itself_stays() -> None:
-    made = careful_conninfo("host=here connect_timeout=30", seconds=5, application_name="x")
+    made = with_timeouts("host=here connect_timeout=30", seconds=5, application_name="x")
     told = psycopg.conninfo.conninfo_to_dict(made)
     assert (told["connect_timeout"], told["application_name"]) == ("30", "x")
     assert (told["keepalives_idle"], told["tcp_user_timeout"]) == ("5", "5000")

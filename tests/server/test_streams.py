@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from hwqueue.server import streams
-from hwqueue.server.problems import Refusal
+from hwqueue.server import event_streams
+from hwqueue.server.problems import HTTPProblem
 from hwqueue.types import Event
 
 
@@ -35,12 +35,12 @@ class Script:
         self.looks = list(looks)
         self.asked: list[int | None] = []
 
-    async def still(self) -> None:
-        """Raises: Refusal, at the end of the script."""
+    async def check(self) -> None:
+        """Raises: HTTPProblem, at the end of the script."""
         if not self.looks:
-            raise Refusal(401, "revoked")
+            raise HTTPProblem(401, "revoked")
 
-    async def look(self, seen: int | None) -> list[Event]:
+    async def fetch(self, seen: int | None) -> list[Event]:
         """The next part of the script."""
         self.asked.append(seen)
         found = self.looks.pop(0)
@@ -51,35 +51,37 @@ class Script:
 
 async def told(script: Script, seen: int | None) -> list[str | int]:
     """All that a follower is told: ids of events, and comments."""
-    following = streams.Streams(1, 1).follow(seen, still=script.still, look=script.look)
+    following = event_streams.EventStreams(1, 1).follow(
+        seen, check=script.check, fetch=script.fetch
+    )
     return [each if isinstance(each, str) else each.event_id async for each in following]
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(event_streams, "_POLL_SECONDS", 0.0)
 
 
 async def test_it_goes_on_from_the_last_one() -> None:
     script = Script([_event(5), _event(6)], [], [_event(9)])
-    assert await told(script, 4) == [streams.HERE, 5, 6, 9]
+    assert await told(script, 4) == [event_streams.CAUGHT_UP, 5, 6, 9]
     assert script.asked == [4, 6, 6]
 
 
 async def test_from_now_on_is_after_the_last_of_all() -> None:
     script = Script([_event(7)], [_event(8)])
-    assert await told(script, None) == [streams.HERE, 8]
+    assert await told(script, None) == [event_streams.CAUGHT_UP, 8]
     assert script.asked == [None, 7]
 
 
 async def test_it_says_when_the_database_is_away_and_when_it_is_back() -> None:
     gone = psycopg.OperationalError("gone")
     script = Script(gone, gone, [], [_event(3)])
-    here, away = streams.HERE, streams.AWAY
+    here, away = event_streams.CAUGHT_UP, event_streams.UNAVAILABLE
     assert await told(script, 2) == [here, away, away, here, 3]
     assert await told(Script(gone, [_event(7)], [_event(8)]), None) == [away, here, 8]
 
 
 async def test_it_is_never_silent_for_long() -> None:
     looks: list[list[Event]] = [[]] * 31
-    assert (await told(Script(*looks), 2)).count(streams.IDLE) == 2
+    assert (await told(Script(*looks), 2)).count(event_streams.IDLE) == 2

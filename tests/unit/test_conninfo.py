@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from hwqueue.client import AsyncClient, Client
-from hwqueue.connections import careful_conninfo, check_conninfo
+from hwqueue.connections import check_conninfo, with_timeouts
 from hwqueue.errors import ConfigError
 from hwqueue.metrics import HwqueueCollector
 from hwqueue.serve import create_app
 from hwqueue.server import ServerSettings
-from hwqueue.worker.runtime import _careful
+from hwqueue.worker.runtime import worker_conninfo
 from hwqueue.worker.settings import WorkerSettings
 
 WRONG = [
@@ -24,10 +24,10 @@ WRONG = [
 ]
 READERS: list[Callable[[str], object]] = [
     lambda dsn: check_conninfo(dsn, "--dsn"),
-    lambda dsn: careful_conninfo(dsn, seconds=2),
+    lambda dsn: with_timeouts(dsn, seconds=2),
     Client,
     AsyncClient,
-    _careful,
+    worker_conninfo,
     lambda dsn: create_app(ServerSettings(dsn=dsn)),
     lambda dsn: HwqueueCollector(dsn)._connect(),
 ]

@@ -18,7 +18,8 @@ from tests.shell_lines import calls, commands, mentions
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "lab/**/*.md")
+    for page in ROOT.glob(pattern)
     if page != ROOT / "docs" / "reference" / "cli.md"  # generated; its examples are looked at here
 )
 pytestmark = [

@@ -78,11 +78,10 @@ def test_names_that_are_loaded_late_are_no_others() -> None:
     assert run.stdout.startswith("False "), run.stderr
 
 
-def test_all_has_every_extra_but_the_laboratory() -> None:
+def test_all_has_every_extra_but_the_developers() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
     [line] = extras["all"]
     named = set(line.removeprefix("hwqueue[").removesuffix("]").split(","))
-    laboratory = {"all", "bench", "bound", "chart", "dev", "docs"}
-    assert set(extras) - named - {"schema", "worker"} == laboratory
+    assert set(extras) - named - {"schema", "worker"} == {"all", "dev", "docs"}

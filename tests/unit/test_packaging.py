@@ -40,6 +40,15 @@ def test_every_sql_file_and_migration_is_in_it(wheel: Path) -> None:
     assert "hwqueue/schema/sql/catalog.sql" in packed
 
 
+def test_nothing_else_is_in_it(wheel: Path) -> None:
+    """The laboratory, benchmarks and tests stay in the checkout."""
+    packed = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in packed}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"hwqueue"}
+    assert not [name for name in packed if name.startswith(("hwqueue/replay", "hwqueue/lab"))]
+    assert "hwqueue/demo/run.py" in packed
+
+
 def test_the_installed_wheel_prints_the_same_script(wheel: Path, tmp_path: Path) -> None:
     """Unpacked first on the path, so that the checkout's own package is not the one imported."""
     zipfile.ZipFile(wheel).extractall(tmp_path)

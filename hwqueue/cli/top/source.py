@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from psycopg import AsyncConnection
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue.calls import LIMIT_TIME
 from hwqueue.cli.top.reading import Reading
 from hwqueue.client import AsyncClient
+from hwqueue.connections import with_timeouts
 from hwqueue.types import ClassExplanation, NearNode, PendingReason
 
 # What is read at most: a screen shows some dozens, and looking must not cost what is looked at.
@@ -23,8 +23,7 @@ MOST_EVENTS = 200
 MINUTES = 31
 NEAREST = 5
 
-# A server that has vanished is noticed.
-_CAREFUL = {"connect_timeout": "5", "tcp_user_timeout": "10000"}
+_TIMEOUT_SECONDS = 5
 
 
 class DatabaseSource:
@@ -38,7 +37,7 @@ class DatabaseSource:
     def __init__(
         self, dsn: str, *, shard: int = 0, patience: timedelta = timedelta(seconds=5)
     ) -> None:
-        self._dsn = make_conninfo("", **{**_CAREFUL, **conninfo_to_dict(dsn)})
+        self._dsn = with_timeouts(dsn, seconds=_TIMEOUT_SECONDS, tcp_user_timeout="10000")
         self._shard = shard
         self._patience = patience
         self._connection: AsyncConnection[Any] | None = None

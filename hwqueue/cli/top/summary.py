@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from hwqueue.cli.output import plain_text
+from hwqueue.cli.top.formatting import sparkline, use
 from hwqueue.cli.top.reading import Reading
 from hwqueue.cli.top.tables import kind_of
-from hwqueue.cli.top.words import age, count, sparkline, use
+from hwqueue.text import age, count
 
 
 def summary(reading: Reading) -> list[str]:

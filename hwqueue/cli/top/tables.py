@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from hwqueue.cli.output import plain_text
+from hwqueue.cli.top.formatting import use
 from hwqueue.cli.top.reading import Reading
-from hwqueue.cli.top.words import age, count, use
+from hwqueue.text import age, count
 from hwqueue.types import Event, NodeUsage, PendingReason, QueueDepth
 
 R = TypeVar("R")

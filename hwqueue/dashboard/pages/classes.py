@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 
@@ -33,4 +33,4 @@ async def classes(request: Request) -> Response:
     )
 
 
-ROUTES = [seen("/classes", classes)]
+ROUTES = [protected("/classes", classes)]

@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from hwqueue.dashboard.door import check_again, seen, viewer
+from hwqueue.dashboard.auth import protected, reauthenticate, viewer
 from hwqueue.dashboard.reads import Reads, reads, uuid_or_none
 from hwqueue.dashboard.render import fragment, page
 from hwqueue.errors import BadArgument
-from hwqueue.server.streams import AT_ONCE, AWAY, HERE, Streams
+from hwqueue.server.event_streams import BATCH, CAUGHT_UP, UNAVAILABLE, EventStreams
 from hwqueue.types import Event
 
 PAGE = 100
@@ -62,17 +62,17 @@ async def stream(request: Request) -> Response:
     source = reads(request)
     wanted = await _wanted(source, filters)
 
-    async def look(after: int | None) -> list[Event]:
-        return await source.events(limit=AT_ONCE, after=after, **wanted)
+    async def fetch(after: int | None) -> list[Event]:
+        return await source.events(limit=BATCH, after=after, **wanted)
 
-    is_gap = len(await look(int(last))) == AT_ONCE
+    is_gap = len(await fetch(int(last))) == BATCH
 
     async def told() -> AsyncIterator[bytes]:
         if is_gap:
             yield format_sse_event(event="gap", data_str="-")
             return
         following = request.app.state.streams.follow(
-            int(last), still=lambda: check_again(request), look=look
+            int(last), check=lambda: reauthenticate(request), fetch=fetch
         )
         async for found in following:
             yield await _sse(request, source, filters, found)
@@ -81,9 +81,9 @@ async def stream(request: Request) -> Response:
 
 
 class _Stream(EventSourceResponse):
-    """A stream that takes one of the places of the process for as long as it lasts."""
+    """A stream that holds one of the slots of the process for as long as it lasts."""
 
-    def __init__(self, content: AsyncIterator[bytes], streams: Streams, who: str) -> None:
+    def __init__(self, content: AsyncIterator[bytes], streams: EventStreams, who: str) -> None:
         # a proxy that gathers before it sends would make it seem dead
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(content, headers=headers)
@@ -91,15 +91,15 @@ class _Stream(EventSourceResponse):
         self._who = who
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._streams.one(self._who):
+        with self._streams.slot(self._who):
             await super().__call__(scope, receive, send)
 
 
 async def _sse(
     request: Request, source: Reads, filters: Mapping[str, str], found: Event | str
 ) -> bytes:
-    if found in (HERE, AWAY):
-        return format_sse_event(event="here" if found == HERE else "away", data_str="-")
+    if found in (CAUGHT_UP, UNAVAILABLE):
+        return format_sse_event(event="here" if found == CAUGHT_UP else "away", data_str="-")
     if isinstance(found, str):
         return format_sse_event(comment=found)
     names = await source.node_names()
@@ -123,4 +123,4 @@ async def _wanted(source: Reads, filters: Mapping[str, str]) -> dict[str, Any]:
     return wanted
 
 
-ROUTES = [seen("/events", events), seen("/events/stream", stream)]
+ROUTES = [protected("/events", events), protected("/events/stream", stream)]

@@ -11,8 +11,8 @@ from uuid import UUID
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from hwqueue.dashboard import words
-from hwqueue.dashboard.door import seen
+from hwqueue.dashboard import formatting
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument
@@ -78,16 +78,16 @@ async def fleet(request: Request) -> Response:
     sort = sort if sort in SORTS else "name"
     number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     source = reads(request)
-    kept = await source.nodes()
+    cached = await source.nodes()
     tags = await source.tags(label or None)
     rows = [
         row
-        for row in kept.value
+        for row in cached.value
         if state in ("", row.state)
         and rack in ("", NO_RACK if row.rack is None else str(row.rack))
         and name.lower() in row.node_name.lower()
     ]
-    rows.sort(key=lambda row: words.natural(row.node_name))
+    rows.sort(key=lambda row: formatting.natural(row.node_name))
     keys: Mapping[str, Any] = {
         "rack": lambda row: -1 if row.rack is None else row.rack,
         "use": lambda row: -use_of(row),
@@ -101,17 +101,17 @@ async def fleet(request: Request) -> Response:
         request,
         "fleet.html",
         "Fleet",
-        read=[kept, tags],
+        read=[cached, tags],
         live=10,
         map=view == "map",
         view=view if view == "map" else "table",
         rows=rows[number * size : (number + 1) * size],
         total=len(rows),
-        all_nodes=len(kept.value),
+        all_nodes=len(cached.value),
         number=number,
         page_size=size,
         states=STATES,
-        counts=Counter(row.state for row in kept.value),
+        counts=Counter(row.state for row in cached.value),
         state=state,
         rack=rack,
         name=name,
@@ -126,11 +126,11 @@ async def fleet(request: Request) -> Response:
 
 async def fleet_map(request: Request) -> Response:
     """The map's data, a column for each property, so that 10,000 nodes are small."""
-    kept = await reads(request).nodes()
-    made = sorted(cells(kept.value), key=lambda cell: words.natural(cell.name))
+    cached = await reads(request).nodes()
+    made = sorted(cells(cached.value), key=lambda cell: formatting.natural(cell.name))
     return JSONResponse(
         {
-            "as_of": words.iso(kept.at),
+            "as_of": formatting.iso(cached.at),
             "name": [cell.name for cell in made],
             "rack": [cell.rack for cell in made],
             "state": [STATES.index(cell.state) for cell in made],
@@ -148,13 +148,15 @@ async def fleet_fit(request: Request) -> Response:
     text = request.path_params["class_id"]
     if not text.isdecimal() or len(text) > 19:
         raise BadArgument(f"{text[:30]!r} is no placement class", hint="see the list of classes")
-    kept = await reads(request).fit(int(text))
+    cached = await reads(request).fit(int(text))
     return JSONResponse(
         {
-            "as_of": words.iso(kept.at),
-            "name": [name for group in kept.value for name in group.node_names],
-            "verdict": [verdict(group) for group in kept.value for _ in group.node_names],
-            "rule": [next(iter(group.codes), "") for group in kept.value for _ in group.node_names],
+            "as_of": formatting.iso(cached.at),
+            "name": [name for group in cached.value for name in group.node_names],
+            "verdict": [verdict(group) for group in cached.value for _ in group.node_names],
+            "rule": [
+                next(iter(group.codes), "") for group in cached.value for _ in group.node_names
+            ],
         },
         headers={"Cache-Control": "private, no-cache"},
     )
@@ -243,7 +245,7 @@ def holds(claim: NodeClaim) -> str:
     amounts = {"cpu_milli": given.cpu_milli, "memory_mib": given.memory_mib, **given.custom}
     if given.gpus:
         amounts["gpu_milli"] = given.gpu_milli * len(given.gpus)
-    text = words.asks({name: amount for name, amount in amounts.items() if amount})
+    text = formatting.asks({name: amount for name, amount in amounts.items() if amount})
     classes = (given.cpu_isolation, given.gpu_exclusivity)
     alone = [each for each in classes if each not in (None, "best_effort", "shared")]
     return ", ".join([text or "a slot", *alone])
@@ -256,8 +258,8 @@ def _state(live: bool, cordoned: bool, draining: bool) -> str:
 
 
 ROUTES = [
-    seen("/fleet", fleet),
-    seen("/fleet/map.json", fleet_map),
-    seen("/fleet/fit/{class_id}", fleet_fit),
-    seen("/nodes/{node:path}", node),
+    protected("/fleet", fleet),
+    protected("/fleet/map.json", fleet_map),
+    protected("/fleet/fit/{class_id}", fleet_fit),
+    protected("/nodes/{node:path}", node),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.reads import reads, uuid_or_none
 from hwqueue.dashboard.render import Links, page
 from hwqueue.errors import LeaseNotFound
@@ -46,4 +46,4 @@ async def jump(request: Request) -> Response:
     )
 
 
-ROUTES = [seen("/jump", jump)]
+ROUTES = [protected("/jump", jump)]

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.charts import life
-from hwqueue.dashboard.door import seen
 from hwqueue.dashboard.pages.pending import why_context
 from hwqueue.dashboard.reads import as_lease_id, reads, uuid_or_none
 from hwqueue.dashboard.render import page
@@ -76,14 +76,14 @@ async def lease(request: Request) -> Response:
 async def why(request: Request) -> Response:
     """Why a lease is pending: loaded after its page, since it looks at the whole fleet."""
     lease_id = as_lease_id(request.path_params["lease"])
-    kept = await reads(request).explain_lease(lease_id)
+    cached = await reads(request).explain_lease(lease_id)
     return page(
-        request, "lease_why.html", "Why", read=[kept], live=0, why=kept.value, **why_context()
+        request, "lease_why.html", "Why", read=[cached], live=0, why=cached.value, **why_context()
     )
 
 
 ROUTES = [
-    seen("/leases", leases),
-    seen("/leases/{lease}", lease),
-    seen("/leases/{lease}/why", why),
+    protected("/leases", leases),
+    protected("/leases/{lease}", lease),
+    protected("/leases/{lease}/why", why),
 ]

@@ -11,12 +11,13 @@ from datetime import datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hwqueue.dashboard import words
-from hwqueue.dashboard.door import seen
+from hwqueue.dashboard import formatting
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.pages.fleet import Cell, cells
 from hwqueue.dashboard.pages.pending import kind
 from hwqueue.dashboard.reads import MOST_CLASSES, reads
 from hwqueue.dashboard.render import page
+from hwqueue.text import plural
 from hwqueue.types import Minute, PendingReason, QueueDepth
 
 SHOWN_CLASSES, SHOWN_QUEUES, SHOWN_EVENTS = 5, 8, 10
@@ -59,22 +60,22 @@ def concerns(
     waiting = sum(row.pending for row in pending)
     states = Counter(cell.state for cell in fleet)
     if waiting and not fleet:
-        text = words.plural(waiting, "lease waits", "leases wait")
+        text = plural(waiting, "lease waits", "leases wait")
         return [Concern(f"{text} and no node is registered", "pending")]
     if stuck:
         at_least = "at least " if len(pending) >= MOST_CLASSES else ""
-        text = f"{at_least}{words.plural(stuck, 'lease', 'leases')} cannot run anywhere"
+        text = f"{at_least}{plural(stuck, 'lease', 'leases')} cannot run anywhere"
         found.append(Concern(text, "pending", (("kind", "no match"),)))
     if states["silent"]:
-        text = f"{words.plural(states['silent'], 'node is', 'nodes are')} silent"
+        text = f"{plural(states['silent'], 'node is', 'nodes are')} silent"
         found.append(Concern(text, "fleet", (("state", "silent"),)))
     paused = [row for row in queues if row.paused_at and row.pending]
     if paused:
-        text = f"{words.plural(len(paused), 'queue is', 'queues are')} paused with work in"
+        text = f"{plural(len(paused), 'queue is', 'queues are')} paused with work in"
         found.append(Concern(text, "queues"))
     expired = sum(row.expired for row in queues)
     if expired:
-        text = f"{words.plural(expired, 'claim has', 'claims have')} expired and wait for reap"
+        text = f"{plural(expired, 'claim has', 'claims have')} expired and wait for reap"
         found.append(Concern(text, "system"))
     return found
 
@@ -97,7 +98,7 @@ def racks(fleet: Sequence[Cell]) -> list[Rack]:
             round(sum(cell.use for cell in members) / len(members)),
             sum(cell.state != "live" for cell in members),
         )
-        for name, members in sorted(groups.items(), key=lambda item: words.natural(item[0]))
+        for name, members in sorted(groups.items(), key=lambda item: formatting.natural(item[0]))
     ]
 
 
@@ -108,7 +109,7 @@ def _oldest(queues: Sequence[QueueDepth]) -> datetime | None:
 async def overview(request: Request) -> Response:
     """One sentence, six numbers, the last hour, what is asked for in vain, and the fleet."""
     source = reads(request)
-    # at once: a reader who has seen the page before waits for none of them longer than for one
+    # concurrently: with cached values the page waits as long as for one of them
     queues, pending, nodes, minutes = await asyncio.gather(
         source.queues(), source.pending(), source.nodes(), source.throughput()
     )
@@ -150,4 +151,4 @@ async def overview(request: Request) -> Response:
     )
 
 
-ROUTES = [seen("/", overview)]
+ROUTES = [protected("/", overview)]

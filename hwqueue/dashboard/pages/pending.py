@@ -12,8 +12,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.charts import segments
-from hwqueue.dashboard.door import seen
 from hwqueue.dashboard.reads import MOST_CLASSES, reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument
@@ -92,12 +92,12 @@ async def pending(request: Request) -> Response:
     chosen, code = asked.get("kind", ""), asked.get("reason", "")
     number = int(asked["page"]) if asked.get("page", "").isdecimal() else 0
     source = reads(request)
-    kept, nodes, queues = await asyncio.gather(
+    cached, nodes, queues = await asyncio.gather(
         source.pending(filters["queue"] or None, "pending" if sort == "pending" else "oldest"),
         source.nodes(),
         source.queues(),
     )
-    rows = [row for row in kept.value if fits(row, filters)]
+    rows = [row for row in cached.value if fits(row, filters)]
     kinds = {group.name: group for group in grouped(rows, kind)}
     reasons = grouped(rows, lambda row: row.code or "ready")
     rows = [row for row in rows if chosen in ("", kind(row)) and code in ("", row.code or "ready")]
@@ -106,10 +106,10 @@ async def pending(request: Request) -> Response:
         request,
         "pending.html",
         "Pending",
-        read=[kept, nodes, queues],
+        read=[cached, nodes, queues],
         rows=rows[number * PAGE : (number + 1) * PAGE],
         total=len(rows),
-        is_cut=len(kept.value) >= MOST_CLASSES,
+        is_cut=len(cached.value) >= MOST_CLASSES,
         most=MOST_CLASSES,
         leases=sum(row.pending for row in rows),
         number=number,
@@ -135,13 +135,13 @@ async def placement_class(request: Request) -> Response:
     text = request.path_params["class_id"]
     if not text.removeprefix("-").isdecimal() or len(text) > 20:
         raise BadArgument(f"{text[:30]!r} is no placement class", hint="see the list of classes")
-    kept = await reads(request).explain_class(int(text))
-    why = kept.value
+    cached = await reads(request).explain_class(int(text))
+    why = cached.value
     return page(
         request,
         "class.html",
         "Why pending",
-        read=[kept],
+        read=[cached],
         live=10,
         why=why,
         oldest_at=min((each.eligible_at for each in why.leases), default=None),
@@ -188,4 +188,4 @@ def funnel_rows(funnel: Sequence[FunnelStage], registered: int) -> list[tuple[st
     return rows
 
 
-ROUTES = [seen("/pending", pending), seen("/pending/{class_id}", placement_class)]
+ROUTES = [protected("/pending", pending), protected("/pending/{class_id}", placement_class)]

@@ -7,7 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.errors import QueueUnknown
@@ -18,15 +18,15 @@ SHOWN_CLASSES = 10
 
 async def queues(request: Request) -> Response:
     """Every queue, how much is in it and how long that waits."""
-    kept = await reads(request).queues()
+    cached = await reads(request).queues()
     sort = request.query_params.get("sort", "oldest")
     sort = sort if sort in SORTS else "oldest"
-    rows = sorted(kept.value, key=lambda row: row.queue)
+    rows = sorted(cached.value, key=lambda row: row.queue)
     if sort == "oldest":
         rows.sort(key=lambda row: (row.oldest_at is None, row.oldest_at))
     elif sort != "queue":
         rows.sort(key=lambda row: -getattr(row, sort))
-    return page(request, "queues.html", "Queues", read=[kept], rows=rows, sort=sort, query={})
+    return page(request, "queues.html", "Queues", read=[cached], rows=rows, sort=sort, query={})
 
 
 async def queue(request: Request) -> Response:
@@ -58,4 +58,4 @@ async def queue(request: Request) -> Response:
     )
 
 
-ROUTES = [seen("/queues", queues), seen("/queues/{queue:path}", queue)]
+ROUTES = [protected("/queues", queues), protected("/queues/{queue:path}", queue)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hwqueue.dashboard.door import seen
+from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 
@@ -13,19 +13,19 @@ from hwqueue.dashboard.render import page
 async def system(request: Request) -> Response:
     """Versions, expired claims, tokens, and how the dashboard itself reads."""
     source = reads(request)
-    kept, queues = await source.system(), await source.queues()
+    cached, queues = await source.system(), await source.queues()
     return page(
         request,
         "system.html",
         "System",
-        read=[kept, queues],
+        read=[cached, queues],
         live=10,
-        schema=kept.value.schema,
-        tokens=kept.value.tokens,
+        schema=cached.value.schema,
+        tokens=cached.value.tokens,
         expired=sum(row.expired for row in queues.value),
         stopping=sum(row.stopping for row in queues.value),
         timings=source.timings(),
     )
 
 
-ROUTES = [seen("/system", system)]
+ROUTES = [protected("/system", system)]

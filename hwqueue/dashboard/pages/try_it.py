@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hwqueue.dashboard.door import seen
-from hwqueue.dashboard.reads import Reads, reads
-from hwqueue.dashboard.render import page
-from hwqueue.dashboard.tries import (
+from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.forms import (
     LEASE_FIELDS,
     NODE_FIELDS,
     Asked,
@@ -24,6 +22,8 @@ from hwqueue.dashboard.tries import (
     node_of,
     place_of,
 )
+from hwqueue.dashboard.reads import Reads, reads
+from hwqueue.dashboard.render import page
 from hwqueue.errors import BadArgument, ConstraintError, HwqueueError, NodeUnknown, QueueUnknown
 from hwqueue.types import ClassStats, NodeGroup, NodeMatch
 
@@ -153,4 +153,4 @@ def _by_code(groups: Sequence[NodeGroup]) -> Counter[str]:
     return kept_out
 
 
-ROUTES = [seen("/try", node), seen("/try/placement", placement)]
+ROUTES = [protected("/try", node), protected("/try/placement", placement)]

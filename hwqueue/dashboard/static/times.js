@@ -23,23 +23,19 @@ function absolute(at, today) {
   return day(at) === today ? time : `${day(at)} ${time}`;
 }
 
-// As hwqueue/dashboard/words.py has them.
-const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
-function ago(seconds) {
-  const size = Math.abs(seconds);
-  const unit = UNITS.find(([, length]) => size >= length);
-  if (!unit) return "now";
-  const text = `${Math.floor(size / unit[1])} ${unit[0]}`;
-  return seconds > 0 ? `${text} ago` : `in ${text}`;
+// As hwqueue/text.py has them.
+function age(since) {
+  const seconds = Math.max(Math.floor(since), 0);
+  const minutes = Math.floor(seconds / 60), hours = Math.floor(seconds / 3600);
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${minutes} min`;
+  if (seconds < 86400) return `${hours} h ${String(minutes % 60).padStart(2, "0")} min`;
+  return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
-const SPANS = [[86400, "d", 3600, "h"], [3600, "h", 60, "m"], [60, "m", 1, "s"]];
-function span(seconds) {
-  if (seconds < 0) return `-${span(-seconds)}`;
-  const found = SPANS.find(([length]) => seconds >= length);
-  if (!found) return `${Math.floor(seconds)} s`;
-  const [length, unit, part, small] = found;
-  const rest = Math.floor((Math.floor(seconds) % length) / part);
-  return `${Math.floor(seconds / length)} ${unit} ${String(rest).padStart(2, "0")} ${small}`;
+function ago(seconds) {
+  const whole = age(Math.abs(seconds));
+  if (whole === "0 s") return "now";
+  return seconds > 0 ? `${whole} ago` : `in ${whole}`;
 }
 
 // The server's clock: the browser's own may be wrong. What the page shows is as old as it says.
@@ -68,7 +64,7 @@ export function showTimes() {
       write(abs, written.get(abs).text);
     }
     const seconds = (at - when) / 1000;
-    write(each.querySelector(".rel"), "span" in each.dataset ? span(seconds) : ago(seconds));
+    write(each.querySelector(".rel"), "age" in each.dataset ? age(seconds) : ago(seconds));
   }
   write(document.getElementById("zone"), zone());
   write(document.getElementById("times"), parts(at).timeZoneName);

@@ -1,10 +1,15 @@
-"""Models of what the client returns, made from its dataclasses: nothing is written down twice."""
+"""Models of answers, derived from the dataclasses that the client returns.
+
+A column is declared once, in `hwqueue.types`. What JSON adds to it stands in `_SHAPES`.
+"""
 
 from __future__ import annotations
 
+import re
 import types
+from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -13,6 +18,16 @@ from uuid import UUID
 from pydantic import BeforeValidator, Field, create_model
 
 from hwqueue.server.models.base import Answer, BigInt, Id, Moment
+from hwqueue.types import (
+    Attempt,
+    LeaseSummary,
+    MatchPage,
+    Node,
+    NodeGpu,
+    Reason,
+    SpawnResult,
+)
+from hwqueue.types import Lease as LeaseRow
 
 # Integers that may be beyond what the doubles of many JSON readers hold.
 _LARGE = frozenset({"claim_token", "class_id", "event_id", "node_epoch", "profile_id"})
@@ -22,27 +37,125 @@ def _seconds(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
+def _base64(value: Any) -> Any:
+    return b64encode(value).decode() if isinstance(value, bytes | memoryview) else value
+
+
 Span = Annotated[float, BeforeValidator(_seconds), Field(description="Seconds.")]
+Base64 = Annotated[str, BeforeValidator(_base64)]
+_IN_JSON = {"None": "null", "True": "true", "False": "false"}
+_JSON_WORD = re.compile("|".join(rf"\b{word}\b" for word in _IN_JSON))
+_PLAIN = {timedelta: Span, datetime: Moment, UUID: Id, bytes: Base64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the JSON of a dataclass adds to its columns, or leaves out.
+
+    name: in the OpenAPI document. notes: pydantic's Field of a column. more: members that the
+    answer has besides. hidden: columns that it has not. doc: instead of the docstring, where that
+    speaks of hidden columns.
+    """
+
+    name: str | None = None
+    doc: str | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+
+
+_SHAPES: Mapping[type, Shape] = {
+    Attempt: Shape(
+        notes={"outcome": Field(description="failed, expired, superseded, released or cancelled.")}
+    ),
+    LeaseSummary: Shape(
+        notes={
+            "labels": Field(examples=[{"app": "render"}]),
+            "attempt": Field(description="Used up, the running one included."),
+            "expires_at": Field(description="When the claim ends without a heartbeat."),
+            "stop_reason": Field(description="Why the claim was asked to stop."),
+        }
+    ),
+    LeaseRow: Shape(
+        notes={
+            "wire": Field(
+                description="The params blob as it was sent, in base64; `placement` says what it"
+                " asks."
+            )
+        }
+    ),
+    MatchPage: Shape(
+        name="Match",
+        notes={
+            "nodes": Field(description="Registered."),
+            "eligible": Field(description="That could run it now."),
+            "reasons": Field(
+                description="Nodes that could not, by reason; one with two counts for both.",
+                examples=[{"label_mismatch": 12}],
+            ),
+        },
+        more={
+            "next": Annotated[
+                int | None, Field(description="`skip` of the page after; null at the end.")
+            ]
+        },
+    ),
+    Node: Shape(
+        notes={
+            "live": Field(description="Seen within its heartbeat timeout."),
+            "slots": Field(description="Most claims at a time; null: no limit."),
+            "claims": Field(description="Running now."),
+            "login": Field(description="The role whose members may act for it."),
+        }
+    ),
+    NodeGpu: Shape(
+        doc="A device of a node; `milli_used`: thousandths set aside.",
+        hidden=frozenset({"parent_resource_id"}),
+    ),
+    Reason: Shape(
+        doc="Why a node may not run something. predicate: the expression that failed.",
+        notes={"code": Field(examples=["label_mismatch"])},
+        hidden=frozenset({"stage"}),
+    ),
+    SpawnResult: Shape(name="Spawned"),
+}
 
 
 @cache
 def answer_of(kind: type) -> type[Answer]:
     """The model of a dataclass: its fields, and its docstring as description."""
+    own = _SHAPES.get(kind, Shape())
+    # a subclass has the notes of what it inherits
+    notes = {
+        name: note
+        for base in reversed(kind.__mro__)
+        for name, note in _SHAPES.get(base, Shape()).notes.items()
+    }
     hints = get_type_hints(kind)
     members: dict[str, Any] = {
-        field.name: (_member(field.name, hints[field.name]), ...) for field in fields(kind)
+        each.name: (_noted(_member(each.name, hints[each.name]), notes.get(each.name)), ...)
+        for each in fields(kind)
+        if each.name not in own.hidden
     }
-    return create_model(kind.__name__, __base__=Answer, __doc__=kind.__doc__, **members)
+    members |= {name: (hint, ...) for name, hint in own.more.items()}
+    doc = own.doc or _JSON_WORD.sub(lambda found: _IN_JSON[found[0]], kind.__doc__ or "")
+    return create_model(own.name or kind.__name__, __base__=Answer, __doc__=doc, **members)
 
 
 @cache
-def list_of(kind: type, *, pages: bool = False) -> type[Answer]:
+def list_of(
+    kind: type, *, pages: bool = False, name: str | None = None, doc: str | None = None
+) -> type[Answer]:
     """The model of a list of them; with pages there is a cursor of the page after, or null."""
     members: dict[str, Any] = {"items": (list[answer_of(kind)], ...)}  # type: ignore[misc]
     if pages:
         members["next"] = (str | None, ...)
-    name = f"{kind.__name__}{'Page' if pages else 'List'}"
-    return create_model(name, __base__=Answer, **members)
+    name = name or f"{kind.__name__}{'Page' if pages else 'List'}"
+    return create_model(name, __base__=Answer, __doc__=doc, **members)
+
+
+def _noted(hint: Any, note: Any) -> Any:
+    return hint if note is None else Annotated[hint, note]
 
 
 def _member(name: str, hint: Any) -> Any:
@@ -53,9 +166,8 @@ def _member(name: str, hint: Any) -> Any:
 
 def _plain(hint: Any) -> Any:
     """The type that a field of this type has in JSON."""
-    simple = {timedelta: Span, datetime: Moment, UUID: Id}
-    if hint in simple:
-        return simple[hint]
+    if hint in _PLAIN:
+        return _PLAIN[hint]
     if isinstance(hint, type) and is_dataclass(hint):
         return answer_of(hint)
     origin, members = get_origin(hint), get_args(hint)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from hwqueue.server.models.base import (
     Answer,
-    BigInt,
-    Flag,
     Id,
     Labels,
-    Moment,
     Name,
     Number,
-    Object,
     Placement,
     Request,
     Seconds,
@@ -25,7 +20,10 @@ from hwqueue.server.models.base import (
     Whole,
     example,
 )
-from hwqueue.types import LeaseState
+from hwqueue.server.models.derived import answer_of, list_of
+from hwqueue.server.models.options import request_of
+from hwqueue.types import Lease, LeaseState, LeaseSummary, SpawnResult
+from hwqueue.types import leases as options
 
 MAX_BATCH = 5000
 
@@ -37,10 +35,6 @@ Wire = Annotated[
         description="A params blob, ANDed with the placement: hex after `\\x`, else base64.",
     ),
 ]
-
-
-def _base64(value: Any) -> Any:
-    return b64encode(value).decode() if isinstance(value, bytes | memoryview) else value
 
 
 class Retry(Request):
@@ -57,41 +51,77 @@ class Retry(Request):
     )
 
 
-class SpawnOptions(Request):
-    """Options of a spawn; null counts as not given."""
+# What the types of `hwqueue.types.SpawnOptions` do not say. An option without bounds needs no line.
+_spawn_options = request_of(
+    options.SpawnOptions,
+    doc="Options of a spawn; null counts as not given.",
+    kinds={
+        "placement": Placement,
+        "wire": Wire,
+        "priority": Priority,
+        "tenant": Tenant,
+        "labels": Labels,
+        "max_attempts": Annotated[Whole, Field(ge=1, le=1000)],
+        "retry": Retry,
+        "claim_timeout": Annotated[Seconds, Field(ge=1)],
+        "idempotency_key": Annotated[str, Field(min_length=1, max_length=255)],
+    },
+    fields={
+        "lease_id": Field(default=None, description="Yours; one that exists is an error."),
+        "affinity_tags": Field(
+            default=None,
+            description="Node labels must contain them; ANDed with the placement.",
+            examples=[{"gpu": True, "region": "us-east"}],
+        ),
+        "affinity_with": Field(default=None, description="Prefer this node."),
+        "anti_affinity_with": Field(default=None, description="Prefer any other node."),
+        "tenant": Field(default=None, description="A token of one tenant sets it."),
+        "labels": Field(default=None, description="Of the lease, not of its node."),
+        "available_at": Field(default=None, description="Not claimable before."),
+        "delay": Field(default=None, description="The same from now, in seconds."),
+        "claim_timeout": Field(
+            default=None, description="Seconds from a claim's last heartbeat to its end."
+        ),
+        "deadline": Field(default=None, description="Not claimed by then, it fails."),
+        "patience": Field(
+            default=None, description="How long it waits for a better node, at most."
+        ),
+        "idempotency_key": Field(
+            default=None,
+            description="The same key with the same content returns the first lease. As the header "
+            "`Idempotency-Key`.",
+        ),
+        "headers": Field(default=None, description="Carried along, not interpreted."),
+        "notify": Field(default=None, description="false: found at the next poll."),
+    },
+)
 
-    lease_id: Id | None = Field(default=None, description="Yours; one that exists is an error.")
-    placement: Placement | None = None
-    affinity_tags: Object | None = Field(
-        default=None,
-        description="Node labels must contain them; ANDed with the placement.",
-        examples=[{"gpu": True, "region": "us-east"}],
-    )
-    affinity_with: Id | None = Field(default=None, description="Prefer this node.")
-    anti_affinity_with: Id | None = Field(default=None, description="Prefer any other node.")
-    wire: Wire | None = None
-    priority: Priority | None = None
-    tenant: Tenant | None = Field(default=None, description="A token of one tenant sets it.")
-    service_id: Id | None = None
-    labels: Labels | None = Field(default=None, description="Of the lease, not of its node.")
-    available_at: Moment | None = Field(default=None, description="Not claimable before.")
-    delay: Seconds | None = Field(default=None, description="The same from now, in seconds.")
-    max_attempts: Annotated[Whole, Field(ge=1, le=1000)] | None = None
-    retry: Retry | None = None
-    claim_timeout: Annotated[Seconds, Field(ge=1)] | None = Field(
-        default=None, description="Seconds from a claim's last heartbeat to its end."
-    )
-    deadline: Moment | None = Field(default=None, description="Not claimed by then, it fails.")
-    patience: Seconds | None = Field(
-        default=None, description="How long it waits for a better node, at most."
-    )
-    idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
-        default=None,
-        description="The same key with the same content returns the first lease. As the header "
-        "`Idempotency-Key`.",
-    )
-    headers: Object | None = Field(default=None, description="Carried along, not interpreted.")
-    notify: Flag | None = Field(default=None, description="false: found at the next poll.")
+
+class _Changes(Request):
+    model_config = example(priority=9, deadline=None)
+
+
+_lease_changes = request_of(
+    options.LeaseChanges,
+    doc="""What may change of a lease that is not claimed; what is left out stays, null takes away.
+
+    placement and wire are ANDed, and together replace what the lease asked of a node, whichever of
+    them is given.
+    """,
+    kinds={"placement": Placement, "wire": Wire, "labels": Labels, "priority": Priority},
+    fields={
+        "priority": Field(default=None, description="null: as it is."),
+        "available_at": Field(default=None, description="null: as it is."),
+    },
+    base=_Changes,
+)
+
+
+if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
+    SpawnOptions = Request
+    LeaseChanges = Request
+else:
+    SpawnOptions, LeaseChanges = _spawn_options, _lease_changes
 
 
 class LeaseSpec(Request):
@@ -137,23 +167,6 @@ class SpawnBatch(Request):
     leases: Annotated[list[LeaseSpec], Field(min_length=1, max_length=MAX_BATCH)]
 
 
-class LeaseChanges(Request):
-    """What may change of a lease that is not claimed; what is left out stays, null takes away.
-
-    placement and wire are ANDed, and together replace what the lease asked of a node, whichever of
-    them is given.
-    """
-
-    model_config = example(priority=9, deadline=None)
-
-    placement: Placement | None = None
-    wire: Wire | None = None
-    labels: Labels | None = None
-    priority: Priority | None = Field(default=None, description="null: as it is.")
-    available_at: Moment | None = Field(default=None, description="null: as it is.")
-    deadline: Moment | None = None
-
-
 class CancelRequest(Request):
     """Why a lease is cancelled."""
 
@@ -164,21 +177,6 @@ class CancelRequest(Request):
     )
 
 
-class Spawned(Answer):
-    """A spawned lease; `created` is false when the idempotency key had it already."""
-
-    lease_id: Id
-    created: bool
-    state: LeaseState
-    shard_id: int
-
-
-class SpawnedBatch(Answer):
-    """The leases of a batch, in the order given."""
-
-    items: list[Spawned]
-
-
 class LeaseNow(Answer):
     """A lease's state after a change; `claimed`: the claim that runs was asked to stop."""
 
@@ -186,85 +184,14 @@ class LeaseNow(Answer):
     state: LeaseState
 
 
-class LeaseSummary(Answer):
-    """A lease without its payload."""
-
-    lease_id: Id
-    shard_id: int
-    queue: str
-    task_name: str
-    state: LeaseState
-    priority: int
-    tenant: str
-    service_id: Id | None
-    labels: Labels
-    placement: Object
-    headers: Object | None
-    attempt: int = Field(description="Used up, the running one included.")
-    max_attempts: int
-    available_at: Moment
-    deadline: Moment | None
-    created_at: Moment
-    claimed_at: Moment | None
-    finished_at: Moment | None
-    expires_at: Moment | None = Field(description="When the claim ends without a heartbeat.")
-    node_id: Id | None
-    claim_token: BigInt | None
-    error: Any
-    idempotency_key: str | None
-    stop_reason: str | None = Field(description="Why the claim was asked to stop.")
-
-
-class Attempt(Answer):
-    """A claim that ended without completing the lease."""
-
-    attempt: int
-    claim_token: BigInt
-    node_id: Id
-    outcome: str = Field(description="failed, expired, superseded, released or cancelled.")
-    claimed_at: Moment
-    ended_at: Moment
-    error: Any
-
-
-class AssignedGpu(Answer):
-    """A device set aside; `index` is its position in the node's `gpus`."""
-
-    index: int
-    resource_id: Id
-    model: str | None
-
-
-class Assignment(Answer):
-    """What a claim set aside on its node."""
-
-    cpu_milli: int
-    memory_mib: int
-    gpus: list[AssignedGpu]
-    gpu_milli: int
-    custom: dict[str, int]
-    cpu_isolation: str | None
-    cores: list[int] | None
-    core_milli: list[int] | None
-    numa: list[int] | None
-    cpus: list[int] | None
-    gpu_exclusivity: str | None
-
-
-class Lease(LeaseSummary):
-    """All that is known about a lease."""
-
-    params: Any
-    result: Any
-    attempts: list[Attempt]
-    assignment: Assignment | None
-    wire: Annotated[str | None, BeforeValidator(_base64)] = Field(
-        description="The params blob as it was sent, in base64; `placement` says what it asks."
-    )
-
-
-class LeasePage(Answer):
-    """Leases, newest first; `next` is the cursor of the page after, null at the end."""
-
-    items: list[LeaseSummary]
-    next: str | None
+LeaseOut = answer_of(Lease)
+LeasePage = list_of(
+    LeaseSummary,
+    pages=True,
+    name="LeasePage",
+    doc="Leases, newest first; `next` is the cursor of the page after, null at the end.",
+)
+Spawned = answer_of(SpawnResult)
+SpawnedBatch = list_of(
+    SpawnResult, name="SpawnedBatch", doc="The leases of a batch, in the order given."
+)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from hwqueue.server.models.base import (
     Answer,
-    Flag,
     Moment,
     Name,
     Number,
-    Object,
     Request,
     Seconds,
     Task,
     Whole,
     example,
 )
+from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import Retry
+from hwqueue.server.models.options import request_of
+from hwqueue.types import Queue
+from hwqueue.types import queues as types
 
 Weight = Annotated[Number, Field(ge=0, le=1000)]
 Bytes = Annotated[Whole, Field(ge=1, le=104_857_600)]
@@ -33,48 +35,59 @@ class Weights(Request):
     spread: Weight | None = None
 
 
-class QueuePolicy(Request):
-    """How a queue treats its leases; what is left out or null stays, or is at its default."""
-
+class _Policy(Request):
     model_config = example(claim_timeout=300, retry={"kind": "fixed", "base": 30})
 
-    claim_timeout: Annotated[Seconds, Field(ge=1)] | None = Field(
-        default=None, description="A claim ends so long after its last heartbeat."
-    )
-    heartbeat_interval: Seconds | None = Field(default=None, description="How often workers beat.")
-    poll_interval: Seconds | None = Field(default=None, description="How often idle workers ask.")
-    patience: Seconds | None = Field(
-        default=None, description="How long a lease waits for a better node, at most."
-    )
-    max_attempts: Annotated[Whole, Field(ge=1, le=1000)] | None = None
-    retry: Retry | None = None
-    ageing_step: Seconds | None = Field(
-        default=None, description="Waiting so long is worth one priority; 0: off."
-    )
-    notify: Flag | None = Field(default=None, description="Whether spawns wake workers.")
-    reap_grace: Seconds | None = Field(default=None, description="Added to expired claims.")
-    max_params_bytes: Bytes | None = None
-    max_result_bytes: Bytes | None = None
-    window: Annotated[Whole, Field(ge=1, le=10_000)] | None = Field(
-        default=None, description="Entries of the order that a claim looks at."
-    )
-    probe: Annotated[Whole, Field(ge=0, le=100_000)] | None = Field(
-        default=None, description="Classes beyond them whose head it looks at."
-    )
-    weights: Weights | None = None
-    retain_completed: Seconds | None = Field(
-        default=None,
-        description="How long completed and cancelled leases are kept; 0: a lease that completes is"
-        " gone at once, with its result; one with an idempotency key a minute or so later.",
-    )
-    retain_failed: Seconds | None = Field(
-        default=None, description="How long failed leases are kept."
-    )
-    failure_domain: str | None = Field(
-        default=None,
-        description="What counts as one place: `node`, `rack` or `label:KEY`.",
-        examples=["rack"],
-    )
+
+_queue_policy = request_of(
+    types.QueuePolicy,
+    doc="How a queue treats its leases; what is left out or null stays, or is at its default.",
+    kinds={
+        "claim_timeout": Annotated[Seconds, Field(ge=1)],
+        "max_attempts": Annotated[Whole, Field(ge=1, le=1000)],
+        "retry": Retry,
+        "max_params_bytes": Bytes,
+        "max_result_bytes": Bytes,
+        "window": Annotated[Whole, Field(ge=1, le=10_000)],
+        "probe": Annotated[Whole, Field(ge=0, le=100_000)],
+        "weights": Weights,
+    },
+    fields={
+        "claim_timeout": Field(
+            default=None, description="A claim ends so long after its last heartbeat."
+        ),
+        "heartbeat_interval": Field(default=None, description="How often workers beat."),
+        "poll_interval": Field(default=None, description="How often idle workers ask."),
+        "patience": Field(
+            default=None, description="How long a lease waits for a better node, at most."
+        ),
+        "ageing_step": Field(
+            default=None, description="Waiting so long is worth one priority; 0: off."
+        ),
+        "notify": Field(default=None, description="Whether spawns wake workers."),
+        "reap_grace": Field(default=None, description="Added to expired claims."),
+        "window": Field(default=None, description="Entries of the order that a claim looks at."),
+        "probe": Field(default=None, description="Classes beyond them whose head it looks at."),
+        "retain_completed": Field(
+            default=None,
+            description="How long completed and cancelled leases are kept; 0: a lease that "
+            "completes is gone at once, with its result; one with an idempotency key a minute or "
+            "so later.",
+        ),
+        "retain_failed": Field(default=None, description="How long failed leases are kept."),
+        "failure_domain": Field(
+            default=None,
+            description="What counts as one place: `node`, `rack` or `label:KEY`.",
+            examples=["rack"],
+        ),
+    },
+    base=_Policy,
+)
+
+if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
+    QueuePolicy = Request
+else:
+    QueuePolicy = _queue_policy
 
 
 class CreateQueue(Request):
@@ -86,18 +99,6 @@ class CreateQueue(Request):
     policy: QueuePolicy = QueuePolicy()
 
 
-class Queue(Answer):
-    """A queue, the number of its open leases by state, and its policy (spans in seconds)."""
-
-    queue: str
-    paused: bool
-    pending: int
-    scheduled: int
-    claimed: int
-    policy: Object
-    shard_id: int
-
-
 class QueueNow(Answer):
     """A queue after a change."""
 
@@ -105,10 +106,8 @@ class QueueNow(Answer):
     paused: bool | None = Field(default=None, description="Where it was paused or resumed.")
 
 
-class Queues(Answer):
-    """All queues, by name."""
-
-    items: list[Queue]
+QueueOut = answer_of(Queue)
+Queues = list_of(Queue, name="Queues", doc="All queues, by name.")
 
 
 class RequeueFailed(Request):

@@ -9,15 +9,15 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import Field
 
 from hwqueue.server.auth import authenticate
-from hwqueue.server.callers import Route
+from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.event_streams import BATCH
 from hwqueue.server.models.base import Id, Moment, Name
 from hwqueue.server.models.derived import answer_of, list_of
-from hwqueue.server.pages import cut, link_next
+from hwqueue.server.pagination import add_next_link, split_page
 from hwqueue.server.routers.shared import Reader
-from hwqueue.server.streams import AT_ONCE
 from hwqueue.types import Event
 
-router = APIRouter(route_class=Route, prefix="/events", tags=["events"])
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/events", tags=["events"])
 
 EventId = Annotated[int, Query(ge=0, le=2**63 - 1)]
 EventOut = answer_of(Event)
@@ -80,16 +80,16 @@ async def list_events(
             limit=limit + 1,
             shard=caller.shard,
         )
-    page, last = cut(found, limit)
+    page, last = split_page(found, limit)
     if last:
         cursor = {"before": last.event_id} if after is None else {"after": last.event_id}
-        link_next(request, response, **cursor)
+        add_next_link(request, response, **cursor)
     return {"items": page, "next": str(last.event_id) if last else None}
 
 
-async def _room(caller: Reader) -> AsyncIterator[None]:
-    """Room for one more stream of theirs, as long as it lasts."""
-    with caller.services.streams.one(caller.principal.caller):
+async def _slot(caller: Reader) -> AsyncIterator[None]:
+    """A slot for one more stream of the caller, as long as it lasts."""
+    with caller.services.streams.slot(caller.principal.caller):
         yield
 
 
@@ -99,7 +99,7 @@ async def stream_events(
     caller: Reader,
     request: Request,
     wanted: Wanted,
-    _here: Annotated[None, Depends(_room)],
+    _held: Annotated[None, Depends(_slot)],
     last_event_id: Annotated[
         str | None,
         Header(pattern=r"^[0-9]{1,18}$", description="The last one seen; what follows comes."),
@@ -113,18 +113,18 @@ async def stream_events(
     """
     services = caller.services
 
-    async def look(seen: int | None) -> list[Event]:
+    async def fetch(seen: int | None) -> list[Event]:
         async with caller.read() as client:
             if seen is None:
                 return await client.list_events(final=True, limit=1, shard=caller.shard)
             return await client.list_events(
-                **wanted.as_options(), after=seen, limit=AT_ONCE, shard=caller.shard
+                **wanted.as_options(), after=seen, limit=BATCH, shard=caller.shard
             )
 
     async for found in services.streams.follow(
         None if last_event_id is None else int(last_event_id),
-        still=lambda: authenticate(services.authenticators, request),
-        look=look,
+        check=lambda: authenticate(services.authenticators, request),
+        fetch=fetch,
     ):
         if isinstance(found, str):
             yield ServerSentEvent(comment=found)

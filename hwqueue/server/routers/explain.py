@@ -5,13 +5,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from pydantic import Field
 
-from hwqueue.server.callers import Route
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Id, Object, Request, example
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.routers.shared import NO_CLASS, NO_LEASE, Explainer, Reader
 from hwqueue.types import ClassExplanation, LeaseExplanation, ServedClass
 
-router = APIRouter(route_class=Route, tags=["placement"])
+router = APIRouter(route_class=AuthenticatedRoute, tags=["placement"])
 
 ClassId = Annotated[int, Path(ge=0, le=2**63 - 1, description="Of a placement class.")]
 

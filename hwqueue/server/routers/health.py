@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from hwqueue.schema.state import refuse_incompatible
-from hwqueue.server.callers import Services
+from hwqueue.server.dependencies import Services
 from hwqueue.types import SchemaVersion
 
 router = APIRouter(tags=["health"])

@@ -5,23 +5,22 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from hwqueue.errors import BadArgument
-from hwqueue.server.callers import Caller, Route
+from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id, Name, Task, Tenant
 from hwqueue.server.models.leases import (
     CancelRequest,
-    Lease,
     LeaseChanges,
     LeaseNow,
+    LeaseOut,
     LeasePage,
     LeaseSpec,
-    LeaseSummary,
     SpawnBatch,
     Spawned,
     SpawnedBatch,
     SpawnRequest,
 )
-from hwqueue.server.pages import cut, link_next
-from hwqueue.server.problems import Refusal
+from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.routers.shared import (
     NO_LEASE,
     NO_QUEUE,
@@ -32,14 +31,14 @@ from hwqueue.server.routers.shared import (
 )
 from hwqueue.types import LeaseState
 
-router = APIRouter(route_class=Route, prefix="/leases", tags=["leases"])
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/leases", tags=["leases"])
 
 IdempotencyKey = Annotated[
     str | None,
     Header(
         min_length=1,
         max_length=255,
-        description="The same key with the same content returns the first lease; another, 422.",
+        description="The same key returns the first lease if the content is the same, else 422.",
     ),
 ]
 
@@ -62,7 +61,7 @@ async def spawn_lease(
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Spawn a lease."""
-    options = await caller.beside(lambda: _options(caller, body, "options", idempotency_key))
+    options = await caller.run(lambda: _options(caller, body, "options", idempotency_key))
     async with caller.call() as client:
         spawned = await client.spawn_lease(
             body.queue, body.task, body.params, shard=caller.shard, **options
@@ -74,22 +73,25 @@ async def spawn_lease(
 
 
 @router.post(
-    "/batch", status_code=201, responses={409: {"description": "A lease id is taken."}, **NO_QUEUE}
+    "/batch",
+    status_code=201,
+    response_model=SpawnedBatch,
+    responses={409: {"description": "A lease id is taken."}, **NO_QUEUE},
 )
-async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) -> SpawnedBatch:
+async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) -> Any:
     """Spawn a batch in one statement, all or nothing.
 
     Equal idempotency keys are one lease, here as over several requests. A batch has no key of its
     own: the header `Idempotency-Key` is refused.
     """
     if "idempotency-key" in request.headers:
-        raise Refusal(
+        raise HTTPProblem(
             422,
             "a batch has no idempotency key of its own",
             field="Idempotency-Key",
             hint="give each lease one: leases[].options.idempotency_key",
         )
-    leases = await caller.beside(
+    leases = await caller.run(
         lambda: [
             {
                 "task": spec.task,
@@ -101,10 +103,10 @@ async def spawn_leases(body: SpawnBatch, caller: LeaseWriter, request: Request) 
     )
     async with caller.call() as client:
         spawned = await client.spawn_leases(body.queue, leases, shard=caller.shard)
-    return SpawnedBatch(items=[Spawned.model_validate(lease) for lease in spawned])
+    return {"items": spawned}
 
 
-@router.get("", responses=NO_QUEUE)
+@router.get("", response_model=LeasePage, responses=NO_QUEUE)
 async def list_leases(
     *,
     caller: LeaseReader,
@@ -118,7 +120,7 @@ async def list_leases(
     node_id: Annotated[Id | None, Query(description="Only what runs there now.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
-) -> LeasePage:
+) -> Any:
     """Leases, newest first.
 
     A filter that few leases meet makes the database look at many; where that takes too long it is
@@ -136,24 +138,24 @@ async def list_leases(
             before=before,
             shard=caller.shard,
         )
-    page, last = cut(found, limit)
+    page, last = split_page(found, limit)
     cursor = str(last.lease_id) if last else None
     if cursor:
-        link_next(request, response, before=cursor)
-    return LeasePage(items=[LeaseSummary.model_validate(lease) for lease in page], next=cursor)
+        add_next_link(request, response, before=cursor)
+    return {"items": page, "next": cursor}
 
 
-@router.get("/{lease_id:uuid}", responses=NO_LEASE)
-async def get_lease(lease_id: Id, caller: LeaseReader) -> Lease:
+@router.get("/{lease_id:uuid}", response_model=LeaseOut, responses=NO_LEASE)
+async def get_lease(lease_id: Id, caller: LeaseReader) -> Any:
     """All that is known about a lease, every attempt's error included."""
     async with caller.call() as client:
-        return Lease.model_validate(await client.get_lease(lease_id, shard=caller.shard))
+        return await client.get_lease(lease_id, shard=caller.shard)
 
 
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)
 async def update_lease(lease_id: Id, body: LeaseChanges, caller: LeaseWriter) -> LeaseNow:
     """Change a lease that is not claimed."""
-    changes = await caller.beside(lambda: body.model_dump(exclude_unset=True))
+    changes = await caller.run(lambda: body.model_dump(exclude_unset=True))
     async with caller.call() as client:
         state = await client.update_lease(lease_id, shard=caller.shard, **changes)
     return LeaseNow(lease_id=lease_id, state=state)
@@ -183,10 +185,10 @@ def _options(
 ) -> dict[str, Any]:
     """The options of a spawn with the caller's tenant and the header's key.
 
-    Raises: Refusal (403), BadArgument.
+    Raises: HTTPProblem (403), BadArgument.
     """
     options = spec.options.model_dump(exclude_none=True)
-    tenant = caller.own_tenant(spec.options.tenant, f"{path}.tenant")
+    tenant = caller.own_tenant(options.get("tenant"), f"{path}.tenant")
     if tenant is not None:
         options["tenant"] = tenant
     if idempotency_key is not None:

@@ -3,12 +3,12 @@
 from fastapi import APIRouter
 from pydantic import Field
 
-from hwqueue.server.callers import Route
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Answer
 from hwqueue.server.roles import SCOPES, Role, Scope
 from hwqueue.server.routers.shared import LeaseReader
 
-router = APIRouter(route_class=Route, tags=["auth"])
+router = APIRouter(route_class=AuthenticatedRoute, tags=["auth"])
 
 
 class Me(Answer):

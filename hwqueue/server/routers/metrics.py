@@ -8,13 +8,13 @@ from fastapi.responses import PlainTextResponse, Response
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from hwqueue.server.callers import Route
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.routers.shared import Reader
-from hwqueue.server.together import Together
+from hwqueue.server.single_flight import SingleFlight
 
-router = APIRouter(route_class=Route, tags=["views"])
+router = APIRouter(route_class=AuthenticatedRoute, tags=["views"])
 
-_scrapes = Together[bytes]()
+_scrapes = SingleFlight[bytes]()
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -33,4 +33,4 @@ async def metrics(
     async def scrape() -> bytes:
         return await asyncio.to_thread(encode, registry)
 
-    return Response(await _scrapes.ask((registry, media_type), scrape), media_type=media_type)
+    return Response(await _scrapes.do((registry, media_type), scrape), media_type=media_type)

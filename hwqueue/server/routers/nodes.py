@@ -1,29 +1,30 @@
 """Nodes: look at them, take them out of service and back."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import NodeUnknown
-from hwqueue.server.callers import Caller, Route
+from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id
 from hwqueue.server.models.nodes import (
     DrainRequest,
     HandOverRequest,
-    Node,
+    NodeOut,
     NodePage,
     TaintRequest,
     Untainted,
     UntaintRequest,
 )
-from hwqueue.server.pages import cut, link_next
+from hwqueue.server.pagination import add_next_link, split_page
 from hwqueue.server.routers.shared import NO_NODE, Operator, Reader
+from hwqueue.types import Node
 
-router = APIRouter(route_class=Route, prefix="/nodes", tags=["nodes"])
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/nodes", tags=["nodes"])
 
 
-@router.get("")
+@router.get("", response_model=NodePage)
 async def list_nodes(
     *,
     caller: Reader,
@@ -35,51 +36,49 @@ async def list_nodes(
         str | None,
         Query(min_length=1, max_length=253, description="Cursor: `next` of the page before."),
     ] = None,
-) -> NodePage:
+) -> Any:
     """Registered nodes with what they have and what is in use, by name."""
     async with caller.read() as client:
         found = await client.list_nodes(name=name, after=after, limit=limit + 1, shard=caller.shard)
-    page, last = cut(found, limit)
+    page, last = split_page(found, limit)
     if last:
-        link_next(request, response, after=last.name)
-    return NodePage(
-        items=[Node.model_validate(node) for node in page], next=last.name if last else None
-    )
+        add_next_link(request, response, after=last.name)
+    return {"items": page, "next": last.name if last else None}
 
 
-@router.get("/{node_id:uuid}", responses=NO_NODE)
-async def get_node(node_id: Id, caller: Reader) -> Node:
+@router.get("/{node_id:uuid}", response_model=NodeOut, responses=NO_NODE)
+async def get_node(node_id: Id, caller: Reader) -> Any:
     """A node with what it has and what is in use."""
     async with caller.call() as client:
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/cordon", responses=NO_NODE)
-async def cordon_node(node_id: Id, caller: Operator) -> Node:
+@router.post("/{node_id:uuid}/cordon", response_model=NodeOut, responses=NO_NODE)
+async def cordon_node(node_id: Id, caller: Operator) -> Any:
     """Grant it no more claims; running ones go on."""
     async with caller.call() as client:
         await client.cordon_node(node_id, shard=caller.shard)
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/uncordon", responses=NO_NODE)
-async def uncordon_node(node_id: Id, caller: Operator) -> Node:
+@router.post("/{node_id:uuid}/uncordon", response_model=NodeOut, responses=NO_NODE)
+async def uncordon_node(node_id: Id, caller: Operator) -> Any:
     """Undo cordon and drain."""
     async with caller.call() as client:
         await client.uncordon_node(node_id, shard=caller.shard)
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/drain", responses=NO_NODE)
-async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = None) -> Node:
+@router.post("/{node_id:uuid}/drain", response_model=NodeOut, responses=NO_NODE)
+async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = None) -> Any:
     """Cordon it and, with a deadline, ask what runs there to stop by then."""
     async with caller.call() as client:
         await client.drain_node(node_id, deadline=body.span if body else None, shard=caller.shard)
         return await _find(client, node_id, caller)
 
 
-@router.post("/{node_id:uuid}/taint", responses=NO_NODE)
-async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Node:
+@router.post("/{node_id:uuid}/taint", response_model=NodeOut, responses=NO_NODE)
+async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Any:
     """Keep leases off it that do not tolerate the taint."""
     async with caller.call() as client:
         taint = body.model_dump(exclude_none=True)
@@ -97,8 +96,8 @@ async def untaint_node(node_id: Id, body: UntaintRequest, caller: Operator) -> U
     return Untainted(removed=removed)
 
 
-@router.post("/{node_id:uuid}/hand-over", responses=NO_NODE)
-async def hand_over_node(node_id: Id, body: HandOverRequest, caller: Operator) -> Node:
+@router.post("/{node_id:uuid}/hand-over", response_model=NodeOut, responses=NO_NODE)
+async def hand_over_node(node_id: Id, body: HandOverRequest, caller: Operator) -> Any:
     """Give it and its claims to another login; its attestations are suspended."""
     async with caller.call() as client:
         await client.hand_over_node(node_id, body.login, shard=caller.shard)
@@ -108,7 +107,7 @@ async def hand_over_node(node_id: Id, body: HandOverRequest, caller: Operator) -
 async def _find(client: AsyncClient, node_id: Id, caller: Caller) -> Node:
     """The node. Raises: NodeUnknown."""
     for node in await client.list_nodes(node_id=node_id, shard=caller.shard):
-        return Node.model_validate(node)
+        return node
     raise NodeUnknown(
         f"node {node_id} is not registered",
         detail={"field": "node_id", "node_id": str(node_id)},

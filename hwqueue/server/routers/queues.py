@@ -1,17 +1,17 @@
 """Queues: list, make, set, stop and let go on."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from hwqueue.errors import QueueUnknown
-from hwqueue.server.callers import Route
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Name
 from hwqueue.server.models.queues import (
     CreateQueue,
-    Queue,
     QueueNow,
+    QueueOut,
     QueuePolicy,
     Queues,
     Requeued,
@@ -33,17 +33,16 @@ class _QueueName(PathConvertor):
 
 
 register_url_convertor("queue", _QueueName())
-router = APIRouter(route_class=Route, prefix="/queues", tags=["queues"])
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/queues", tags=["queues"])
 
 QueueName = Annotated[Name, Path(description="Name of the queue.", examples=["renders"])]
 
 
-@router.get("")
-async def list_queues(caller: Reader) -> Queues:
+@router.get("", response_model=Queues)
+async def list_queues(caller: Reader) -> Any:
     """All queues with the number of their open leases."""
     async with caller.read() as client:
-        queues = await client.list_queues(shard=caller.shard)
-    return Queues(items=[Queue.model_validate(queue) for queue in queues])
+        return {"items": await client.list_queues(shard=caller.shard)}
 
 
 @router.post(
@@ -57,13 +56,13 @@ async def create_queue(body: CreateQueue, caller: Admin) -> QueueNow:
     return QueueNow(queue=body.queue)
 
 
-@router.get("/{queue:queue}", responses=NO_QUEUE)
-async def get_queue(queue: QueueName, caller: Reader) -> Queue:
+@router.get("/{queue:queue}", response_model=QueueOut, responses=NO_QUEUE)
+async def get_queue(queue: QueueName, caller: Reader) -> Any:
     """A queue, the number of its open leases, and its policy."""
     async with caller.read() as client:
         for found in await client.list_queues(shard=caller.shard):
             if found.queue == queue:
-                return Queue.model_validate(found)
+                return found
     raise QueueUnknown(
         f"queue {queue} does not exist",
         detail={"field": "queue", "queue": queue},

@@ -4,21 +4,21 @@ from typing import Annotated, Any
 
 from fastapi import Depends
 
-from hwqueue.server.callers import Caller, Needs
+from hwqueue.server.dependencies import Caller, RequireScope
 from hwqueue.server.roles import Scope
 
 # Of all tenants at once.
-Reader = Annotated[Caller, Depends(Needs(Scope.READ))]
-Operator = Annotated[Caller, Depends(Needs(Scope.OPERATE))]
-Admin = Annotated[Caller, Depends(Needs(Scope.ADMINISTER))]
-Matcher = Annotated[Caller, Depends(Needs(Scope.MATCH))]
+Reader = Annotated[Caller, Depends(RequireScope(Scope.READ))]
+Operator = Annotated[Caller, Depends(RequireScope(Scope.OPERATE))]
+Admin = Annotated[Caller, Depends(RequireScope(Scope.ADMINISTER))]
+Matcher = Annotated[Caller, Depends(RequireScope(Scope.MATCH))]
 # An explanation names what other tenants run.
-Explainer = Annotated[Caller, Depends(Needs(Scope.LEASES_READ))]
+Explainer = Annotated[Caller, Depends(RequireScope(Scope.LEASES_READ))]
 
 # Of one tenant, where the caller has but one.
-LeaseReader = Annotated[Caller, Depends(Needs(Scope.LEASES_READ, tenants=True))]
-LeaseWriter = Annotated[Caller, Depends(Needs(Scope.LEASES_WRITE, tenants=True))]
-LeaseOperator = Annotated[Caller, Depends(Needs(Scope.OPERATE, tenants=True))]
+LeaseReader = Annotated[Caller, Depends(RequireScope(Scope.LEASES_READ, tenants=True))]
+LeaseWriter = Annotated[Caller, Depends(RequireScope(Scope.LEASES_WRITE, tenants=True))]
+LeaseOperator = Annotated[Caller, Depends(RequireScope(Scope.OPERATE, tenants=True))]
 
 Responses = dict[int | str, dict[str, Any]]
 NO_LEASE: Responses = {404: {"description": "No such lease."}}

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from hwqueue.server.callers import Route
+from hwqueue.server.dependencies import AuthenticatedRoute
 from hwqueue.server.models.base import Id, Name
 from hwqueue.server.models.derived import list_of
-from hwqueue.server.pages import cut, link_next
+from hwqueue.server.pagination import add_next_link, split_page
 from hwqueue.server.routers.shared import NO_LEASE, NO_QUEUE, LeaseReader, Reader
 from hwqueue.types import (
     ClassStats,
@@ -19,7 +19,7 @@ from hwqueue.types import (
     TagCount,
 )
 
-router = APIRouter(route_class=Route, tags=["views"])
+router = APIRouter(route_class=AuthenticatedRoute, tags=["views"])
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
@@ -81,9 +81,9 @@ async def node_usage(
         found = await client.node_usage(
             state=state, after=after, limit=limit + 1, shard=caller.shard
         )
-    page, last = cut(found, limit)
+    page, last = split_page(found, limit)
     if last:
-        link_next(request, response, after=last.node_name)
+        add_next_link(request, response, after=last.node_name)
     return {"items": page, "next": last.node_name if last else None}
 
 
@@ -116,9 +116,9 @@ async def placement_class_stats(
         found = await client.placement_class_stats(
             queue=queue, after=after, limit=limit + 1, shard=caller.shard
         )
-    page, last = cut(found, limit)
+    page, last = split_page(found, limit)
     if last:
-        link_next(request, response, after=last.class_id)
+        add_next_link(request, response, after=last.class_id)
     return {"items": page, "next": str(last.class_id) if last else None}
 
 

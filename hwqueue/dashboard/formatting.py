@@ -1,0 +1,158 @@
+"""How times, ids, resources, settings and errors are written on the pages; see `hwqueue.text`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hwqueue.text import UNKNOWN, exact_duration, memory, number, size
+
+_RESOURCES = {"cpu_milli": "cores", "memory_mib": "memory", "gpu": "GPU", "gpu_milli": "GPU share"}
+# The states of a lease: the word on the page, the glyph, the class of the colour.
+STATES: Mapping[str, tuple[str, str]] = {
+    "scheduled": ("clock", "s-scheduled"),
+    "pending": ("hourglass", "s-pending"),
+    "claimed": ("play", "s-claimed"),
+    "completed": ("tick", "s-completed"),
+    "failed": ("cross", "s-failed"),
+    "cancelled": ("dash", "s-cancelled"),
+    "no match": ("barred", "s-no-match"),
+    "live": ("tick", "s-live"),
+    "cordoned": ("barred", "s-cordoned"),
+    "draining": ("clock", "s-draining"),
+    "silent": ("cross", "s-silent"),
+    "paused": ("pause", "s-cancelled"),
+    "open": ("play", "s-completed"),
+    "released": ("dash", "s-cancelled"),
+    "expired": ("cross", "s-failed"),
+    "superseded": ("cross", "s-failed"),
+    "preempted": ("cross", "s-failed"),
+}
+_DURATIONS = {
+    *("claim_timeout", "heartbeat_interval", "poll_interval", "patience", "ageing_step"),
+    *("reap_grace", "retain_completed", "retain_failed"),
+}
+_MASKED = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "private")
+
+
+def absolute(value: datetime) -> str:
+    """A time in UTC, to the second."""
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def exact(value: datetime) -> str:
+    """A time in UTC, to the thousandth of a second."""
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+
+
+def iso(value: datetime) -> str:
+    """A time for machines."""
+    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A sort key by which `n-9` comes before `n-10`."""
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)
+    ]
+
+
+def short(value: object) -> str:
+    """The end of an id, which is what tells ids of one minute apart."""
+    text = str(value)
+    return f"…{text[-8:]}" if len(text) > 12 else text
+
+
+def policy(key: str, value: Any) -> str:
+    """A setting of a queue: durations and sizes in their units."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {member}" for name, member in value.items())
+    if key.endswith("_bytes"):
+        return size(value)
+    return exact_duration(timedelta(seconds=value)) if key in _DURATIONS else str(value)
+
+
+def cores(milli: int | None) -> str:
+    """Processor time given in thousandths of a core."""
+    return UNKNOWN if milli is None else number(milli / 1000)
+
+
+def amount(resource: str, value: int) -> str:
+    """An amount of a resource in its own unit."""
+    if resource == "cpu_milli":
+        return cores(value)
+    return memory(value) if resource == "memory_mib" else number(value)
+
+
+def resource(name: str) -> str:
+    """The name of a resource as people say it."""
+    return _RESOURCES.get(name, name)
+
+
+def asks(resources: Mapping[str, int]) -> str:
+    """What a lease asks for: `2 GPU, 8 cores, memory 32 GiB`."""
+    parts = []
+    for name, value in sorted(resources.items(), key=lambda item: not item[0].startswith("gpu")):
+        if name == "memory_mib":
+            parts.append(memory(value))
+        elif name == "gpu_milli":
+            parts.append(f"{number(value / 1000)} GPU")
+        else:
+            parts.append(f"{amount(name, value)} {resource(name)}")
+    return ", ".join(parts)
+
+
+def pretty(value: Any) -> str:
+    """JSON to read, with what looks like a secret by its key left out."""
+    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    text = json.dumps(_without_secrets(plain), indent=2, ensure_ascii=False, default=str)
+    limit = 64 * 1024
+    return text if len(text) <= limit else f"{text[:limit]}\n… ({size(len(text))} in all)"
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: _hidden(member) if _is_secret(key) else _without_secrets(member)
+            for key, member in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_without_secrets(member) for member in value]
+    return value
+
+
+def _hidden(value: Any) -> str:
+    return f"(hidden, {size(len(str(value)))})"
+
+
+def _is_secret(key: object) -> bool:
+    return any(word in str(key).lower() for word in _MASKED)
+
+
+def error_line(error: Any) -> str:
+    """The first line of what went wrong; workers keep it under `message` or `type`."""
+    if error is None:
+        return ""
+    if isinstance(error, Mapping):
+        kind = error.get("type") or error.get("code") or error.get("reason")
+        message = error.get("message") or error.get("detail")
+        text = f"{kind}: {message}" if kind and message else message or kind or pretty(error)
+    else:
+        text = error
+    return str(text).strip().partition("\n")[0][:300]
+
+
+def glyph(state: str) -> str:
+    """The glyph of a state."""
+    return STATES.get(state, ("dash", ""))[0]
+
+
+def tone(state: str) -> str:
+    """The CSS class that colours a state."""
+    return STATES.get(state, ("", "s-cancelled"))[1]

@@ -1,0 +1,258 @@
+"""Dependencies of routes: who calls, what they may do, and what is done in their name.
+
+Every route is an `AuthenticatedRoute` and declares the scope that it needs:
+`caller: Annotated[Caller, Depends(RequireScope(...))]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+from urllib.parse import unquote
+
+from fastapi import Request, Response, Security, params
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.routing import Match
+from starlette.types import Scope as ASGIScope
+
+from hwqueue.client import AsyncClient
+from hwqueue.server.auth import Authenticator, authenticate
+from hwqueue.server.event_streams import EventStreams
+from hwqueue.server.large_requests import (
+    LARGE_BODY_BYTES,
+    InvalidBody,
+    LargeBodyRequest,
+    LargeRequests,
+    RunInThread,
+)
+from hwqueue.server.pools import Pools
+from hwqueue.server.problems import HTTPProblem
+from hwqueue.server.rate_limits import RateLimits
+from hwqueue.server.roles import Principal, Scope
+from hwqueue.server.settings import ServerSettings
+
+T = TypeVar("T")
+
+# For the OpenAPI document alone: what it finds is looked at by the authenticators.
+_bearer = HTTPBearer(
+    scheme_name="token",
+    description="An API token: `hwqueue token create NAME --role ROLE`.",
+    auto_error=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What all requests share; `app.state.services`."""
+
+    settings: ServerSettings
+    pools: Pools
+    rate_limits: RateLimits
+    streams: EventStreams
+    authenticators: Sequence[Authenticator]
+    large_requests: LargeRequests
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who may do what the route does."""
+
+    principal: Principal
+    services: Services
+    run_in_thread: RunInThread | None = None
+    """Of a large request: runs what takes long in a thread."""
+
+    @property
+    def tenant(self) -> str | None:
+        """The only tenant that they see; None: all."""
+        return self.principal.tenant
+
+    @property
+    def shard(self) -> int:
+        """The shard that this server serves."""
+        return self.services.settings.shard
+
+    def call(self) -> AbstractAsyncContextManager[AsyncClient]:
+        """A client for what touches a few rows; one transaction, in the caller's name.
+
+        The database refuses what is not the caller's tenant's, whatever a route forgot.
+        """
+        return self.services.pools.call(self.principal.actor, self.tenant, self.run_in_thread)
+
+    def read(self) -> AbstractAsyncContextManager[AsyncClient]:
+        """A client for what may read a lot; it writes nothing."""
+        return self.services.pools.read(self.principal.actor, self.tenant, self.run_in_thread)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns; of a large request in a thread."""
+        if self.run_in_thread is None:
+            return work()
+        done: T = await self.run_in_thread(work)
+        return done
+
+    def own_tenant(self, asked: str | None, field: str) -> str | None:
+        """The tenant of a request: the caller's only one, else what was asked.
+
+        Raises: HTTPProblem (403), when another was asked.
+        """
+        if self.tenant is None:
+            return asked
+        if asked not in (None, self.tenant):
+            raise HTTPProblem(
+                403,
+                f"{field} is {asked!r}, and the token is for tenant {self.tenant!r} alone",
+                field=field,
+                hint=f"leave out {field}",
+            )
+        return self.tenant
+
+
+async def principal_of(request: Request) -> Principal:
+    """Who calls, found out and counted once for each request.
+
+    Raises: HTTPProblem (401, 403, 429).
+    """
+    known: Principal | None = getattr(request.state, "principal", None)
+    if known is None:
+        services: Services = request.app.state.services
+        known = await authenticate(services.authenticators, request)
+        request.state.principal, request.state.actor = known, known.actor
+        await services.rate_limits.count_request(known.caller)
+    return known
+
+
+class AuthenticatedRoute(APIRoute):
+    """A route that knows who calls before it reads what they send: strangers send nothing.
+
+    In a path an encoded slash (`%2F`) is part of a name, where a plain one may be followed by what
+    is below the name; `QueueName` in `routers.queues` makes a slash of it again.
+    """
+
+    def matches(self, scope: ASGIScope) -> tuple[Match, ASGIScope]:
+        """Starlette's own, which sees paths decoded."""
+        return super().matches(_with_encoded_slashes(scope))
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's own, which reads the body before anything else."""
+        handle = super().get_route_handler()
+
+        async def handle_known(request: Request) -> Response:
+            principal = await principal_of(request)
+            if self.body_field is None:
+                return await handle(request)
+            body = await _body_of(request, principal)
+            if len(body) <= LARGE_BODY_BYTES:
+                return await handle(request)
+            large: LargeRequests = request.app.state.services.large_requests
+            async with large.slot(principal.caller):
+                request.state.run_in_thread = large.run
+                try:
+                    return await handle(LargeBodyRequest(request, body, self.body_field, large.run))
+                except InvalidBody as refused:
+                    raise refused.error from None
+
+        return handle_known
+
+
+async def _body_of(request: Request, principal: Principal) -> bytes:
+    """The body, counted before it is read if the caller says how long it is.
+
+    Raises: HTTPProblem (429), starlette's HTTPException (408, 413).
+    """
+    rate_limits: RateLimits = request.app.state.services.rate_limits
+    said = request.headers.get("content-length")
+    if said is not None:
+        await rate_limits.count_bytes(principal.caller, int(said))
+        return await request.body()
+    body = await request.body()
+    await rate_limits.count_bytes(principal.caller, len(body))
+    return body
+
+
+def _with_encoded_slashes(scope: ASGIScope) -> ASGIScope:
+    raw = scope.get("raw_path") or b""
+    if scope["type"] != "http" or b"%2f" not in raw.lower():
+        return scope
+    return {
+        **scope,
+        "path": unquote(re.sub("%2f", "%252F", raw.decode("latin-1"), flags=re.IGNORECASE)),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RequireScope:
+    """A dependency: who calls has this scope, or is refused.
+
+    tenants: whether what the route shows and does can be told apart by tenant. Where it cannot,
+    callers of a single tenant are refused.
+    """
+
+    scope: Scope
+    tenants: bool = False
+
+    async def __call__(
+        self,
+        request: Request,
+        _token: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)] = None,
+    ) -> Caller:
+        """The caller. Raises: HTTPProblem (401, 403, 429)."""
+        services: Services = request.app.state.services
+        principal = await principal_of(request)
+        if not principal.has(self.scope):
+            raise HTTPProblem(403, f"role {principal.role} lacks the scope {self.scope}")
+        if principal.tenant is not None and not self.tenants:
+            raise HTTPProblem(
+                403,
+                "this is about all tenants at once",
+                hint=f"the token is for tenant {principal.tenant!r} alone; use one for all",
+            )
+        if request.scope["path"].startswith("/api/"):
+            _check_parameters(request)
+        return Caller(principal, services, getattr(request.state, "run_in_thread", None))
+
+
+def _check_parameters(request: Request) -> None:
+    """A misspelt filter must not show everything, and of two values neither is meant.
+
+    Raises: HTTPProblem (422).
+    """
+    fields = list(_parameters(request.scope["route"].dependant))
+    known = {field.alias for field in fields if isinstance(field.field_info, params.Query)}
+    for name in request.query_params:
+        if name not in known:
+            raise HTTPProblem(
+                422,
+                f"there is no parameter {name[:100]!r}",
+                field=name[:100],
+                hint=f"parameters: {', '.join(sorted(known)) or 'none'}",
+            )
+    for field in fields:
+        given = request.query_params if field.alias in known else request.headers
+        if len(given.getlist(field.alias)) > 1 and not _takes_several(field):
+            raise HTTPProblem(
+                422,
+                f"{field.alias} is given more than once",
+                field=field.alias,
+                hint="give it once",
+            )
+
+
+def _parameters(dependant: Dependant) -> Iterator[Any]:
+    """The query parameters and headers of a route, those of what it depends on included.
+
+    As FastAPI's fields, whose type is its own affair.
+    """
+    yield from dependant.query_params
+    yield from dependant.header_params
+    for dependency in dependant.dependencies:
+        yield from _parameters(dependency)
+
+
+def _takes_several(field: Any) -> bool:
+    wanted = field.field_info.annotation
+    return any(get_origin(kind) is list for kind in (wanted, *get_args(wanted)))

@@ -1,0 +1,135 @@
+"""Event streams: how many are open, whose, what they follow; they end when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import anyio
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from hwqueue.server.problems import HTTPProblem
+from hwqueue.types import Event
+
+BATCH = 200  # events of one poll
+# Comments of a stream. CAUGHT_UP: what happens from now on will come. UNAVAILABLE: it will not,
+# until CAUGHT_UP comes again.
+CAUGHT_UP = "from here on"
+UNAVAILABLE = "the database is not there just now"
+IDLE = "nothing new"
+_POLL_SECONDS = 1.0  # between two polls
+_IDLE_POLLS = 15  # without an event; a proxy closes what stays silent
+# Then it ends and the client comes back, with a token that is good by then.
+_LIFETIME_SECONDS = 600.0
+
+
+class EventStreams:
+    """Counts the open streams of a server process."""
+
+    def __init__(self, max_open: int, max_per_caller: int) -> None:
+        self._max = max_open
+        self._max_per_caller = max_per_caller
+        self._open = Counter[str]()
+        self.stopping = False
+
+    @contextmanager
+    def stop_on_signals(self) -> Iterator[None]:
+        """Let every stream end, soon after the server is told to stop: it waits for them.
+
+        The server's own handlers of signals are called after.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread is told of signals
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stopping = True
+            handler = before[signal.Signals(number)]
+            if callable(handler):
+                handler(number, frame)
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def slot(self, who: str) -> Iterator[None]:
+        """A slot for a stream of this caller.
+
+        Raises: HTTPProblem (429: the caller has as many as one may have; 503: no slot is free).
+        """
+        if self._open[who] >= self._max_per_caller:
+            raise HTTPProblem(
+                429,
+                f"you have {self._open[who]} streams open, and no more may be",
+                hint="close one, or follow more with it: it takes several values of code",
+                headers={"Retry-After": "10"},
+            )
+        if self._open.total() >= self._max:
+            raise HTTPProblem(
+                503,
+                f"{self._max} streams are open, and no more may be",
+                hint="come back later, or ask GET /api/v1/events?after=... now and then",
+                headers={"Retry-After": "10"},
+            )
+        self._open[who] += 1
+        try:
+            yield
+        finally:
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]  # there may be many addresses over time
+
+    async def follow(
+        self,
+        seen: int | None,
+        *,
+        check: Callable[[], Awaitable[object]],
+        fetch: Callable[[int | None], Awaitable[list[Event]]],
+    ) -> AsyncIterator[Event | str]:
+        """Events after the one with the id `seen` (None: from now on) as they come, and comments.
+
+        Args:
+            check: Raises HTTPProblem once the follower may not follow any more: the stream ends.
+            fetch: The first `BATCH` events after the one with this id, oldest first; for None the
+                last event of all, whatever it is about.
+        """
+        until, idle, is_unavailable = time.monotonic() + _LIFETIME_SECONDS, 0, seen is None
+        if not is_unavailable:
+            yield CAUGHT_UP
+        while time.monotonic() < until and not self.stopping:
+            try:
+                # a client that disconnects during a call does not break a connection of the pool
+                with anyio.CancelScope(shield=True):
+                    await check()
+                    found = await fetch(seen)
+            except HTTPProblem:
+                return
+            except (psycopg.Error, PoolTimeout):
+                is_unavailable = True
+                yield UNAVAILABLE
+                await asyncio.sleep(5 * _POLL_SECONDS)
+                continue
+            if seen is None:
+                seen, found = max((event.event_id for event in found), default=0), []
+            if is_unavailable:
+                is_unavailable = False
+                yield CAUGHT_UP
+            for event in found:
+                seen = event.event_id
+                yield event
+            idle = 0 if found else idle + 1
+            if idle and idle % _IDLE_POLLS == 0:
+                yield IDLE
+            if len(found) < BATCH:
+                await asyncio.sleep(_POLL_SECONDS)

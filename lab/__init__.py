@@ -1,0 +1,1 @@
+"""Laboratory equipment of a checkout, no part of the package: replays, other queues, the soak."""

@@ -1,0 +1,15 @@
+"""`python -m lab QUESTION`: questions that need other queues, or many minutes.
+
+See lab/peers/README.md.
+"""
+
+from benchmarks.core.program import main, program
+from lab.peers.question import peers
+from lab.peers.routing import routing
+from lab.peers.workers import workers
+from lab.soak.question import soak
+
+app = program((peers, routing, workers, soak))
+
+if __name__ == "__main__":
+    main(app, "python -m lab")

@@ -1,0 +1,1 @@
+"""Replay a recorded GPU cluster's work through the queue: `python -m lab.replay`."""

@@ -1,0 +1,85 @@
+"""How settings, secrets and errors are written; what is vendored is what it was."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from hwqueue.dashboard import formatting
+from hwqueue.dashboard.charts import life, spark
+from hwqueue.types import Attempt, Lease, LeaseState
+
+
+def test_errors_in_one_line() -> None:
+    assert formatting.error_line({"type": "Oops", "message": "first\nsecond"}) == "Oops: first"
+    assert formatting.error_line({"reason": "cancelled", "detail": "why"}) == "cancelled: why"
+    assert formatting.error_line("text") == "text"
+    assert formatting.error_line(None) == ""
+
+
+def test_secrets_are_not_shown() -> None:
+    text = formatting.pretty({"api_key": "abc", "list": [{"Password": "def"}], "number": 2**62 + 1})
+    assert "abc" not in text
+    assert "def" not in text
+    assert str(2**62 + 1) in text
+
+
+def test_settings_are_written_exactly() -> None:
+    assert formatting.policy("claim_timeout", 90) == "1 min 30 s"
+    assert formatting.policy("max_params_bytes", 65_536) == "64 KiB"
+    assert formatting.policy("notify", True) == "yes"
+    assert formatting.policy("window", 200) == "200"
+
+
+def test_names_sort_as_people_count() -> None:
+    assert sorted(["n-10", "n-9", "m"], key=formatting.natural) == ["m", "n-9", "n-10"]
+
+
+def test_a_line_has_gaps_where_nothing_is_known() -> None:
+    assert len(spark([1.0, 2.0, None, 3.0, 4.0])) == 2
+    assert spark([1.0]) == []
+
+
+def test_the_vendored_files_are_what_the_manifest_says() -> None:
+    script = Path(__file__).parents[2] / "tools" / "vendor_static.py"
+    subprocess.run([sys.executable, str(script)], check=True)
+
+
+def test_the_life_of_a_lease_is_drawn_without_gaps() -> None:
+    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    def at(seconds: int) -> datetime:
+        return start + timedelta(seconds=seconds)
+
+    attempt = Attempt(
+        attempt=1,
+        claim_token=1,
+        node_id=uuid4(),
+        outcome="failed",
+        claimed_at=at(10),
+        ended_at=at(30),
+        error=None,
+    )
+    lease = _lease(attempts=(attempt,), created_at=at(0), available_at=at(40))
+    first, second = life(lease, at(100))
+    assert [(part.state, part.left, part.width) for part in first.stretches] == [
+        ("pending", 0, 10),
+        ("failed", 10, 20),
+    ]
+    assert [(part.state, part.left, part.width) for part in second.stretches] == [
+        ("scheduled", 30, 10),
+        ("pending", 40, 60),
+    ]
+    assert second.stretches[-1].open
+    done = replace(lease, state=LeaseState.COMPLETED, claimed_at=at(60), finished_at=at(80))
+    last = life(done, at(100))[-1].stretches
+    assert [part.state for part in last] == ["scheduled", "pending", "completed"]
+    assert last[-1].left + last[-1].width == 100
+
+
+def _lease(**given: Any) -> Lease:
+    facts: dict[str, Any] = dict.fromkeys(Lease.__dataclass_fields__)
+    return Lease(**{**facts, "state": LeaseState.PENDING, **given})

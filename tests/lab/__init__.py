@@ -1,0 +1,1 @@
+"""The laboratory: replays, other queues, the soak."""

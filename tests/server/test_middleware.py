@@ -1,0 +1,237 @@
+"""What is around every request: size, rate, headers, ids, the log."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from limits import parse
+
+from hwqueue.client import AsyncClient, Client
+from tests.server.conftest import V1, Http, Serving, Token, ok, problem
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def test_a_request_that_says_it_is_too_large(serving: Serving) -> None:
+    async with serving(max_body_bytes=1000) as http:
+        problem(await http.post(f"{V1}/leases", content=b" " * 1001, headers=JSON), 413)
+        problem(await http.post(f"{V1}/leases", content=b" " * 1000, headers=JSON), 422, "QHA01")
+
+
+async def test_a_request_that_does_not_say_how_large_it_is(serving: Serving) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b" " * 300
+
+    async with serving(max_body_bytes=1000) as http:
+        problem(await http.post(f"{V1}/leases", content=pieces(), headers=JSON), 413)
+
+
+async def test_a_request_that_does_not_arrive(serving: Serving) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async with serving(body_timeout=timedelta(seconds=0.1)) as http:
+        answer = await http.post(f"{V1}/leases", content=pieces(), headers=JSON)
+        problem(answer, 408)
+        assert answer.headers["connection"] == "close"
+
+
+async def test_what_one_has_already_is_not_sent_again(
+    http: Http, sql: Client, queue: str, node: str
+) -> None:
+    lease = sql.spawn_lease(queue, "draw").lease_id
+    for path in (f"leases/{lease}", f"leases?queue={queue}", f"nodes/{node}", f"queues/{queue}"):
+        url = f"{V1}/{path}"
+        first = await http.get(url)
+        tag = first.headers["etag"]
+        for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            again = await http.get(url, headers={"If-None-Match": known})
+            assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+            assert again.headers["x-request-id"]
+        other = await http.get(url, headers={"If-None-Match": '"other"'})
+        assert (ok(other), other.headers["etag"]) == (ok(first), tag)
+    url = f"{V1}/leases/{lease}"
+    tag = (await http.get(url)).headers["etag"]
+    sql.update_lease(lease, priority=7)
+    assert ok(await http.get(url, headers={"If-None-Match": tag}))["priority"] == 7
+
+
+async def test_only_content_is_tagged(http: Http) -> None:
+    refused = await http.get(f"{V1}/leases/x", headers={"If-None-Match": "*"})
+    assert (refused.status_code, "etag" in refused.headers) == (404, False)
+    made = await http.post(f"{V1}/queues", json={"queue": "tagged"}, headers={"If-None-Match": "*"})
+    assert (made.status_code, "etag" in made.headers) == (201, False)
+
+
+async def test_strangers_do_not_keep_all_connections(
+    serving: Serving, token: Token, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, goes_on, ask = token("producer"), asyncio.Event(), AsyncClient.check_token
+    begun = asyncio.Event()
+
+    async def slow(client: AsyncClient, *args: Any, **options: Any) -> Any:
+        begun.set()
+        await goes_on.wait()
+        return await ask(client, *args, **options)
+
+    async with serving(auth="tokens", pool_timeout=timedelta(seconds=2)) as http:
+        ok(await http.get(f"{V1}/me", headers=known))
+        monkeypatch.setattr(AsyncClient, "check_token", slow)
+        guesses = [
+            asyncio.ensure_future(
+                http.get(f"{V1}/me", headers={"Authorization": f"Bearer guess-{number}"})
+            )
+            for number in range(50)
+        ]
+        await begun.wait()
+        body = {"queue": queue, "task": "draw"}
+        ok(await http.post(f"{V1}/leases", json=body, headers=known), 201)
+        goes_on.set()
+        answers = await asyncio.gather(*guesses)
+    assert {answer.status_code for answer in answers} == {401, 429}
+
+
+async def test_strangers_wait_no_longer_than_others(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a start nobody is known, and the database may not answer."""
+    goes_on, begun = asyncio.Event(), asyncio.Event()
+
+    async def stuck(*_: Any, **__: Any) -> None:
+        begun.set()
+        await goes_on.wait()
+
+    monkeypatch.setattr(AsyncClient, "check_token", stuck)
+    async with serving(auth="tokens", pool_timeout=timedelta(seconds=1)) as http:
+        first = asyncio.ensure_future(
+            http.get(f"{V1}/me", headers={"Authorization": "Bearer first"})
+        )
+        await begun.wait()
+        async with asyncio.timeout(60):
+            problem(await http.get(f"{V1}/me", headers={"Authorization": "Bearer next"}), 503)
+        goes_on.set()
+        problem(await first, 401)
+
+
+async def test_each_bearer_has_a_rate(serving: Serving, token: Token) -> None:
+    one, other = token("viewer"), token("viewer")
+    async with serving(auth="tokens", rate_limit="3/hour") as http:
+        for _ in range(3):
+            ok(await http.get(f"{V1}/me", headers=one))
+        response = await http.get(f"{V1}/me", headers=one)
+        assert problem(response, 429)["retryable"] is True
+        assert 1 <= int(response.headers["retry-after"]) <= 3600
+        ok(await http.get(f"{V1}/me", headers=other))
+        ok(await http.get("/healthz"))
+
+
+async def test_who_is_not_asked_has_a_rate_by_address(serving: Serving) -> None:
+    """All machines of a site may be in one network of IPv6."""
+    async with serving(rate_limit="1/hour") as http:
+        for address in ("2001:db8:1:2::1", "2001:db8:1:2::2", "10.0.0.1"):
+            async with Http(http.app, address) as caller:
+                ok(await caller.get(f"{V1}/me"))
+                problem(await caller.get(f"{V1}/me"), 429)
+
+
+async def test_an_address_cannot_try_tokens_without_end(
+    serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwqueue.server.rate_limits._UNKNOWN_TOKENS", parse("3/hour"))
+    known = token("viewer")
+    async with serving(auth="tokens") as http:
+        ok(await http.get(f"{V1}/me", headers=known))
+        for number in range(3):
+            headers = {"Authorization": f"Bearer guess-{number}"}
+            problem(await http.get(f"{V1}/me", headers=headers), 401)
+        problem(await http.get(f"{V1}/me", headers={"Authorization": "Bearer more"}), 429)
+        ok(await http.get(f"{V1}/me", headers=known))
+        async with Http(http.app, "10.0.0.9") as elsewhere:
+            problem(await elsewhere.get(f"{V1}/me", headers={"Authorization": "Bearer x"}), 401)
+
+
+async def test_who_was_let_in_is_not_locked_out_by_others(
+    serving: Serving, token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a proxy everybody has its address."""
+    monkeypatch.setattr("hwqueue.server.rate_limits._UNKNOWN_TOKENS", parse("1/hour"))
+    known = token("viewer")
+    async with serving(auth="tokens", token_cache=timedelta(0)) as http:
+        ok(await http.get(f"{V1}/me", headers=known))
+        guess = {"Authorization": "Bearer guess"}
+        problem(await http.get(f"{V1}/me", headers=guess), 401)
+        problem(await http.get(f"{V1}/me", headers=guess), 429)
+        ok(await http.get(f"{V1}/me", headers=known))
+
+
+async def test_browsers_are_told_to_be_careful(http: Http) -> None:
+    for path in ("/healthz", f"{V1}/leases", "/api/nothing", f"{V1}/openapi.json"):
+        headers = (await http.get(path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cache-control"] == "no-store"
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert "access-control-allow-origin" not in headers
+
+
+async def test_pages_of_named_origins_may_call(serving: Serving, token: Token) -> None:
+    async with serving(auth="tokens", cors_origins=("https://ops.example",)) as http:
+        preflight = {
+            "Origin": "https://ops.example",
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization",
+        }
+        answer = await http.options(f"{V1}/leases", headers=preflight)
+        assert answer.headers["access-control-allow-origin"] == "https://ops.example"
+        assert "access-control-allow-credentials" not in answer.headers
+        other = await http.options(
+            f"{V1}/leases", headers=preflight | {"Origin": "https://x.example"}
+        )
+        assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize("given", ["abc-123", "A" * 64])
+async def test_a_good_request_id_is_kept(http: Http, given: str) -> None:
+    response = await http.get("/healthz", headers={"X-Request-ID": given})
+    assert response.headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "a b", "A" * 65, 'x"}'])
+async def test_a_bad_one_is_replaced(http: Http, given: str) -> None:
+    response = await http.get("/healthz", headers={"X-Request-ID": given})
+    assert response.headers["x-request-id"] not in ("", given)
+
+
+async def test_the_log_has_a_line_for_each_request(
+    serving: Serving, token: Token, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = token("viewer")
+    with caplog.at_level(logging.INFO, "hwqueue.access"):
+        async with serving(auth="tokens", json_logs=True) as http:
+            await http.get(f"{V1}/leases?task=secret", headers=headers)
+            await http.get(f"{V1}/nothing")
+    lines = [r.getMessage() for r in caplog.records if r.name == "hwqueue.access"]
+    first, second = map(json.loads, lines)
+    assert (first["method"], first["path"], first["status"]) == ("GET", f"{V1}/leases", 200)
+    assert first["actor"].startswith("token:viewer-")
+    assert first["ms"] >= 0
+    assert datetime.fromisoformat(first["time"]).tzinfo is not None
+    assert (second["status"], second["actor"]) == (404, None)
+    assert "secret" not in "".join(lines)
+
+
+async def test_nobody_can_write_lines_into_the_log(
+    serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "hwqueue.access"):
+        async with serving() as http:
+            await http.get("/a%0a200 b")
+    [line] = [r.getMessage() for r in caplog.records if r.name == "hwqueue.access"]
+    assert "\n" not in line
+    assert len(line.split(" ")) == 7

@@ -1,0 +1,62 @@
+"""An option of the client is one of the HTTP API, without a line of its own there."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, TypedDict, get_type_hints
+from uuid import UUID
+
+import pytest
+from pydantic import Field, ValidationError
+
+from hwqueue.server.models import leases, queues
+from hwqueue.server.models.options import request_of
+from hwqueue.types import LeaseChanges, QueuePolicy, SpawnOptions
+
+
+class Options(TypedDict, total=False):
+    """Options of something."""
+
+    node_id: UUID | str | None
+    wait: timedelta | None
+    count: int | None
+    quick: bool | None
+    labels: Mapping[str, Any] | None
+
+
+def test_types_follow_from_the_annotations() -> None:
+    made = request_of(Options, doc="Some.", kinds={}, fields={})
+    body = {
+        "node_id": "01890a5d-ac96-774b-bcce-b302099a8057",
+        "wait": 1.5,
+        "count": 3,
+        "quick": True,
+        "labels": {"a": 1},
+    }
+    assert made.model_validate(body).model_dump(mode="json") == body
+    assert made.model_validate({}).model_dump(exclude_none=True) == {}
+    for name, wrong in (("node_id", "7"), ("wait", -1), ("count", True), ("quick", 1), ("x", 1)):
+        with pytest.raises(ValidationError):
+            made.model_validate({name: wrong})
+
+
+def test_bounds_and_descriptions_are_added() -> None:
+    made = request_of(
+        Options, doc="Some.", kinds={"count": int}, fields={"wait": Field(None, description="W.")}
+    )
+    assert made.model_json_schema()["properties"]["wait"]["description"] == "W."
+    with pytest.raises(TypeError, match="has no speed"):
+        request_of(Options, doc="", kinds={"speed": int}, fields={})
+
+
+def test_what_json_has_no_type_for_is_refused() -> None:
+    class Odd(TypedDict):
+        raw: bytes | None
+
+    with pytest.raises(TypeError, match=r"raw: .* has no type in JSON"):
+        request_of(Odd, doc="", kinds={}, fields={})
+
+
+def test_the_api_has_every_option_of_the_client() -> None:
+    assert leases.SpawnOptions.model_fields.keys() == get_type_hints(SpawnOptions).keys()
+    assert leases.LeaseChanges.model_fields.keys() == get_type_hints(LeaseChanges).keys()
+    assert queues.QueuePolicy.model_fields.keys() == get_type_hints(QueuePolicy).keys()
