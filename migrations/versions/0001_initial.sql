@@ -705,7 +705,7 @@ comment on column hwqueue.affinity_term.written_xid is
   'the transaction that last told a class of it; 0 before the first';
 comment on column hwqueue.affinity_term.barrier is 'transactions below this one may not know of it';
 comment on column hwqueue.affinity_term.holds_up is
-  'it was in force before and is counted anew: what it selects waits as well';
+  'it was in force before and is counted again: what it selects waits as well';
 
 -- Which classes a term selects.
 create table hwqueue.class_term (

@@ -96,6 +96,18 @@ def lines_of_python(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
+def lines_of_sql(path: Path) -> Iterator[tuple[int, str]]:
+    """The comments of a file of SQL, and what follows `comment on`."""
+    commented = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        commented = commented or line.startswith("comment on ")
+        if commented:
+            yield number, line
+        elif "--" in line:
+            yield number, line.partition("--")[2]
+        commented = commented and not line.rstrip().endswith(";")
+
+
 def banned_in(text: str) -> list[str]:
     """The banned words of a text, as they are listed."""
     return [word for word in WORDS["banned"] if re.search(rf"\b(?:{word})\b", text, re.I)]
@@ -107,9 +119,12 @@ def test_banned_words_are_found() -> None:
     assert banned_in("It gives up; renewed, ever so slightly.") == []
 
 
-@pytest.mark.parametrize("kind", ["text", "python"])
+READERS = {"text": lines_of_text, "python": lines_of_python, "sql": lines_of_sql}
+
+
+@pytest.mark.parametrize("kind", READERS)
 def test_banned_words_are_not_used(kind: str) -> None:
-    read = lines_of_text if kind == "text" else lines_of_python
+    read = READERS[kind]
     looked_at = files(kind)
     assert len(looked_at) > 20
     found = [
@@ -132,3 +147,12 @@ def test_prose_is_wrapped() -> None:
         if len(line) > width["columns"] and not line.lstrip().startswith(("|", ">"))
     ]
     assert not found
+
+
+def test_the_page_of_tables_has_each_once() -> None:
+    snapshot = (ROOT / "sql" / "schema.snapshot.sql").read_text(encoding="utf-8")
+    made = set(re.findall(r"^CREATE TABLE hwqueue\.(\w+)", snapshot, re.M))
+    page = (ROOT / "docs" / "reference" / "tables.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| \S", page, re.M)
+    partitions = {name for name in made if re.fullmatch(r"event_\d+", name)}
+    assert sorted(listed) == sorted(made - partitions - {"alembic_version"})
