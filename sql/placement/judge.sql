@@ -1,29 +1,38 @@
--- Judging one node for one class: labels, versions, taints, trust, and how well it fits.
+-- Judges one node for one placement class: may it run there (suits), why not (expr_reason), and how well
+-- (scores).
+-- Eligibility, match_nodes and explanations all call expr_reason, so they cannot disagree about a node.
+-- A claim reads the cached answer of its profile (eligibility/judge). It judges only on a cache miss,
+-- and where other leases matter. What runs on the node is no concern of this module, apart from p_facts,
+-- the counts of affinity terms that the caller passes in.
+-- The functions read no clock and, with few exceptions, no table. So the planner can inline the short
+-- ones. Those say so where the shape of the body depends on it.
+-- Labels with very many values would make a profile of each node. They are left out of the judged
+-- profile: see most_label_values.
+-- Read suits, exprs_hold and expr_reason first, then the scores.
 
--- The score by which claims order leases of one tier and rank, higher first.
+-- Returns the score by which claims order leases of one tier and rank. Higher is better.
 create or replace function hwqueue.lease_score(p_weight_affinity double precision,
-  p_weight_fit double precision, p_weight_spread double precision,
-  p_affinity double precision, p_fit double precision, p_spread double precision) returns double precision
+  p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision,
+  p_fit double precision, p_spread double precision) returns double precision
 language sql immutable parallel safe
 as $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit + p_weight_spread * p_spread $$;
 
--- Live: the last heartbeat or claim is within the node's timeout. Not immutable (days and daylight
--- saving), or it would not be inlined.
-create or replace function hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state,
-  p_now timestamptz) returns boolean
+-- Whether a node is live: its last heartbeat or claim is within its heartbeat timeout.
+-- Stable, not immutable, because adding an interval depends on the time zone. Postgres would not inline
+-- an immutable one.
+create or replace function hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamptz)
+returns boolean
 language sql stable parallel safe
 as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
--- How well a node suits a class's preferences: 100 x matched signed sum / sum of absolute weights,
--- -100..100; 0 without any.
--- (Nomad's affinity score, in percent.) Every untolerated prefer_no_schedule taint counts like one more
--- preference, not to be there, that weighs as much as all of the class's own together: the more of them,
--- the lower.
+-- Returns how well a node suits a class's preferences, from -100 to 100: 100 * sum of matched weights /
+-- sum of absolute weights. 0 without preferences.
+-- This is Nomad's affinity score in percent. Every untolerated prefer_no_schedule taint counts as one
+-- more unmet preference that weighs as much as all others together. So each further taint lowers the
+-- score.
 -- p_facts: see expr_reason.
 create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint,
-  p_node uuid, p_resources uuid[],
-                                                  p_facts jsonb, p_tolerate jsonb,
-                                                    p_taints jsonb) returns double precision
+  p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
   select case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
@@ -42,17 +51,16 @@ as $$
   ) s
 $$;
 
--- How much a class's preferences count beside those of others, 0.01 to 1: an affinity score divides by
--- the class's own weights, so two classes that prefer one node score alike there however much it matters
--- to each.
+-- Returns how much a class's preferences count beside those of other classes, from 0.01 to 1.
+-- An affinity score is relative to the class's own weights. So two classes that prefer one node score
+-- the same there, however much the node matters to each. The strength tells them apart.
 create or replace function hwqueue.class_strength(p_class hwqueue.placement_class) returns double precision
 language sql immutable parallel safe
 as $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100) / 100 $$;
 
--- The affinity term of a class's score on a node: its affinity score times its strength.
+-- Returns the affinity part of a class's score on a node: its affinity score times its strength.
 create or replace function hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb,
-  p_rack bigint, p_node uuid, p_resources uuid[],
-                                                  p_facts jsonb, p_taints jsonb) returns double precision
+  p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
   select hwqueue.class_strength(p_class)
@@ -60,36 +68,34 @@ as $$
         p_class.tolerate, p_taints)
 $$;
 
--- The same as far as it can be remembered: null where it depends on other leases.
+-- Returns class_affinity as far as it can be cached. Null where it depends on other leases.
 create or replace function hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb,
-  p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb)
-returns double precision
+  p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
   select case when not p_class.terms @> '[{"spec": {"use": "soft"}}]'
               then hwqueue.class_affinity(p_class, p_labels, p_rack, p_node, p_resources, null, p_taints) end
 $$;
 
--- The part of a node's free GPUs that a class would take, 0..1.
-create or replace function hwqueue.gpu_share(p_gpu_count int, p_gpu_milli int,
-  p_room hwqueue.headroom) returns double precision
+-- Returns the share of a node's free GPUs that a class would take, from 0 to 1.
+create or replace function hwqueue.gpu_share(p_gpu_count int, p_gpu_milli int, p_room hwqueue.headroom)
+returns double precision
 language sql immutable parallel safe
 as $$
   select p_gpu_count * case when p_gpu_milli > 0 then p_gpu_milli else 1000 end
          / greatest(p_room.gpu_total, 1)::double precision
 $$;
 
--- How well a class uses what a node has left, 0..100: the order in which a node with GPUs should fill up.
--- Work that few nodes could take (reach) and work with many GPUs first, then work that does not use up
--- the cpu and memory that the node's other GPUs need (balance), then the least residue on the device.
--- Work without GPUs scores 0: it gets a GPU node only when nothing with GPUs fits. The weights were
--- searched on the OpenB trace (docs/explanation/fit.md).
+-- Returns how well a class uses what a node has left, from 0 to 100. A node with GPUs is filled in this
+-- order.
+-- Work that few nodes could take (reach) and work with many GPUs comes first. Next comes work that
+-- leaves enough cpu and memory for the node's other GPUs (balance), then the least residue on the
+-- device. Work without GPUs scores 0: it gets a GPU node only when no work with GPUs fits. The weights
+-- were searched on the OpenB trace (docs/explanation/fit.md).
 -- One expression without subqueries, so that the planner inlines it. width_bucket finds the fullest
--- device that a share still fits on in the sorted list of what the devices have left.
+-- device that a share still fits on, in the sorted list of what the devices have left.
 create or replace function hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
-  p_gpu_milli int,
-                                             p_reach double precision, p_room hwqueue.headroom)
-returns double precision
+  p_gpu_milli int, p_reach double precision, p_room hwqueue.headroom) returns double precision
 language sql immutable parallel safe
 as $$
   select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0 else
@@ -104,7 +110,7 @@ as $$
   end
 $$;
 
--- The load of a node that runs nothing: what its total capacity is.
+-- Returns the load of a node that runs nothing, from which its total capacity follows.
 create or replace function hwqueue.idle_load(p_node hwqueue.node) returns hwqueue.node_load
 language sql immutable parallel safe
 as $$
@@ -114,16 +120,15 @@ as $$
              array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;
 
--- Whether a node may run leases of a class, by what it is and not by what runs there. Without p_node:
--- whether every node of its profile may; classes that name nodes, resources or trust domains are asked
--- with it. The one place that knows all static rules; claims remember its answer, class_reasons says why
--- not. p_attested: the trust domains that the node is attested for.
--- p_gpu_ids, p_gpu_parents: its devices, for a class that names one.
+-- Whether a node may run leases of a class, by the static rules alone, whatever runs there. It is the
+-- only place that knows all static rules. Claims cache its answer, and class_reasons explains it.
+-- Without p_node it answers for every node of the profile. Classes that name nodes, resources or trust
+-- domains need p_node.
+-- p_attested holds the trust domains that the node is attested for. p_gpu_ids and p_gpu_parents are its
+-- devices, for a class that names one.
 create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile,
-  p_node uuid, p_resources uuid[],
-                                         p_attested text[] default '{}', p_gpu_ids uuid[] default '{}',
-                                           p_gpu_parents uuid[] default '{}')
-returns boolean
+  p_node uuid, p_resources uuid[], p_attested text[] default '{}', p_gpu_ids uuid[] default '{}',
+  p_gpu_parents uuid[] default '{}') returns boolean
 language sql immutable parallel safe
 as $$
   select case when p_profile.left_out = '{}' then true else not hwqueue.mentions_label(p_class,
@@ -140,14 +145,13 @@ as $$
                                                  p_gpu_ids, p_gpu_parents) end
 $$;
 
--- Of these trust domains, each attested until its time, those that have not expired.
-create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[],
-  p_now timestamptz) returns text[]
+-- Returns those of some trust domains whose attestation has not expired.
+create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[], p_now timestamptz)
+returns text[]
 language sql immutable parallel safe
 as $$ select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now) $$;
 
--- The trust domains that a node is attested for at a time; those of its attestations that have expired
--- are not among them.
+-- Returns the trust domains that a node is attested for at a time.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
 language plpgsql immutable parallel safe
 as $$
@@ -157,7 +161,7 @@ begin
 end
 $$;
 
--- Whether a node may still run a class that mentions trust domains, now that only p_attested have not
+-- Whether a node may still run a class that mentions trust domains. p_attested holds those that have not
 -- expired.
 create or replace function hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[],
   p_shard int) returns boolean
@@ -168,23 +172,23 @@ as $$
   from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
 $$;
 
--- A label with very many values (a host name, an instance id) makes a profile of each node, and every profile
--- is judged for every class. While no class mentions such a label, nodes that differ in nothing else may run
--- the same. So their profiles are judged as one (profile.judged_as): a profile without those labels
--- (left_out), that no node registers with. node_state has the profile that is judged, node the whole one, by
--- which all else goes. When a class comes to mention a left-out label `suits` refuses it for the profile
--- without the label. So no claim can be granted wrongly. reap then gives each of the nodes its own profile
--- again (split_profiles), and until it has, the class waits.
-
--- How many values of a label there may be before it is left out.
+-- Returns how many values a label may have before it is left out.
+-- A label with very many values (a host name, an instance id) makes a profile of each node, and every
+-- profile is judged for every class. While no class mentions such a label, nodes that differ in nothing
+-- else may run the same classes. So their profiles are judged as one (profile.judged_as): a profile
+-- without those labels (left_out), which no node registers with. node_state has the profile that is
+-- judged, node the complete one, which everything else uses.
+-- When a class comes to mention a left-out label, suits refuses it for the profile without the label. So
+-- no claim can be granted wrongly. reap then returns each node to its own profile (split_profiles), and
+-- the class waits until then.
 create or replace function hwqueue.most_label_values() returns int
 language sql immutable parallel safe
 as $$ select 1000 $$;
 
--- Whether what a class asks of nodes may mention one of these labels. By its text, so rather once too often
--- than once too few.
-create or replace function hwqueue.mentions_label(p_class hwqueue.placement_class,
-  p_keys text[]) returns boolean
+-- Whether what a class asks of nodes may mention one of these labels. It searches the text, so it errs
+-- towards yes.
+create or replace function hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[])
+returns boolean
 language sql immutable parallel safe
 as $$
   select exists (
@@ -193,9 +197,9 @@ as $$
                    in p_class.required::text || p_class.preferred::text) > 0)
 $$;
 
--- Which of these labels are left out. A label is found to have too many values when a profile is new and
--- there are many profiles already. One that a class mentions, or has mentioned since, is never left out
--- again.
+-- Returns which of these labels are left out.
+-- A label is found to have too many values when a new profile is created and there are many profiles
+-- already. A label that a class mentions, or has mentioned since, is never left out again.
 -- Locks: new rows of ignored_label.
 create or replace function hwqueue.ignored_labels_of(p_labels jsonb, p_shard int) returns text[]
 language plpgsql volatile
@@ -234,7 +238,7 @@ begin
 end
 $$;
 
--- The profiles that are judged as this one, and itself.
+-- Returns the profiles that are judged as this one, and itself.
 create or replace function hwqueue.profiles_judged_as(p_profile_id bigint, p_shard int) returns bigint[]
 language plpgsql stable
 as $$
@@ -245,13 +249,11 @@ begin
 end
 $$;
 
--- Why a node does not meet one normal expression: a reason code, or null when it does. The one judge of
--- node facts: claims, match_nodes and explanations all come here. p_facts: what term_facts tells of
--- other leases; without it they are left out of account, and what is asked about them counts as met.
--- p_attested: the trust domains that the node is attested for.
+-- Returns why a node does not meet one normal expression: a reason code, or null when it does.
+-- p_facts is what term_facts returns about other leases. Without it, expressions about other leases
+-- count as met. p_attested holds the trust domains that the node is attested for.
 create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
-  p_resources uuid[],
-                                               p_facts jsonb, p_attested text[] default '{}') returns text
+  p_resources uuid[], p_facts jsonb, p_attested text[] default '{}') returns text
 language plpgsql immutable parallel safe
 as $$
 declare
@@ -261,7 +263,7 @@ begin
   if p_expr ? 'label' then
     if p_expr ? 'other_label' then
       v_holds := hwqueue.labels_hold(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'),
-          p_labels -> (p_expr ->> 'other_label'));
+        p_labels -> (p_expr ->> 'other_label'));
     else
       v_holds := hwqueue.label_holds(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_expr -> 'values');
     end if;
@@ -301,7 +303,7 @@ begin
 end
 $$;
 
--- The same of an expression about other leases, by the fact of its term.
+-- Returns the same for an expression about other leases, from the fact of its term.
 create or replace function hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) returns text
 language plpgsql immutable parallel safe
 as $$
@@ -320,10 +322,9 @@ begin
 end
 $$;
 
--- All of a list of normal expressions.
+-- Whether a node meets all of a list of normal expressions.
 create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
-  p_resources uuid[],
-                                              p_facts jsonb, p_attested text[] default '{}') returns boolean
+  p_resources uuid[], p_facts jsonb, p_attested text[] default '{}') returns boolean
 language plpgsql immutable parallel safe
 as $$
 declare
@@ -339,7 +340,8 @@ begin
 end
 $$;
 
--- One label against another of the same node: a label that is missing on either side meets not_in only.
+-- Whether one label compares with another of the same node. A label that is missing on either side meets
+-- not_in only.
 create or replace function hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) returns boolean
 language sql immutable parallel safe
 as $$
@@ -351,8 +353,9 @@ as $$
   end
 $$;
 
--- Does a label's value (null when the node lacks the label) meet one operator? Design: a missing label meets
--- not_in and does_not_exist only; in and not_in compare type and value; text is never ordered.
+-- Whether a label's value (null when the node lacks the label) meets one operator.
+-- A missing label meets not_in and does_not_exist only. in and not_in compare type and value. Text is
+-- never ordered.
 create or replace function hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) returns boolean
 language plpgsql immutable parallel safe
 as $$
@@ -363,11 +366,13 @@ begin
     when 'does_not_exist' then
       return p_value is null;
     when 'in' then
-      return coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean')
-          and p_values @> jsonb_build_array(p_value), false);
+      return coalesce(
+        jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value),
+        false);
     when 'not_in' then
-      return not coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean')
-          and p_values @> jsonb_build_array(p_value), false);
+      return not coalesce(
+        jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value),
+        false);
     when 'gt' then
       return coalesce(hwqueue.label_number(p_value) > hwqueue.label_number(p_values -> 0), false);
     when 'gte' then
@@ -394,7 +399,7 @@ begin
 end
 $$;
 
--- A label as a number: a JSON number, or text like "-12.5"; null for anything else.
+-- Returns a label as a number: a JSON number, or text like "-12.5". Null for anything else.
 create or replace function hwqueue.label_number(p_value jsonb) returns numeric
 language sql immutable parallel safe
 as $$

@@ -1,8 +1,17 @@
--- Limits of a placement: contradictions, cost of judging, regular expressions that could run away.
+-- Limits of a placement: contradictions, the cost of judging it, and regular expressions that could run
+-- away.
+-- Judging happens inside the claims and the upkeep of all tenants, so what one producer may ask is
+-- bounded. Every way into the system checks the same limits: spawns, updates and dry runs.
+-- docs/reference/placement.md lists them.
+-- Postgres cannot time a regular expression out. So a pattern is read character by character
+-- (read_regexp) before it is compiled for the first time, and only patterns of bounded size are
+-- accepted.
+-- Read placement_limits first, then check_patterns and check_cost, which refuse, then read_regexp.
 
--- The requirements themselves, unless no node can meet them, whatever it is: caught on spawn, not found
--- out by waiting.
--- Looks at the ANDed list only; a branch of any that contradicts itself just never holds. Raises: QHC04.
+-- Returns the requirements, unless no node whatever could meet them. The producer learns it at the
+-- spawn, not by waiting.
+-- It reads the ANDed list only. A branch of an any that contradicts itself simply never holds.
+-- Raises: QHC04.
 create or replace function hwqueue.check_contradictions(p_required jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -50,7 +59,7 @@ begin
 end
 $$;
 
--- A label demanded to be two things at once; null when there is none.
+-- Returns in words which label is required to be two things at once. Null when there is none.
 create or replace function hwqueue.label_contradiction(p_required jsonb) returns text
 language plpgsql immutable
 as $$
@@ -81,8 +90,9 @@ begin
 end
 $$;
 
--- Other leases to be with and to keep away from; null when there are none. Who shares their node shares
--- every domain with them.
+-- Returns in words which leases a placement requires to be with and also keeps away from. Null when
+-- there are none.
+-- Leases on one node share every domain, so toward by node contradicts away by any domain.
 create or replace function hwqueue.lease_contradiction(p_required jsonb) returns text
 language sql immutable
 as $$
@@ -96,9 +106,7 @@ as $$
   where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1
 $$;
 
--- The limits of a placement (placement_limits), held wherever one enters: spawns, updates, dry runs.
-
--- Refuses patterns by their number and their size, before any is compiled. The placement need not be normal.
+-- Refuses too many or too large patterns, before any is compiled. The placement need not be normal.
 -- Raises: QHC03.
 create or replace function hwqueue.check_patterns(p_placement jsonb, p_field text) returns void
 language plpgsql immutable
@@ -114,19 +122,19 @@ begin
   if jsonb_array_length(v_patterns) > v_limits.patterns then
     perform hwqueue.refuse('QHC03',
       format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
-      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns), 'limit',
-          v_limits.patterns),
+      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns),
+        'limit', v_limits.patterns),
       format('the limit is %s: they cost every node; ask for equal labels where that is enough',
-          v_limits.patterns));
+        v_limits.patterns));
   end if;
   v_size := (select sum(hwqueue.pattern_size(e.value)) from jsonb_array_elements(v_patterns) e);
   if v_size > v_limits.pattern_chars then
     perform hwqueue.refuse('QHC03',
       format('%s has regexp, version and semver expressions of %s characters with their bounds written out',
-          p_field, v_size),
+        p_field, v_size),
       jsonb_build_object('field', p_field, 'pattern_chars', v_size, 'limit', v_limits.pattern_chars),
       format('the limit is %s in all: shorten them, or ask for equal labels where that is enough',
-          v_limits.pattern_chars));
+        v_limits.pattern_chars));
   end if;
 end
 $$;
@@ -137,15 +145,16 @@ language sql immutable parallel safe
 as $$ select jsonb_path_exists(p_exprs,
     'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $$;
 
--- The characters that the patterns of some expressions have in all, bounds written out.
+-- Returns the total length of the patterns in some expressions, bounds written out.
 create or replace function hwqueue.pattern_chars(p_exprs jsonb) returns int
 language sql immutable
 as $$ select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int
   from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e $$;
 
--- The part of a normal placement in which every claim would judge large patterns again; null: none.
--- Those are: prefer, where it asks about other leases or a spread is preferred; an any in require that
--- asks about other leases; require, where max_skew counts the nodes that it allows.
+-- Returns the key of a normal placement whose large patterns every claim would judge again. Null when
+-- there is none.
+-- These keys are: prefer, where it asks about other leases or a spread is preferred; require, where an
+-- any asks about other leases; require, where max_skew counts only the nodes that it allows.
 create or replace function hwqueue.repeated_pattern(p_placement jsonb) returns text
 language sql immutable
 as $$
@@ -165,8 +174,9 @@ as $$
   from hwqueue.placement_limits() l
 $$;
 
--- Refuses a normal placement that would cost too much: patterns, expressions in all, and large patterns where
--- claims would judge them again and again, because other leases decide about the same part. Raises: QHC03.
+-- Returns a normal placement, unless it costs too much to judge: too many patterns or expressions, or
+-- large patterns that every claim would judge again.
+-- Raises: QHC03.
 create or replace function hwqueue.check_cost(p_placement jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -197,18 +207,16 @@ begin
 end
 $$;
 
--- What it costs to judge a placement, and how much of it is allowed. Judging happens inside claims and upkeep
--- of everybody, so what one producer may ask is bounded; the limits are in docs/reference/placement.md.
-
--- The limits of a placement. patterns: its regexp, version and semver expressions. pattern_chars: what these
--- have in all, the bounds of regexps written out. repeated_chars: the same, where every claim judges them
--- again (repeated_pattern). exprs: its expressions in all, those of selectors and inside any included.
+-- Returns the limits of a placement.
+-- patterns: the number of regexp, version and semver expressions. pattern_chars: their total length, the
+-- bounds of regexps written out. repeated_chars: the same where every claim judges them again
+-- (repeated_pattern). exprs: the number of all expressions, including those of selectors and inside any.
 create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int,
   out repeated_chars int, out exprs int)
 language sql immutable parallel safe
 as $$ select 8, 500, 60, 200 $$;
 
--- The expressions of a placement, wherever they are, as one list.
+-- Returns all expressions of a placement, at any depth, as one list.
 create or replace function hwqueue.exprs_within(p_placement jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -216,7 +224,7 @@ as $$
     || exists(@.resource) || exists(@.trust) || exists(@.lease) || exists(@.service) || exists(@.leases))', '{}', true)
 $$;
 
--- The regexp, version and semver expressions among them. Comparisons of two labels are none: they hold no
+-- Returns the regexp, version and semver expressions of a placement. A comparison of two labels holds no
 -- pattern.
 create or replace function hwqueue.patterns_within(p_placement jsonb) returns jsonb
 language sql immutable parallel safe
@@ -225,8 +233,9 @@ as $$
     'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || @.op == "semver"))', '{}', true)
 $$;
 
--- What it costs at most to judge a node for a placement, in plain expressions: a character of a pattern costs
--- as much as three of them (most of it for compiling: Postgres keeps 32 compiled patterns). At least 1.
+-- Returns the highest cost of judging a node for a placement, in plain expressions, at least 1.
+-- One character of a pattern costs as much as three expressions, most of it for compiling: Postgres
+-- caches 32 compiled patterns.
 create or replace function hwqueue.placement_cost(p_placement jsonb) returns int
 language sql immutable
 as $$
@@ -236,19 +245,26 @@ as $$
     from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
 $$;
 
--- How much of that one batch of judging may cost; upkeep leaves classes that cost more alone. A batch has at
--- least one class, however much that costs: only classes that are older than the limits cost more than a
--- batch.
+-- Returns how much one batch of judging may cost. Upkeep skips classes that cost more.
+-- A batch has at least one class, whatever it costs. Only classes that are older than the limits cost
+-- more than a batch.
 create or replace function hwqueue.judge_budget() returns int
 language sql immutable parallel safe
 as $$ select 5000 $$;
 
--- Refuses patterns that Postgres could run, or compile, for ever (it cannot time one out), and those
--- that are no patterns.
+-- Returns the length of the bracket expression that a text begins with. Null when it does not close.
+-- The closing bracket is one that does not come first, is not escaped, and belongs to no [: :], [. .] or
+-- [= =].
+create or replace function hwqueue.bracket_length(p_text text) returns int
+language sql immutable
+as $$
+  select length((regexp_match(p_text,
+    E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]'))[1])
+$$;
 
--- Reads a pattern without compiling it, character by character. danger: why it is refused, null when it is
--- not. size: how long it is with every bound written out, since a bound repeats the atom or group before it;
--- of no meaning for a dangerous one.
+-- Reads a pattern without compiling it, character by character.
+-- danger says why the pattern is refused, or is null. size is its length with every bound written out,
+-- because a bound repeats the atom or group before it. size means nothing for a refused pattern.
 create or replace function hwqueue.read_regexp(p_pattern text, out danger text, out size int)
 language plpgsql immutable
 as $$
@@ -279,14 +295,11 @@ begin
       v_last := 1;
       v_at := v_at + 2;
     elsif v_char = '[' then
-      -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
-      v_bound := regexp_match(substr(p_pattern, v_at),
-          E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
-      if v_bound is null then
+      v_last := 1;
+      v_at := v_at + hwqueue.bracket_length(substr(p_pattern, v_at));
+      if v_at is null then
         danger := 'a bracket that does not close';
       end if;
-      v_last := 1;
-      v_at := v_at + length(v_bound[1]);
     elsif v_char = '(' then
       if substr(p_pattern, v_at + 1, 1) = '?' then
         danger := 'lookaround or another (? construct';
@@ -332,8 +345,8 @@ begin
 end
 $$;
 
--- What a regexp or version expression counts for: its characters, of a regexp with bounds these written out;
--- 0 for one that check_regexp refuses.
+-- Returns what a regexp or version expression counts for: its length, for a regexp with its bounds
+-- written out. 0 for a pattern that check_regexp refuses.
 create or replace function hwqueue.pattern_size(p_expr jsonb) returns int
 language sql immutable
 as $$
@@ -344,6 +357,7 @@ as $$
     else length(p_expr #>> '{values,0}') end
 $$;
 
+-- Refuses patterns that are dangerous (read_regexp) or invalid.
 -- Raises: QHC03.
 create or replace function hwqueue.check_regexp(p_pattern text, p_field text) returns void
 language plpgsql immutable

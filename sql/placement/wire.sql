@@ -1,17 +1,24 @@
--- The binary form of a placement: blob to JSON.
+-- The params blob: the binary form of a placement, as option wire of a spawn. docs/reference/wire.md has
+-- its layout.
+-- parse_wire reads the bytes into JSON, and wire_placement turns that into a normal placement.
+-- spawn_placement then ANDs it with the rest. hwqueue/wire.py applies the same rules in Python.
+-- One bad byte refuses the whole blob, with a reason and the offset of the byte. A blob that was read in
+-- part could lose a requirement.
+-- Read parse_wire first, then parse_wire_entry, then wire_placement. The parsers of entries and classes
+-- rely on parse_wire, which has checked that the bytes exist: p_at is where the value begins, p_length
+-- is its length by its TLV.
 
--- What a params blob means in the grammar of placements, and how a spawn names one.
-
--- The normal placement that a parsed blob makes. Leases are met on their node; away from a service
--- leaves out the domain, which is then the service's own. A GPU class asks for a device. Raises:
--- nothing, for what parse_wire gives.
+-- Returns the normal placement of a parsed blob.
+-- A lease is met on its node. Away from a service leaves out the domain, which is then the service's
+-- failure domain. A GPU class asks for a device.
+-- It raises nothing for what parse_wire returns.
 create or replace function hwqueue.wire_placement(p_intent jsonb) returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_gpu text := p_intent ->> 'gpu_exclusivity';
-  v_isolation jsonb := jsonb_strip_nulls(jsonb_build_object('cpu', p_intent ->> 'cpu_isolation', 'gpu',
-      v_gpu));
+  v_isolation jsonb := jsonb_strip_nulls(
+    jsonb_build_object('cpu', p_intent ->> 'cpu_isolation', 'gpu', v_gpu));
   v_required jsonb;
   v_preferred jsonb;
 begin
@@ -21,15 +28,14 @@ begin
   into v_required, v_preferred
   from (select hwqueue.wire_expr(e.value) as expr, e.value ->> 'strength' as strength
         from jsonb_array_elements(p_intent -> 'affinity') e) x;
-  return jsonb_strip_nulls(jsonb_build_object(
-    'require', hwqueue.normal_set(v_required),
-    'prefer', hwqueue.normal_set(v_preferred),
-    'resources', case when v_gpu is not null then '{"gpu": 1}'::jsonb end,
-    'isolation', nullif(v_isolation, '{}')));
+  return jsonb_strip_nulls(jsonb_build_object('require', hwqueue.normal_set(v_required),
+      'prefer', hwqueue.normal_set(v_preferred),
+      'resources', case when v_gpu is not null then '{"gpu": 1}'::jsonb end,
+      'isolation', nullif(v_isolation, '{}')));
 end
 $$;
 
--- The expression that an entry stands for.
+-- Returns the expression of one entry.
 create or replace function hwqueue.wire_expr(p_entry jsonb) returns jsonb
 language sql immutable
 as $$
@@ -43,8 +49,8 @@ as $$
     || case p_entry ->> 'direction' when 'away' then '{"away": true}'::jsonb else '{}' end
 $$;
 
--- The bytes of the option `wire`: hex with a leading \x, else base64, in lines or not. Null for absent
--- or JSON null.
+-- Reads the bytes of the option wire: hex with a leading \x, or base64, with or without line breaks.
+-- Null for absent or JSON null.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.wire_blob(p_value jsonb, p_field text) returns bytea
 language plpgsql immutable
@@ -60,16 +66,15 @@ begin
     return decode(v_text, 'base64');
   end if;
   perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text',
-      E'give hex with a leading \\x, or base64 with its padding',
-                               'QHA01');
+    E'give hex with a leading \\x, or base64 with its padding', 'QHA01');
   return null;
 end
 $$;
 
--- The binary params blob, read; docs/reference/wire.md has its layout. One bad byte refuses all of it.
--- Entries stay in the order of the blob, each once; tags that others read are skipped and named:
--- {"affinity": [{"category", "strength", "direction", "target_type", "target"}], "cpu_isolation",
--- "gpu_exclusivity", "unknown_tags"}.
+-- Reads a params blob into {"affinity": [{"category", "strength", "direction", "target_type",
+-- "target"}], "cpu_isolation", "gpu_exclusivity", "unknown_tags"}.
+-- Entries stay in the order of the blob, duplicates left out. Unknown tags are skipped and listed,
+-- because another version may know them.
 -- Raises: QHW01, with the reason and the offset of the byte at fault.
 create or replace function hwqueue.parse_wire(p_blob bytea, p_field text default 'wire') returns jsonb
 language plpgsql immutable
@@ -131,9 +136,10 @@ begin
 end
 $$;
 
--- The first entry (from 1) that no node can meet beside an earlier one: required toward and away from
--- the same target, whatever the categories; required toward two nodes or two racks. Two leases or two
--- resources may be in one place. Null when there is none.
+-- Returns the number (from 1) of the first entry that no node can meet together with an earlier one.
+-- Null when there is none.
+-- Such entries require toward and away from the same target, whatever their categories, or toward two
+-- nodes or two racks. Two leases or two resources may be in one place.
 create or replace function hwqueue.wire_contradiction(p_entries jsonb) returns int
 language sql immutable
 as $$
@@ -148,30 +154,29 @@ as $$
     else a.target_type in ('node_id', 'rack_id') and a.direction = 'toward' and b.direction = 'toward' end
 $$;
 
--- Two bytes as a number, the high one first. Raises: nothing, if they are there.
+-- Returns two bytes as a number, high byte first. The caller has checked that they exist.
 create or replace function hwqueue.wire_number(p_blob bytea, p_at int) returns int
 language sql immutable
 as $$ select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1) $$;
 
--- Refuses a blob. Raises: QHW01, always.
+-- Refuses a blob.
+-- Raises: QHW01, always.
 create or replace function hwqueue.refuse_wire(p_reason text, p_offset int, p_field text,
   p_class text default null) returns void
 language plpgsql immutable
 as $$
 begin
-  perform hwqueue.refuse('QHW01', format('%s is not a valid params blob: %s at byte %s', p_field,
-      replace(p_reason, '_', ' '), p_offset),
+  perform hwqueue.refuse('QHW01',
+    format('%s is not a valid params blob: %s at byte %s', p_field, replace(p_reason, '_', ' '), p_offset),
     jsonb_build_object('reason', p_reason, 'offset', p_offset, 'field', p_field, 'class', p_class),
     'all of it is refused; `hwqueue wire encode` writes valid ones');
 end
 $$;
 
--- The values of TLVs of a params blob that is read by parse_wire, which has checked that the bytes are there.
--- p_at is where the value begins, p_length what its TLV says.
-
--- One affinity entry. The order of the checks decides nothing but the reason. Raises: QHW01.
-create or replace function hwqueue.parse_wire_entry(p_blob bytea, p_at int, p_length int,
-  p_field text) returns jsonb
+-- Reads one affinity entry. The order of the checks decides only which reason is named.
+-- Raises: QHW01.
+create or replace function hwqueue.parse_wire_entry(p_blob bytea, p_at int, p_length int, p_field text)
+returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -189,8 +194,8 @@ begin
   v_category := (array['resource', 'state', 'topology', 'trust', 'facility'])[get_byte(p_blob, p_at)];
   v_strength := (array['required', 'preferred', 'adaptive'])[get_byte(p_blob, p_at + 1) & 127];
   v_direction := case when get_byte(p_blob, p_at + 1) > 127 then 'away' else 'toward' end;
-  v_type := (array['node_id', 'resource_id', 'lease_id', 'service_id', 'trust_domain',
-      'rack_id'])[get_byte(p_blob, p_at + 2)];
+  v_type := (array['node_id', 'resource_id', 'lease_id', 'service_id', 'trust_domain', 'rack_id'])[
+    get_byte(p_blob, p_at + 2)];
   v_length := hwqueue.wire_number(p_blob, p_at + 3);
   if v_category is null then
     perform hwqueue.refuse_wire('unknown_category', p_at, p_field);
@@ -229,7 +234,8 @@ begin
 end
 $$;
 
--- The name of a trust domain, byte for byte: folding case or blanks would let other names in. Raises: QHW01.
+-- Reads the name of a trust domain, byte for byte. Folding case or blanks would let other names match.
+-- Raises: QHW01.
 create or replace function hwqueue.parse_wire_domain(p_bytes bytea, p_at int, p_field text) returns text
 language plpgsql immutable
 as $$
@@ -249,7 +255,8 @@ begin
 end
 $$;
 
--- One class, of a list that begins with code 0. Raises: QHW01, naming the class.
+-- Reads one isolation class. The first element of p_classes has code 0.
+-- Raises: QHW01, naming the class.
 create or replace function hwqueue.parse_wire_class(p_blob bytea, p_at int, p_length int, p_classes text[],
   p_field text) returns text
 language plpgsql immutable
