@@ -116,7 +116,8 @@ language plpgsql stable
 as $$
 begin
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    perform hwqueue.refuse('QHA02', format('this function needs isolation level read committed, not %s',
+    perform hwqueue.refuse('QHA02',
+      format('this function needs isolation level read committed, not %s',
         current_setting('transaction_isolation')),
       jsonb_build_object('isolation', current_setting('transaction_isolation')),
       'call it in a transaction of its own, or set transaction isolation level read committed first');

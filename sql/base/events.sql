@@ -20,7 +20,8 @@ begin
       'leave it out for all codes', 'QHA01');
   end if;
   return array(
-    select distinct coalesce(hwqueue.json_text(c.value, format('filter.code[%s]', c.ordinality - 1), 100), '')
+    select distinct coalesce(
+      hwqueue.json_text(c.value, format('filter.code[%s]', c.ordinality - 1), 100), '')
     from jsonb_array_elements(p_codes) with ordinality c);
 end
 $$;
@@ -32,8 +33,8 @@ $$;
 create or replace function hwqueue.event_page(p_after bigint, p_below bigint, p_code text,
   p_filter hwqueue.event, p_since timestamptz, p_until timestamptz, p_limit int, p_shard int)
 returns setof hwqueue.event
-language plpgsql volatile set plan_cache_mode = force_custom_plan set enable_seqscan = off
-  set enable_bitmapscan = off set jit = off
+language plpgsql volatile
+  set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
   v_slots smallint[] := hwqueue.event_slots(p_since, p_until, hwqueue.clock());
@@ -73,8 +74,9 @@ language sql stable
 as $$
   select case when p_since is not null or p_until is not null then array(
     select distinct (d & 15)::smallint
-    from generate_series(hwqueue.event_day(greatest(p_since, p_now - interval '15 days')),
-        hwqueue.event_day(least(p_until, p_now))) d) end
+    from generate_series(
+      hwqueue.event_day(greatest(p_since, p_now - interval '15 days')),
+      hwqueue.event_day(least(p_until, p_now))) d) end
 $$;
 
 -- Returns the id of an event that is written now. p_base is the event base of the shard.
@@ -108,10 +110,9 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, login,
-      message, detail)
+    message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
-         p_node, p_queue, p_class, hwqueue.current_actor(),
-         session_user, p_message, p_detail
+    p_node, p_queue, p_class, hwqueue.current_actor(), session_user, p_message, p_detail
   from hwqueue.shard s where s.shard_id = p_shard;
 end
 $$;
@@ -129,18 +130,18 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, login,
-      message, detail)
+    message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
-         l.lease_id, p_node, q.name, hwqueue.current_actor(),
-         session_user, p_message, p_detail
+    l.lease_id, p_node, q.name, hwqueue.current_actor(), session_user, p_message, p_detail
   from hwqueue.shard s
   cross join unnest(p_leases) i(lease_id)
-  -- fences (offset 0): lease by lease and by key, whatever the statistics say
+  -- offset 0 is an optimisation fence: one index lookup per lease, whatever the statistics say
   cross join lateral (
     select x.lease_id, x.queue_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i.lease_id
     offset 0) l
-  cross join lateral (select x.name from hwqueue.queue x where x.shard_id = p_shard
-      and x.queue_id = l.queue_id offset 0) q
+  cross join lateral (
+    select x.name from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = l.queue_id
+    offset 0) q
   where s.shard_id = p_shard;
 end
 $$;
@@ -153,13 +154,14 @@ create or replace function hwqueue.note_policy(p_code text, p_of text, p_from js
 language plpgsql volatile
 as $$
 declare
-  v_keys text[] := array(select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key
-      order by t.key);
+  v_keys text[] := array(
+    select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key order by t.key);
 begin
   if v_keys <> '{}' then
     perform hwqueue.note_event(p_code, format('%s: %s changed', p_of, array_to_string(v_keys, ', ')), p_shard,
-      (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k), 'to',
-          jsonb_object_agg(k, p_to -> k)) from unnest(v_keys) k), p_queue => p_queue);
+      (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k),
+         'to', jsonb_object_agg(k, p_to -> k))
+       from unnest(v_keys) k), p_queue => p_queue);
   end if;
 end
 $$;
@@ -173,9 +175,9 @@ language plpgsql volatile
 as $$
 begin
   update hwqueue.shard s
-  set event_base = (1::bigint << 40) + greatest(s.event_base, coalesce((
-    select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard),
-           0) - (pg_current_xact_id()::text::bigint << 20))
+  set event_base = (1::bigint << 40) + greatest(s.event_base,
+    coalesce((select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard), 0)
+    - (pg_current_xact_id()::text::bigint << 20))
   where s.shard_id = p_shard;
   perform hwqueue.note_event('generation_raised',
     format('another server: claim tokens go on with generation %s', p_to), p_shard,

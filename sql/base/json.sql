@@ -19,8 +19,7 @@ as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' = any (p_choices) then p_value #>> '{}'
     else hwqueue.refuse_value(p_value, p_field, 'one of ' || array_to_string(p_choices, ', '),
-        'give one of these words as a JSON string',
-      p_code) end
+      'give one of these words as a JSON string', p_code) end
 $$;
 
 -- Reads a list of uuids and returns them sorted and distinct. Absent or null is the empty list.
@@ -115,8 +114,8 @@ begin
      and p_value #>> '{}' ~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[t ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(z|[+-][0-9]{2}:?[0-9]{2})$' then
     begin
       v_time := (p_value #>> '{}')::timestamptz;
-    exception when invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value
-      then
+    exception when
+      invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value then
       v_time := null;
     end;
   end if;
@@ -144,11 +143,10 @@ language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'string'
-         and p_value #>> '{}' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-           then (p_value #>> '{}')::uuid
+      and p_value #>> '{}' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+      then (p_value #>> '{}')::uuid
     else hwqueue.refuse_value(p_value, p_field, 'a uuid',
-        'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"',
-      p_code)::uuid end
+      'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"', p_code)::uuid end
 $$;
 
 -- Reads a topology domain: node, rack or label:KEY, where KEY has 1 to 253 characters.
@@ -199,7 +197,7 @@ returns jsonb
 language sql immutable
 as $$
   select case when jsonb_path_exists(p_value, 'strict $.**{33}', '{}', true)
-         then hwqueue.refuse_depth(p_value, p_field, p_code) else p_value end
+    then hwqueue.refuse_depth(p_value, p_field, p_code) else p_value end
 $$;
 
 -- Refuses a value that is no object, or that has a key which is not allowed.
@@ -304,8 +302,8 @@ language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'object' then p_value
-    else hwqueue.refuse_value(p_value, p_field, 'a JSON object', 'pass an object such as {}', p_code)::jsonb
-      end
+    else hwqueue.refuse_value(p_value, p_field, 'a JSON object', 'pass an object such as {}',
+      p_code)::jsonb end
 $$;
 
 -- Whether a value may be much longer as text than as jsonb. Callers ask this before they cast a caller's
@@ -329,7 +327,7 @@ declare
 begin
   for v_number in
     select jsonb_path_query(p_value,
-           'strict $.** ? (@ > 1e1000 || @ < -1e1000 || (@ > -1e-1000 && @ < 1e-1000 && @ != 0))', '{}', true)
+      'strict $.** ? (@ > 1e1000 || @ < -1e1000 || (@ > -1e-1000 && @ < 1e-1000 && @ != 0))', '{}', true)
   loop
     v_bytes := v_bytes + octet_length(v_number::text);
     if v_bytes > p_limit then
@@ -382,8 +380,7 @@ begin
     return null;
   end if;
   if (case when jsonb_typeof(p_value) <> 'array' then true
-           else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end)
-             then
+      else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
     perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field),
       jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out for any');
   end if;

@@ -34,10 +34,10 @@ create or replace function hwqueue.login_hint(p_login text) returns text
 language sql stable
 as $$
   select case when exists (select from pg_catalog.pg_roles r where r.rolname = p_login)
-      then format('log in as %s or as a member of it, or let an operator hand the node over: hand_over_node',
-          to_json(p_login))
+    then format('log in as %s or as a member of it, or let an operator hand the node over: hand_over_node',
+      to_json(p_login))
     else format('role %s does not exist on this server: let an operator hand the node over: hand_over_node',
-        to_json(p_login)) end
+      to_json(p_login)) end
 $$;
 
 -- Refuses a caller that may not act for a node.
@@ -47,9 +47,12 @@ language plpgsql stable
 as $$
 begin
   if not hwqueue.is_own(p_login) then
-    perform hwqueue.refuse('QHN04', format('node %s belongs to login %s, this call comes from %s', p_node,
-        to_json(p_login), to_json(session_user::text)), jsonb_build_object('node_id', p_node,
-        'shard_id', p_shard, 'login', p_login, 'given_login', session_user), hwqueue.login_hint(p_login));
+    perform hwqueue.refuse('QHN04',
+      format('node %s belongs to login %s, this call comes from %s', p_node, to_json(p_login),
+        to_json(session_user::text)),
+      jsonb_build_object('node_id', p_node, 'shard_id', p_shard, 'login', p_login,
+        'given_login', session_user),
+      hwqueue.login_hint(p_login));
   end if;
 end
 $$;
@@ -90,8 +93,8 @@ $$;
 create or replace function hwqueue.is_own_service(p_service uuid, p_shard int) returns boolean
 language sql stable
 as $$
-  select hwqueue.my_tenants() is null or coalesce(hwqueue.service_tenant(p_service,
-         p_shard) = any (hwqueue.my_tenants()), false)
+  select hwqueue.my_tenants() is null
+    or coalesce(hwqueue.service_tenant(p_service, p_shard) = any (hwqueue.my_tenants()), false)
 $$;
 
 -- Refuses a class that names another tenant, or a lease or service of another tenant.
@@ -115,8 +118,8 @@ begin
       p_field || '.tenant', 'name the tenant that the caller is for', p_index);
   elsif hwqueue.service_tenant(p_class.service_id, p_shard) <> all (v_tenants) then
     perform hwqueue.refuse_foreign(format('%s.service_id %s is not its', p_field, p_class.service_id),
-      p_field || '.service_id', 'a service is the tenant''s that used it first: choose an id of your own',
-      p_index);
+      p_field || '.service_id',
+      'a service is the tenant''s that used it first: choose an id of your own', p_index);
   end if;
   for v_item in select i.value from jsonb_path_query(p_class.terms, 'strict $[*].spec.all[*]') i(value) loop
     if v_item ? 'lease' and not hwqueue.is_own_lease((v_item ->> 'lease')::uuid, v_tenants, p_shard) then
@@ -124,7 +127,7 @@ begin
         format('%s asks about lease %s, which is not its', p_field, v_item ->> 'lease'),
         p_field || '.placement', 'name leases of the tenant that exist already', p_index);
     elsif v_item ? 'service' and v_item ->> 'service' is distinct from p_class.service_id::text
-          and (v_item ->> 'service')::uuid <> all (p_class.away_from)  -- operators said so
+          and (v_item ->> 'service')::uuid <> all (p_class.away_from)  -- an operator's policy asked for it
           and not hwqueue.is_own_service((v_item ->> 'service')::uuid, p_shard) then
       perform hwqueue.refuse_foreign(
         format('%s asks about service %s, which is not its', p_field, v_item ->> 'service'),
@@ -161,8 +164,8 @@ declare
 begin
   for v_found in
     select c as class, s.ordinal
-    from (select u.class_id, min(u.ordinal) as ordinal from unnest(p_spawns) u where u.stands_for is null
-        group by u.class_id) s
+    from (select u.class_id, min(u.ordinal) as ordinal from unnest(p_spawns) u
+          where u.stands_for is null group by u.class_id) s
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
     order by s.ordinal
   loop
@@ -175,8 +178,10 @@ $$;
 -- Returns the tenants that the caller is limited to. Null means all.
 create or replace function hwqueue.my_tenants() returns text[]
 language sql stable parallel safe
-as $$ select case when current_setting('hwqueue.tenant', true) <> ''
-  then array[current_setting('hwqueue.tenant', true)] end $$;
+as $$
+  select case when current_setting('hwqueue.tenant', true) <> ''
+    then array[current_setting('hwqueue.tenant', true)] end
+$$;
 
 -- Refuses access to another tenant's row. p_index is the element of a batch, or null.
 -- Raises: QHA03, always.
@@ -185,8 +190,8 @@ create or replace function hwqueue.refuse_foreign(p_what text, p_field text, p_h
 language plpgsql volatile
 as $$
 begin
-  perform hwqueue.refuse('QHA03', format('%s%s, and the caller is for tenant %s alone',
-      'leases[' || p_index || ']: ', p_what,
+  perform hwqueue.refuse('QHA03',
+    format('%s%s, and the caller is for tenant %s alone', 'leases[' || p_index || ']: ', p_what,
       (select string_agg(to_json(t)::text, ', ') from unnest(hwqueue.my_tenants()) t)),
     jsonb_build_object('field', p_field, 'index', p_index), p_hint);
 end

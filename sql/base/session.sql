@@ -17,10 +17,10 @@
 create or replace function hwqueue.new_id() returns uuid
 language sql volatile parallel safe
 as $$
-  -- the random one has its variant in the right place; the first 15 characters are the time and the version
+  -- the random uuid already has its variant bits; the first 15 characters become time and version
   select overlay(gen_random_uuid()::text
-    placing overlay(lpad(to_hex(floor(extract(epoch from hwqueue.clock()) * 1000)::bigint), 12,
-        '0') placing '-' from 9 for 0) || '-7'
+    placing overlay(lpad(to_hex(floor(extract(epoch from hwqueue.clock()) * 1000)::bigint), 12, '0')
+      placing '-' from 9 for 0) || '-7'
     from 1 for 15)::uuid
 $$;
 
@@ -29,8 +29,9 @@ create or replace function hwqueue.id_of_time(p_at timestamptz) returns uuid
 language sql stable parallel safe
 as $$
   select overlay('00000000-0000-7000-8000-000000000000'
-    placing overlay(lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') placing '-'
-        from 9 for 0) from 1 for 13)::uuid
+    placing overlay(lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0')
+      placing '-' from 9 for 0)
+    from 1 for 13)::uuid
 $$;
 
 -- Returns ascending ids for a batch. They count up from a random number of 46 bits (RFC 9562, 6.2,
@@ -43,7 +44,7 @@ as $$
 declare
   v_first text := hwqueue.new_id();
   v_prefix text := left(v_first, 24);
-  -- the highest bit is set so that it has 12 digits, the next is not so that it keeps them
+  -- the highest bit is set, so that it has 12 digits; the next is clear, so that counting up keeps 12
   v_start bigint := ('x' || right(v_first, 12))::bit(48)::bigint & ~(1::bigint << 46) | (1::bigint << 47);
 begin
   return array(select (v_prefix || to_hex(v_start + n))::uuid from generate_series(1, p_count) n);
@@ -68,7 +69,7 @@ language sql volatile
 as $$
   select coalesce((
     select r.xid from pg_snapshot_xip(pg_current_snapshot()) r(xid)
-    where r.xid::xid not in (  -- a list, not "exists": made once, by hash
+    where r.xid::xid not in (  -- not in, not exists: it is computed once, as a hash
       select l.transactionid from pg_locks l
       where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted
         and l.virtualtransaction not in (
@@ -87,7 +88,7 @@ language sql stable
 as $$
   select array(select pg_snapshot_xip(pg_current_snapshot())
                union select x from pg_current_xact_id_if_assigned() x where x is not null),
-                 pg_snapshot_xmax(pg_current_snapshot())
+         pg_snapshot_xmax(pg_current_snapshot())
 $$;
 
 -- Whether a reader cannot have seen what a transaction wrote. For an index scan over many rows write out
