@@ -15,15 +15,16 @@ create or replace function hwqueue.parse_classes(p_list jsonb, p_field text, p_k
 language plpgsql immutable
 as $$
 begin
-  if coalesce(p_list, 'null') not in ('null', '{}') and (jsonb_typeof(p_list) <> 'array'
-      or not to_jsonb(p_known) @> p_list
-                                                          or p_list @> '[null]') then
+  if coalesce(p_list, 'null') not in ('null', '{}')
+    and (jsonb_typeof(p_list) <> 'array' or not to_jsonb(p_known) @> p_list or p_list @> '[null]') then
     perform hwqueue.refuse('QHA01', format('%s must be an array of classes', p_field),
       jsonb_build_object('field', p_field), 'classes are ' || array_to_string(p_known, ', '));
   end if;
   return array(
-    select distinct c from jsonb_array_elements_text(case when jsonb_typeof(p_list) = 'array' then p_list
-           else '[]' end || to_jsonb(p_known[1])) c order by c);
+    select distinct c
+    from jsonb_array_elements_text(
+      case when jsonb_typeof(p_list) = 'array' then p_list else '[]' end || to_jsonb(p_known[1])) c
+    order by c);
 end
 $$;
 
@@ -39,16 +40,19 @@ as $$ select nullif(coalesce(p_asked, p_default), 'best_effort') $$;
 -- sessions. They differ in what a node must honour.
 create or replace function hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) returns text
 language sql immutable parallel safe
-as $$ select nullif(coalesce(p_asked, case when p_share_mode = 'exclusive' then 'device_exclusive' end),
-    'shared') $$;
+as $$
+  select nullif(coalesce(p_asked, case when p_share_mode = 'exclusive' then 'device_exclusive' end), 'shared')
+$$;
 
 -- Returns the cpu_milli that a class allocates. With an isolation class it allocates whole cores of
 -- 1,000 each.
 -- p_isolation comes from cpu_isolation_on.
 create or replace function hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) returns bigint
 language sql immutable parallel safe
-as $$ select case when p_isolation is null then p_cpu_milli else 1000 * greatest(1,
-    (p_cpu_milli + 999) / 1000) end $$;
+as $$
+  select case when p_isolation is null then p_cpu_milli
+    else 1000 * greatest(1, (p_cpu_milli + 999) / 1000) end
+$$;
 
 -- Returns why a node, or every node of a profile, does not honour the isolation that a class asks for.
 -- No row means that it does. All reasons are permanent.
@@ -59,38 +63,41 @@ create or replace function hwqueue.isolation_conflicts(p_class hwqueue.placement
 returns table (code text, message text, predicate jsonb)
 language sql immutable parallel safe
 as $$
-  select 'no_node_supports_class', format('the node does not honour CPU isolation %s', p_class.cpu_isolation),
-         jsonb_build_object('cpu', p_class.cpu_isolation)
+  select 'no_node_supports_class',
+    format('the node does not honour CPU isolation %s', p_class.cpu_isolation),
+    jsonb_build_object('cpu', p_class.cpu_isolation)
   where p_class.cpu_isolation <> all (p_cpu)
   union all
-  select 'no_node_supports_class', format('the node does not honour GPU exclusivity %s',
-         p_class.gpu_exclusivity),
-         jsonb_build_object('gpu', p_class.gpu_exclusivity)
+  select 'no_node_supports_class',
+    format('the node does not honour GPU exclusivity %s', p_class.gpu_exclusivity),
+    jsonb_build_object('gpu', p_class.gpu_exclusivity)
   where p_class.gpu_exclusivity <> all (p_gpu)
   union all
   select 'class_conflicts_with_daemon_mode', 'the node gives every GPU to one lease alone',
-         jsonb_strip_nulls(jsonb_build_object('gpu', p_class.gpu_exclusivity, 'gpu_milli',
-             nullif(p_class.gpu_milli, 0)))
+    jsonb_strip_nulls(jsonb_build_object('gpu', p_class.gpu_exclusivity,
+      'gpu_milli', nullif(p_class.gpu_milli, 0)))
   where p_share_mode = 'exclusive' and (p_class.gpu_exclusivity = 'shared' or p_class.gpu_milli > 0)
   union all
   select 'class_conflicts_with_resource_id',
-         format('device %s is %s', d.id, case when d.parent is null
-             then 'whole, the lease asks for a part of one'
-                                              else 'a part of another, which only partition_exclusive is given' end),
-         jsonb_build_object('gpu', hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode),
-             'resource', d.id)
+    format('device %s is %s', d.id,
+      case when d.parent is null then 'whole, the lease asks for a part of one'
+        else 'a part of another, which only partition_exclusive is given' end),
+    jsonb_build_object('gpu', hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode),
+      'resource', d.id)
   from unnest(p_class.gpu_wanted) w(id)
   join unnest(p_gpu_ids, p_gpu_parents) d(id, parent) on d.id = w.id
-  where (hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity,
-      p_share_mode) is not distinct from 'partition_exclusive') <> (d.parent is not null)
+  where (hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode)
+      is not distinct from 'partition_exclusive') <> (d.parent is not null)
 $$;
 
 -- Whether isolation_conflicts returns a row.
 create or replace function hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[],
   p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) returns boolean
 language sql immutable parallel safe
-as $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids,
-    p_gpu_parents)) $$;
+as $$
+  select exists (
+    select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents))
+$$;
 
 -- Returns the isolation classes that either side asks for. Null when neither asks for one.
 -- Raises: QHC04 when they differ, naming the class.
@@ -143,8 +150,9 @@ begin
       else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end;
     if v_isolation ? v_kind
        and (jsonb_typeof(v_isolation -> v_kind) <> 'string' or v_isolation ->> v_kind <> all (v_classes)) then
-      perform hwqueue.refuse('QHC03', format('%s.%s must be one of %s, got %s', p_field, v_kind,
-          array_to_string(v_classes, ', '), left((v_isolation -> v_kind)::text, 60)),
+      perform hwqueue.refuse('QHC03',
+        format('%s.%s must be one of %s, got %s', p_field, v_kind, array_to_string(v_classes, ', '),
+          left((v_isolation -> v_kind)::text, 60)),
         jsonb_build_object('field', p_field || '.' || v_kind, 'class', left(v_isolation ->> v_kind, 60)),
         'leave it out to take what the node offers by default');
     end if;
@@ -193,10 +201,9 @@ begin
            jsonb_object_agg(r.key, r.amount) filter (where r.amount > 0)
     into v_count, v_bad_name, v_resources
     from (
-      select e.key, hwqueue.json_integer(e.value, p_field || '.' || left(e.key, 100), case
-             when e.key = 'gpu_milli' then 1 else 0 end,
-               case e.key when 'gpu' then 1024 when 'gpu_milli' then 999 else 1000000000000 end,
-                 'QHC03') as amount
+      select e.key, hwqueue.json_integer(e.value, p_field || '.' || left(e.key, 100),
+        case when e.key = 'gpu_milli' then 1 else 0 end,
+        case e.key when 'gpu' then 1024 when 'gpu_milli' then 999 else 1000000000000 end, 'QHC03') as amount
       from jsonb_each(p_resources) e
     ) r;
   end if;

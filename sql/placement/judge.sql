@@ -38,16 +38,15 @@ as $$
   select case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
   from (
     select coalesce(
-      100 * sum((p.value ->> 'weight')::double precision)
-              filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources,
-                  p_facts))
-          / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
+      100 * sum((p.value ->> 'weight')::double precision) filter (where
+          hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
+        / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
     from jsonb_array_elements(p_preferred) p
   ) a
   cross join (
     select case when p_taints = '[]' then 0
-                else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate,
-                    array['prefer_no_schedule'])) end as taints
+      else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate, array['prefer_no_schedule']))
+      end as taints
   ) s
 $$;
 
@@ -65,7 +64,7 @@ language sql immutable parallel safe
 as $$
   select hwqueue.class_strength(p_class)
     * hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, p_facts,
-        p_class.tolerate, p_taints)
+      p_class.tolerate, p_taints)
 $$;
 
 -- Returns class_affinity as far as it can be cached. Null where it depends on other leases.
@@ -74,7 +73,7 @@ create or replace function hwqueue.fixed_affinity(p_class hwqueue.placement_clas
 language sql immutable parallel safe
 as $$
   select case when not p_class.terms @> '[{"spec": {"use": "soft"}}]'
-              then hwqueue.class_affinity(p_class, p_labels, p_rack, p_node, p_resources, null, p_taints) end
+    then hwqueue.class_affinity(p_class, p_labels, p_rack, p_node, p_resources, null, p_taints) end
 $$;
 
 -- Returns the share of a node's free GPUs that a class would take, from 0 to 1.
@@ -83,7 +82,7 @@ returns double precision
 language sql immutable parallel safe
 as $$
   select p_gpu_count * case when p_gpu_milli > 0 then p_gpu_milli else 1000 end
-         / greatest(p_room.gpu_total, 1)::double precision
+    / greatest(p_room.gpu_total, 1)::double precision
 $$;
 
 -- Returns how well a class uses what a node has left, from 0 to 100. A node with GPUs is filled in this
@@ -101,10 +100,10 @@ as $$
   select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0 else
     14 + 3.5::double precision * least(p_gpu_count, 8) + 56 * (1 - coalesce(p_reach, 1))
     + 14 * greatest(-1, least(0,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_cpu_milli / greatest(p_room.cpu_milli,
-            1)::double precision,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_memory_mib / greatest(p_room.memory_mib,
-            1)::double precision))
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room)
+          - p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room)
+          - p_memory_mib / greatest(p_room.memory_mib, 1)::double precision))
     + case when p_gpu_milli = 0 then 0.35 else 0.35 * (1 - (
         p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli) / 1000.0) end
   end
@@ -114,10 +113,10 @@ $$;
 create or replace function hwqueue.idle_load(p_node hwqueue.node) returns hwqueue.node_load
 language sql immutable parallel safe
 as $$
-  -- in the order of the table's columns
+  -- in the order of node_load's columns
   select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0,
-      array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
-             array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
+    array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
+    array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;
 
 -- Whether a node may run leases of a class, by the static rules alone, whatever runs there. It is the
@@ -131,32 +130,32 @@ create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_prof
   p_gpu_parents uuid[] default '{}') returns boolean
 language sql immutable parallel safe
 as $$
-  select case when p_profile.left_out = '{}' then true else not hwqueue.mentions_label(p_class,
-         p_profile.left_out) end
-     and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-     and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
-         p_attested)
-     -- asked only where there may be something: most classes and nodes know no isolation
-     and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null
-     and p_class.gpu_wanted = '{}'
-                   and p_profile.gpu_share_mode = 'fractional' then true
-         else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity,
-             p_profile.gpu_share_mode,
-                                                 p_gpu_ids, p_gpu_parents) end
+  select case when p_profile.left_out = '{}' then true
+      else not hwqueue.mentions_label(p_class, p_profile.left_out) end
+    and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
+    and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
+      p_attested)
+    -- skipped for most classes and nodes, which have no isolation
+    and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null
+        and p_class.gpu_wanted = '{}' and p_profile.gpu_share_mode = 'fractional' then true
+      else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity,
+        p_profile.gpu_share_mode, p_gpu_ids, p_gpu_parents) end
 $$;
 
 -- Returns those of some trust domains whose attestation has not expired.
 create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[], p_now timestamptz)
 returns text[]
 language sql immutable parallel safe
-as $$ select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now) $$;
+as $$
+  select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now)
+$$;
 
 -- Returns the trust domains that a node is attested for at a time.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
 language plpgsql immutable parallel safe
 as $$
 begin
-  return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
+  return case when p_node.attested = '{}' then '{}' else  -- most nodes, and every claim calls this
     hwqueue.still_attested(p_node.attested, p_node.attested_until, p_now) end;
 end
 $$;
@@ -168,7 +167,7 @@ create or replace function hwqueue.still_suits(p_class_id bigint, p_node hwqueue
 language sql stable
 as $$
   select hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id,
-         p_node.resources || p_node.gpu_ids, null, p_attested)
+    p_node.resources || p_node.gpu_ids, null, p_attested)
   from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
 $$;
 
@@ -209,26 +208,26 @@ declare
   v_grown text[];
   v_keys text[];
 begin
-  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) =
-    v_many then
-    -- those that may have got one value too many with this node: counting the values of a label reads all
-    -- profiles, and most new profiles bring no new value
+  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x)
+    = v_many then
+    -- labels to which this node adds a value: counting the values of a label reads all profiles, and most
+    -- new profiles add no value
     v_grown := array(
       select l.key from jsonb_each(p_labels) l
       where not exists (select 1 from hwqueue.ignored_label o where o.shard_id = p_shard and o.key = l.key)
-        and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard
-            and p.labels -> l.key = l.value));
+        and not exists (
+          select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
     v_keys := case when v_grown = '{}' then v_grown else array(
       select l.key
       from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
       where p.shard_id = p_shard and l.key = any (v_grown)
       group by l.key having count(distinct l.value) >= v_many order by l.key) end;
-    -- in one statement with what it sees, so that reap reads the classes that this cannot see
+    -- in one statement with visible_now, so that reap reads the classes that this statement cannot see
     insert into hwqueue.ignored_label (shard_id, key, is_mentioned, unseen, next_xid)
     select p_shard, k, exists (
-             select 1 from hwqueue.placement_class c
-             where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])),
-               s.unseen, s.next_xid
+        select 1 from hwqueue.placement_class c
+        where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])),
+      s.unseen, s.next_xid
     from unnest(v_keys) k cross join hwqueue.visible_now() s
     on conflict do nothing;
   end if;
@@ -268,38 +267,39 @@ begin
       v_holds := hwqueue.label_holds(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_expr -> 'values');
     end if;
     return case when v_holds then null
-                when p_labels ? (p_expr ->> 'label') then 'label_mismatch'
-                else 'label_missing' end;
+      when p_labels ? (p_expr ->> 'label') then 'label_mismatch'
+      else 'label_missing' end;
   elsif p_expr ? 'tags' then
     return case when p_labels @> (p_expr -> 'tags') then null
-                when p_labels ?& array(select jsonb_object_keys(p_expr -> 'tags')) then 'label_mismatch'
-                else 'label_missing' end;
+      when p_labels ?& array(select jsonb_object_keys(p_expr -> 'tags')) then 'label_mismatch'
+      else 'label_missing' end;
   elsif p_expr ? 'any' then
     return case when exists (
         select 1 from jsonb_array_elements(p_expr -> 'any') b
         where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts, p_attested))
-          then null
+      then null
       else 'required_affinity_unsatisfiable' end;
   elsif p_expr ? 'trust' then
     return case when p_expr ->> 'trust' = any (p_attested) then null else 'trust_not_attested' end;
   elsif p_expr ?| array['leases', 'service', 'lease'] then
-    return case when p_facts is not null then hwqueue.fact_reason(p_expr,
-        p_facts -> (p_expr ->> 'term')::int) end;
+    return case when p_facts is not null
+      then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
   elsif p_expr ? 'node' then
-    v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: some node that is not named
+    v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: any unnamed node
   elsif p_expr ? 'rack' then
-    if p_rack is null then  -- toward fails and away holds, unless the expression says otherwise
-      return case when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass'
-        then null
-                  when v_away then 'anti_affinity_conflict' else 'required_affinity_unsatisfiable' end;
+    if p_rack is null then  -- by default toward fails and away holds
+      return case
+        when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass' then null
+        when v_away then 'anti_affinity_conflict'
+        else 'required_affinity_unsatisfiable' end;
     end if;
     v_holds := p_expr -> 'rack' @> to_jsonb(p_rack);
   else
     v_holds := (p_expr #>> '{resource,0}')::uuid = any (p_resources);
   end if;
   return case when v_holds <> v_away then null
-              when v_away then 'anti_affinity_conflict'
-              else 'required_affinity_unsatisfiable' end;
+    when v_away then 'anti_affinity_conflict'
+    else 'required_affinity_unsatisfiable' end;
 end
 $$;
 
@@ -309,16 +309,18 @@ language plpgsql immutable parallel safe
 as $$
 begin
   if p_expr ? 'away' then
-    return case when p_fact ->> 'value' is null then case when p_expr ->> 'unknown' = 'fail'
-      then 'anti_affinity_conflict' end
-                when (p_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end;
+    return case
+      when p_fact ->> 'value' is null
+        then case when p_expr ->> 'unknown' = 'fail' then 'anti_affinity_conflict' end
+      when (p_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end;
   elsif p_fact ->> 'value' is null then
     return case when p_expr ->> 'unknown' is distinct from 'pass' then 'required_affinity_unsatisfiable' end;
   end if;
-  -- a lease may start the group that it requires to be with
-  return case when (p_fact ->> 'here')::bigint <= 0 and not ((p_fact -> 'self')::boolean
-      and not (p_fact -> 'elsewhere')::boolean)
-              then 'required_affinity_unsatisfiable' end;
+  -- a lease that selects itself may be the first of its group
+  return case
+    when (p_fact ->> 'here')::bigint <= 0
+      and not ((p_fact -> 'self')::boolean and not (p_fact -> 'elsewhere')::boolean)
+    then 'required_affinity_unsatisfiable' end;
 end
 $$;
 
@@ -331,8 +333,8 @@ declare
   v_expr jsonb;
 begin
   for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
-    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested) is not null
-      then
+    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested)
+      is not null then
       return false;
     end if;
   end loop;
@@ -383,16 +385,15 @@ begin
       return coalesce(hwqueue.label_number(p_value) <= hwqueue.label_number(p_values -> 0), false);
     when 'regexp' then
       return coalesce(jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 256
-                      and (p_value #>> '{}') ~ (p_values ->> 0), false);
+        and (p_value #>> '{}') ~ (p_values ->> 0), false);
     when 'version', 'semver' then
       return coalesce(jsonb_typeof(p_value) in ('string', 'number') and jsonb_typeof(p_values -> 0) = 'string'
-                      and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op), false);
+        and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op), false);
     when 'contains_all' then
       return coalesce(jsonb_typeof(p_value) = 'array' and p_value @> p_values, false);
     when 'contains_any' then
-      return coalesce(jsonb_typeof(p_value) = 'array'
-                      and exists (select 1 from jsonb_array_elements(p_values) v
-                          where p_value @> jsonb_build_array(v.value)), false);
+      return coalesce(jsonb_typeof(p_value) = 'array' and exists (
+        select 1 from jsonb_array_elements(p_values) v where p_value @> jsonb_build_array(v.value)), false);
     else
       return false;
   end case;

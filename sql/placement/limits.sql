@@ -24,8 +24,8 @@ begin
   end if;
   foreach v_kind in array array['node', 'rack', 'resource'] loop
     continue when not jsonb_path_exists(p_required, ('$[*].' || v_kind)::jsonpath);
-    -- several lists toward: their intersection, less what is to be kept away from, must not be empty; a node
-    -- has many resources, so there only the very same one toward and away collides
+    -- the intersection of all lists toward, less all targets away, must not be empty; a node has many
+    -- resources, so there only the same resource toward and away collides
     with term as (
       select e.ordinality, t.value as target, coalesce((e.value -> 'away')::boolean, false) as away
       from jsonb_array_elements(p_required) with ordinality e, jsonb_array_elements(e.value -> v_kind) t
@@ -81,7 +81,7 @@ begin
            and (b.op = 'in' and not b.alternatives @> jsonb_build_array(v.value)
                 or b.op = 'not_in' and b.alternatives @> jsonb_build_array(v.value)))) limit 1),
     (select format('label %s must be above %s and below %s', to_json(a.label), a.alternatives -> 0,
-        b.alternatives -> 0)
+       b.alternatives -> 0)
      from term a join term b using (label)
      where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
        and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
@@ -142,14 +142,18 @@ $$;
 -- Whether expressions ask about other leases.
 create or replace function hwqueue.asks_others(p_exprs jsonb) returns boolean
 language sql immutable parallel safe
-as $$ select jsonb_path_exists(p_exprs,
-    'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $$;
+as $$
+  select jsonb_path_exists(p_exprs,
+    'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true)
+$$;
 
 -- Returns the total length of the patterns in some expressions, bounds written out.
 create or replace function hwqueue.pattern_chars(p_exprs jsonb) returns int
 language sql immutable
-as $$ select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int
-  from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e $$;
+as $$
+  select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int
+  from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e
+$$;
 
 -- Returns the key of a normal placement whose large patterns every claim would judge again. Null when
 -- there is none.
@@ -161,16 +165,14 @@ as $$
   select case
     when hwqueue.pattern_chars(p_placement) <= l.repeated_chars then null
     when hwqueue.pattern_chars(p_placement -> 'prefer') > l.repeated_chars
-         and (hwqueue.asks_others(p_placement -> 'prefer')
-              or jsonb_path_exists(p_placement,
-                  'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
+      and (hwqueue.asks_others(p_placement -> 'prefer') or jsonb_path_exists(p_placement,
+        'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
     when (select sum(hwqueue.pattern_chars(e.value))
-        from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
+          from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
           where e.value ? 'any' and hwqueue.asks_others(e.value)) > l.repeated_chars then 'require'
     when hwqueue.pattern_chars(p_placement -> 'require') > l.repeated_chars
-         and jsonb_path_exists(p_placement,
-             'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
-      then 'require' end
+      and jsonb_path_exists(p_placement,
+        'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))') then 'require' end
   from hwqueue.placement_limits() l
 $$;
 
@@ -241,7 +243,7 @@ language sql immutable
 as $$
   select case when p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then 1 else (
     select greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement))
-                       + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
+      + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
     from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
 $$;
 
@@ -273,13 +275,13 @@ declare
   v_char text;
   v_bound text[];
   v_times int;
-  v_last int := 0;            -- of its last atom
+  v_last int := 0;  -- the size of the last atom or group
   v_has_bound boolean := false;
   v_last_has_bound boolean := false;
   v_outer_sizes int[] := '{}'::int[];
   v_outer_bounds boolean[] := '{}'::boolean[];
 begin
-  size := 0;  -- of the group that is being read, written out
+  size := 0;  -- of the group being read, bounds written out
   if length(p_pattern) > 200 then
     danger := 'longer than 200 characters';
   elsif p_pattern ~ '^[*][*][*]' then
@@ -322,7 +324,7 @@ begin
     elsif v_char = '{' then
       v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
       v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int)
-                 + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
+        + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
       if v_bound is null then
         danger := 'a { that is no bound';
       elsif v_times > 32 then

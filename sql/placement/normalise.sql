@@ -85,7 +85,7 @@ begin
   v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
   v_strength := hwqueue.json_integer(v_placement -> 'strength', p_field || '.strength', 1, 100, 'QHC03');
   v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
-  if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
+  if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- most placements
     return hwqueue.check_cost(
       hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null, v_strength), p_field);
   end if;
@@ -140,7 +140,7 @@ begin
       v_when := jsonb_build_array(v_when);
     end if;
     v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0, true);
-    -- one that asks nothing holds everywhere, and counts; an empty list could not be spawned again
+    -- an empty preference holds everywhere and counts; an empty list would be refused if spawned again
     if v_when = '[]' then
       v_when := '[{"tags": {}}]';
     end if;
@@ -168,13 +168,14 @@ begin
     perform hwqueue.refuse('QHC03', format('%s must be an object', p_field),
       jsonb_build_object('field', p_field),
       'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} or {"tags": {"gpu": true}}');
-  -- what most are
+  -- most expressions
   elsif p_expr ? 'label' and p_expr - array['label', 'op', 'values', 'other_label'] = '{}' then
     return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
   end if;
-  v_kinds := array(select k from jsonb_object_keys(p_expr) k
-                   where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease',
-                       'service', 'leases') order by k);
+  v_kinds := array(
+    select k from jsonb_object_keys(p_expr) k
+    where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease', 'service', 'leases')
+    order by k);
   if cardinality(v_kinds) <> 1 then
     perform hwqueue.refuse('QHC03',
       format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, leases; it has %s',
@@ -191,23 +192,23 @@ begin
       return jsonb_build_array(hwqueue.normalise_target_expr(p_expr, v_kinds[1], p_field));
     when 'any' then
       perform hwqueue.check_object(p_expr, array['any'], p_field, 'QHC03');
-      if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not
-        between 1 and 100 or p_depth >= 4 then
+      if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not between 1 and 100
+        or p_depth >= 4 then
         perform hwqueue.refuse('QHC03',
           format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
           jsonb_build_object('field', p_field || '.any'),
           'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
       end if;
-      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1,
-             p_depth + 1, p_preferred))
+      select jsonb_agg(hwqueue.normalise_exprs(
+        b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1, p_preferred))
       into v_branches from jsonb_array_elements(p_expr -> 'any') with ordinality b;
-      if v_branches @> '[[]]' and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]')
-        then
-        return '[]'::jsonb;  -- a branch that asks nothing holds always
+      if v_branches @> '[[]]'
+        and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]') then
+        return '[]'::jsonb;  -- an empty branch always holds
       end if;
       v_branches := hwqueue.normal_set(v_branches);
       return case when jsonb_array_length(v_branches) = 1 then v_branches -> 0
-                  else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
+        else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
     when 'trust' then
       return jsonb_build_array(hwqueue.normalise_trust_expr(p_expr, p_preferred, p_field));
     else
@@ -226,8 +227,8 @@ as $$
 declare
   v_exprs jsonb := '[]'::jsonb;
 begin
-  if jsonb_typeof(p_exprs) is distinct from 'array' or jsonb_array_length(p_exprs) not
-    between p_least and 100 then
+  if jsonb_typeof(p_exprs) is distinct from 'array'
+    or jsonb_array_length(p_exprs) not between p_least and 100 then
     perform hwqueue.refuse('QHC03', format('%s must be a list of %s to 100 expressions', p_field, p_least),
       jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
   end if;
@@ -257,10 +258,10 @@ begin
       jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');
   end if;
   select min(t.key) filter (where length(t.key) not between 1 and 253),
-         jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
-           then jsonb_build_object('label', t.key, 'op', 'in', 'values',
-               jsonb_build_array(hwqueue.normal_value(t.value)))
-           else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
+    jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
+      then jsonb_build_object('label', t.key, 'op', 'in',
+        'values', jsonb_build_array(hwqueue.normal_value(t.value)))
+      else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
   into v_bad_key, v_tags from jsonb_each(v_tags) t;
   if v_bad_key is not null then
     perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_bad_key)),
@@ -277,8 +278,8 @@ create or replace function hwqueue.normalise_label_expr(p_expr jsonb, p_field te
 language plpgsql immutable
 as $$
 declare
-  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field,
-    'QHC03');
+  v_expr jsonb := hwqueue.check_object(
+    p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
   v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
   v_op text := hwqueue.json_text(v_expr -> 'op', p_field || '.op', 32, 'QHC03');
   v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
@@ -287,9 +288,9 @@ declare
   v_bad_values boolean;
 begin
   if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte',
-      'regexp', 'version',
-                                  'semver', 'contains_all', 'contains_any') or v_label is null then
-    perform hwqueue.refuse('QHC03', format('%s needs a label and a known op, got label %s, op %s', p_field,
+    'regexp', 'version', 'semver', 'contains_all', 'contains_any') or v_label is null then
+    perform hwqueue.refuse('QHC03',
+      format('%s needs a label and a known op, got label %s, op %s', p_field,
         coalesce(to_json(v_label)::text, 'none'), coalesce(to_json(v_op)::text, 'none')),
       jsonb_build_object('field', p_field || case when v_label is null then '.label' else '.op' end),
       'ops: in, not_in, exists, does_not_exist, gt, gte, lt, lte, regexp, version, semver, contains_all, contains_any');
@@ -322,8 +323,8 @@ begin
       jsonb_build_object('field', p_field || '.values'),
       'give at least one scalar of at most 1024 characters; null is not a value');
   end if;
-  if v_op in ('gt', 'gte', 'lt', 'lte') and (jsonb_array_length(v_values) <> 1
-      or jsonb_typeof(v_first) <> 'number') then
+  if v_op in ('gt', 'gte', 'lt', 'lte')
+    and (jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'number') then
     perform hwqueue.refuse('QHC03', format('%s.values must hold one JSON number for op %s', p_field, v_op),
       jsonb_build_object('field', p_field || '.values'), 'text is never ordered: give a number such as [4]');
   elsif v_op in ('regexp', 'version', 'semver') then
@@ -351,12 +352,12 @@ declare
   v_expr jsonb;
   v_domain text;
 begin
-  perform hwqueue.check_object(p_expr, array[p_kind, 'domain', 'away', 'unknown'] || case
-      when p_kind = 'leases' then array['tenants'] else '{}' end,
-    p_field, 'QHC03');
+  perform hwqueue.check_object(p_expr,
+    array[p_kind, 'domain', 'away', 'unknown']
+      || case when p_kind = 'leases' then array['tenants'] else '{}' end, p_field, 'QHC03');
   if p_kind = 'leases' then
-    v_expr := jsonb_build_object('leases', hwqueue.normalise_selector(p_expr -> 'leases',
-        p_field || '.leases'))
+    v_expr := jsonb_build_object(
+        'leases', hwqueue.normalise_selector(p_expr -> 'leases', p_field || '.leases'))
       || hwqueue.normalise_tenants(p_expr -> 'tenants', p_field || '.tenants');
     v_domain := hwqueue.require_domain(p_expr -> 'domain', p_field || '.domain');
   else
@@ -370,7 +371,7 @@ begin
       case p_kind when 'lease' then 'node' end);
   end if;
   return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
-    -- every node is a node
+    -- every node has a value in the domain node
     || hwqueue.normalise_direction(p_expr, p_field) - case when v_domain = 'node' then 'unknown' else '' end;
 end
 $$;

@@ -12,8 +12,8 @@ language plpgsql immutable
 as $$
 begin
   return hwqueue.normal_set((
-    select coalesce(jsonb_agg(hwqueue.normalise_spread_rule(e.value,
-           format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    select coalesce(jsonb_agg(
+      hwqueue.normalise_spread_rule(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
     from jsonb_array_elements(hwqueue.json_list(p_spread, p_field, 100, 'a list of at most 100 rules',
       'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]', 'QHC03'))
       with ordinality e));
@@ -35,8 +35,9 @@ begin
   perform hwqueue.check_object(p_rule,
     array['domain', 'select', 'max_skew', 'min_domains', 'when', 'count_nodes', 'max_per_domain', 'targets',
       'weight'], p_field, 'QHC03');
-  v_kinds := array(select k from jsonb_object_keys(p_rule) k
-      where k in ('max_skew', 'max_per_domain', 'targets') order by k);
+  v_kinds := array(
+    select k from jsonb_object_keys(p_rule) k
+    where k in ('max_skew', 'max_per_domain', 'targets') order by k);
   if cardinality(v_kinds) <> 1 then
     perform hwqueue.refuse('QHC03',
       format('%s must have exactly one of max_skew, max_per_domain, targets; it has %s', p_field,
@@ -51,12 +52,13 @@ begin
     'select', hwqueue.normalise_selector(p_rule -> 'select', p_field || '.select'));
   if v_kinds[1] = 'targets' then
     v_limit := coalesce(hwqueue.json_integer(p_rule -> 'weight', p_field || '.weight', 1, 100, 'QHC03'), 100);
-    return v_rule || jsonb_build_object('targets', hwqueue.normalise_targets(p_rule -> 'targets', v_domain,
-        p_field || '.targets'))
+    return v_rule
+      || jsonb_build_object('targets',
+        hwqueue.normalise_targets(p_rule -> 'targets', v_domain, p_field || '.targets'))
       || case when v_limit = 100 then '{}' else jsonb_build_object('weight', v_limit) end;
   end if;
-  v_limit := hwqueue.json_integer(p_rule -> v_kinds[1], format('%s.%s', p_field, v_kinds[1]), 1, 1000000,
-    'QHC03');
+  v_limit := hwqueue.json_integer(
+    p_rule -> v_kinds[1], format('%s.%s', p_field, v_kinds[1]), 1, 1000000, 'QHC03');
   if v_limit is null then
     perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, v_kinds[1]),
       jsonb_build_object('field', format('%s.%s', p_field, v_kinds[1])), 'give an integer of 1 or more');
@@ -77,16 +79,16 @@ declare
   v_preferred boolean := coalesce(
     hwqueue.json_choice(p_rule -> 'when', p_field || '.when', array['require', 'prefer'], 'QHC03') = 'prefer',
     false);
-  v_least bigint := hwqueue.json_integer(p_rule -> 'min_domains', p_field || '.min_domains', 1, 1000000,
-    'QHC03');
+  v_least bigint := hwqueue.json_integer(
+    p_rule -> 'min_domains', p_field || '.min_domains', 1, 1000000, 'QHC03');
   v_nodes jsonb := coalesce(nullif(p_rule -> 'count_nodes', 'null'), '{}');
 begin
   perform hwqueue.check_object(v_nodes, array['affinity', 'taints'], p_field || '.count_nodes', 'QHC03');
   v_nodes := jsonb_strip_nulls(jsonb_build_object(
-      'affinity', nullif(hwqueue.json_choice(v_nodes -> 'affinity', p_field || '.count_nodes.affinity',
-          array['honor', 'ignore'], 'QHC03'), 'honor'),
-      'taints', nullif(hwqueue.json_choice(v_nodes -> 'taints', p_field || '.count_nodes.taints',
-          array['ignore', 'honor'], 'QHC03'), 'ignore')));
+    'affinity', nullif(hwqueue.json_choice(v_nodes -> 'affinity', p_field || '.count_nodes.affinity',
+      array['honor', 'ignore'], 'QHC03'), 'honor'),
+    'taints', nullif(hwqueue.json_choice(v_nodes -> 'taints', p_field || '.count_nodes.taints',
+      array['ignore', 'honor'], 'QHC03'), 'ignore')));
   if v_preferred and v_least is not null then
     perform hwqueue.refuse('QHC03', format('%s.min_domains does not go with when prefer', p_field),
       jsonb_build_object('field', p_field || '.min_domains'),
@@ -117,8 +119,8 @@ begin
       'for example {"labels": {"app": "web"}}, {"same": "service"}, or {"labels": {}} for every lease');
   elsif p_selector ? 'same' then
     perform hwqueue.check_object(p_selector, array['same'], p_field, 'QHC03');
-    if hwqueue.json_choice(p_selector -> 'same', p_field || '.same', array['service', 'task'],
-        'QHC03') is null then
+    if hwqueue.json_choice(
+      p_selector -> 'same', p_field || '.same', array['service', 'task'], 'QHC03') is null then
       perform hwqueue.refuse('QHC03', format('%s.same must not be null', p_field),
         jsonb_build_object('field', p_field || '.same'), 'give "service" or "task"');
     end if;
@@ -130,10 +132,10 @@ begin
       perform hwqueue.refuse('QHC03', format('%s.labels must be an object of at most 100 labels', p_field),
         jsonb_build_object('field', p_field || '.labels'), 'for example {"app": "web"}');
     end if;
-    select min(l.key) filter (where length(l.key) not between 1 and 253
-           or not hwqueue.is_label_text(l.value)),
-           coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in', 'values',
-               jsonb_build_array(l.value))), '[]')
+    select min(l.key)
+        filter (where length(l.key) not between 1 and 253 or not hwqueue.is_label_text(l.value)),
+      coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in',
+        'values', jsonb_build_array(l.value))), '[]')
     into v_bad_key, v_terms from jsonb_each(v_labels) l;
     if v_bad_key is not null then
       perform hwqueue.refuse('QHC03',
@@ -185,8 +187,7 @@ begin
     end if;
     return jsonb_build_object('label', v_label, 'op', v_op);
   elsif jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 100
-        or exists (select 1 from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v.value))
-          then
+    or exists (select 1 from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v.value)) then
     perform hwqueue.refuse('QHC03', format('%s.values must be a list of 1 to 100 strings', p_field),
       jsonb_build_object('field', p_field || '.values'),
       'labels of a lease are text of at most 1024 characters');
@@ -259,12 +260,12 @@ language plpgsql immutable
 as $$
 declare
   v_away boolean := coalesce(hwqueue.json_boolean(p_expr -> 'away', p_field || '.away', 'QHC03'), false);
-  v_unknown text := hwqueue.json_choice(p_expr -> 'unknown', p_field || '.unknown', array['pass', 'fail'],
-    'QHC03');
+  v_unknown text := hwqueue.json_choice(
+    p_expr -> 'unknown', p_field || '.unknown', array['pass', 'fail'], 'QHC03');
 begin
   return case when v_away then '{"away": true}'::jsonb else '{}' end
     || case when v_unknown = case when v_away then 'fail' else 'pass' end
-            then jsonb_build_object('unknown', v_unknown) else '{}' end;
+      then jsonb_build_object('unknown', v_unknown) else '{}' end;
 end
 $$;
 
@@ -312,10 +313,10 @@ begin
   end if;
   v_rest := (select jsonb_build_object('value', '*', 'percent', 100 - sum((t.value ->> 'percent')::int))
              from jsonb_array_elements(v_targets) t where t.value -> 'value' <> '"*"');
-  -- goes without saying beside others; alone it is not the empty list, which asks for equal shares
-  return coalesce((select jsonb_agg(t.value order by t.ordinality)
-      from jsonb_array_elements(v_targets) with ordinality t
-                   where t.value <> v_rest), v_targets);
+  -- the rest is implied beside other targets; alone it stays, because [] asks for equal shares
+  return coalesce(
+    (select jsonb_agg(t.value order by t.ordinality)
+     from jsonb_array_elements(v_targets) with ordinality t where t.value <> v_rest), v_targets);
 end
 $$;
 
@@ -326,8 +327,8 @@ create or replace function hwqueue.target_value(p_value jsonb, p_domain text, p_
 language plpgsql immutable
 as $$
 begin
-  if p_value is null or jsonb_typeof(p_value) in ('null', 'array', 'object') or length(p_value::text) > 1100
-    then
+  if p_value is null or jsonb_typeof(p_value) in ('null', 'array', 'object')
+    or length(p_value::text) > 1100 then
     perform hwqueue.refuse('QHC03', format('%s must be a string, number or boolean', p_field),
       jsonb_build_object('field', p_field),
       'name one domain: a node id, a rack number, or the value of the label');

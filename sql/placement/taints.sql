@@ -52,12 +52,12 @@ declare
   v_taints jsonb;
 begin
   v_taints := hwqueue.normal_set((
-    select coalesce(jsonb_agg(hwqueue.parse_taint(e.value, format('%s[%s]', p_field, e.ordinality - 1))),
-           '[]')
+    select coalesce(
+      jsonb_agg(hwqueue.parse_taint(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
     from jsonb_array_elements(hwqueue.json_list(p_taints, p_field, 100, 'a list of at most 100 taints',
       'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]')) with ordinality e));
-  if (select count(distinct t - 'value')
-      from jsonb_array_elements(v_taints) t) < jsonb_array_length(v_taints) then
+  if (select count(distinct t - 'value') from jsonb_array_elements(v_taints) t)
+    < jsonb_array_length(v_taints) then
     perform hwqueue.refuse('QHA01', format('%s has two taints of the same key and effect', p_field),
       jsonb_build_object('field', p_field), 'keep one of them, or name them differently');
   end if;
@@ -87,7 +87,7 @@ create or replace function hwqueue.node_taints(p_node hwqueue.node) returns json
 language sql immutable parallel safe
 as $$
   select case when p_node.taints = '[]' and p_node.operator_taints = '[]' then '[]'
-              else hwqueue.undated_taints(p_node.taints || p_node.operator_taints) end
+    else hwqueue.undated_taints(p_node.taints || p_node.operator_taints) end
 $$;
 
 -- Whether a node has a no_execute taint, which asks running leases to stop.
@@ -102,8 +102,8 @@ language plpgsql immutable
 as $$
 begin
   return hwqueue.normal_set((
-    select coalesce(jsonb_agg(hwqueue.normalise_toleration(e.value,
-           format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    select coalesce(jsonb_agg(
+      hwqueue.normalise_toleration(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
     from jsonb_array_elements(hwqueue.json_list(p_tolerate, p_field, 100, 'a list of at most 100 tolerations',
       'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]', 'QHC03')) with ordinality e));
 end
@@ -125,8 +125,8 @@ declare
   v_value jsonb := nullif(v_toleration -> 'value', 'null');
   v_effect text := hwqueue.json_choice(v_toleration -> 'effect', p_field || '.effect',
     array['no_schedule', 'prefer_no_schedule', 'no_execute'], 'QHC03');
-  v_seconds bigint := hwqueue.json_integer(v_toleration -> 'seconds', p_field || '.seconds', 0, 315360000,
-    'QHC03');
+  v_seconds bigint := hwqueue.json_integer(
+    v_toleration -> 'seconds', p_field || '.seconds', 0, 315360000, 'QHC03');
 begin
   if v_key is null and v_op <> 'exists' then
     perform hwqueue.refuse('QHC03', format('%s: op %s needs a key', p_field, v_op),
@@ -150,8 +150,8 @@ begin
       perform hwqueue.refuse('QHC03', format('%s.value must be an integer for op %s', p_field, v_op),
         jsonb_build_object('field', p_field || '.value'), 'give a whole number such as 5 or "-5"');
     end if;
-    v_value := to_jsonb(hwqueue.json_integer(v_value, p_field || '.value', -9223372036854775808,
-        9223372036854775807, 'QHC03')::text);
+    v_value := to_jsonb(hwqueue.json_integer(
+      v_value, p_field || '.value', -9223372036854775808, 9223372036854775807, 'QHC03')::text);
   end if;
   return jsonb_strip_nulls(jsonb_build_object('key', v_key, 'op', v_op, 'value', nullif(v_value, '""'),
       'effect', v_effect, 'seconds', v_seconds));
@@ -163,9 +163,9 @@ $$;
 create or replace function hwqueue.taint_integer(p_value text) returns numeric
 language sql immutable parallel safe
 as $$
-  select case when p_value ~ '^(0|-?[1-9][0-9]{0,18})$' and p_value::numeric
-         between -9223372036854775808 and 9223372036854775807
-              then p_value::numeric end
+  select case when p_value ~ '^(0|-?[1-9][0-9]{0,18})$'
+      and p_value::numeric between -9223372036854775808 and 9223372036854775807
+    then p_value::numeric end
 $$;
 
 -- Whether a toleration matches a taint: by key and effect if it names them, then by its operator. gt and
@@ -178,10 +178,11 @@ as $$
     and coalesce(case p_toleration ->> 'op'
       when 'exists' then true
       when 'equal' then coalesce(p_toleration ->> 'value', '') = coalesce(p_taint ->> 'value', '')
-      when 'gt' then hwqueue.taint_integer(p_taint ->> 'value') > hwqueue.taint_integer(p_toleration ->>
-          'value')
-      when 'lt' then hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->>
-          'value') end, false)
+      when 'gt' then
+        hwqueue.taint_integer(p_taint ->> 'value') > hwqueue.taint_integer(p_toleration ->> 'value')
+      when 'lt' then
+        hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->> 'value')
+      end, false)
 $$;
 
 -- Returns the taints with one of these effects that no toleration matches.
@@ -192,8 +193,8 @@ as $$
   select coalesce(jsonb_agg(t.value order by t.ordinality), '[]')
   from jsonb_array_elements(p_taints) with ordinality t
   where t.value ->> 'effect' = any (p_effects)
-    and not exists (select 1 from jsonb_array_elements(p_tolerate) l
-        where hwqueue.tolerates(l.value, t.value))
+    and not exists (
+      select 1 from jsonb_array_elements(p_tolerate) l where hwqueue.tolerates(l.value, t.value))
 $$;
 
 -- Returns the taints that keep leases of a class off a node.
@@ -204,8 +205,9 @@ as $$ select hwqueue.untolerated(p_taints, p_tolerate, array['no_schedule', 'no_
 -- Returns a taint as text: key=value:effect.
 create or replace function hwqueue.taint_text(p_taint jsonb) returns text
 language sql immutable parallel safe
-as $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'),
-    '') || ':' || (p_taint ->> 'effect') $$;
+as $$
+  select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect')
+$$;
 
 -- Returns when a lease that runs beside these taints has to stop, and because of which taint. Null means
 -- never.
@@ -217,7 +219,7 @@ create or replace function hwqueue.first_stop_at(p_taints jsonb, p_tolerate json
 language sql stable parallel safe
 as $$
   select greatest(p_claimed_at, (t.value ->> 'since')::timestamptz)
-         + make_interval(secs => coalesce(m.seconds, 0)), t.value - 'since'
+      + make_interval(secs => coalesce(m.seconds, 0)), t.value - 'since'
   from jsonb_array_elements(p_taints) t
   cross join lateral (
     select count(*) as tolerations, min((l.value ->> 'seconds')::bigint) as seconds

@@ -14,7 +14,7 @@ declare
   v_part text;
   v_match text[];
 begin
-  -- an empty range would split into no bound at all
+  -- an empty range would split into no bound and pass
   foreach v_part in array coalesce(nullif(string_to_array(left(p_range, 1025), ','), '{}'), array['']) loop
     v_match := regexp_match(v_part,
       '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
@@ -34,8 +34,8 @@ create or replace function hwqueue.version_segments(p_version text) returns nume
 language sql immutable parallel safe
 as $$
   select string_to_array(m[1], '.')::numeric[]
-         || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}'
-           else '{}' end::numeric[]
+    || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}' else '{}'
+      end::numeric[]
   from regexp_match(left(p_version, 257),
     '^v?([0-9]{1,18}(?:[.][0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:[.][0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:[.][0-9A-Za-z~-]+)*)?(?:[+][0-9A-Za-z~.-]+)?$') m
   where length(p_version) <= 256 and m is not null
@@ -99,19 +99,18 @@ as $$
     when p_op = '!=' then hwqueue.compare_versions(p_version, p_bound) <> 0
     -- go-version: a pre-release is compared only with a pre-release of the same segments
     when p_kind = 'version' and f.version_pre <> ''
-         and (f.bound_pre = '' or hwqueue.version_segments(p_version) <> hwqueue.version_segments(p_bound))
-           then false
+      and (f.bound_pre = '' or hwqueue.version_segments(p_version) <> hwqueue.version_segments(p_bound))
+      then false
     when p_op = '>' then hwqueue.compare_versions(p_version, p_bound) > 0
     when p_op = '>=' then hwqueue.compare_versions(p_version, p_bound) >= 0
     when p_op = '<' then hwqueue.compare_versions(p_version, p_bound) < 0
     when p_op = '<=' then hwqueue.compare_versions(p_version, p_bound) <= 0
-    -- "~> 1.2.3": at least that, and all but the last written segment the same
+    -- "~> 1.2.3": at least 1.2.3, and equal in all but the last segment of the bound
     else not (f.bound_pre <> '' and f.version_pre = '')
-         and hwqueue.compare_versions(p_version, p_bound) >= 0
-         and cardinality(hwqueue.version_segments(p_version)) >=
-           cardinality(hwqueue.version_segments(p_bound))
-         and (hwqueue.version_segments(p_version))[1 : f.written - 1] =
-           (hwqueue.version_segments(p_bound))[1 : f.written - 1]
+      and hwqueue.compare_versions(p_version, p_bound) >= 0
+      and cardinality(hwqueue.version_segments(p_version)) >= cardinality(hwqueue.version_segments(p_bound))
+      and (hwqueue.version_segments(p_version))[1 : f.written - 1]
+        = (hwqueue.version_segments(p_bound))[1 : f.written - 1]
     end
   from (select hwqueue.version_prerelease(p_version) as version_pre,
                hwqueue.version_prerelease(p_bound) as bound_pre,
@@ -124,7 +123,7 @@ create or replace function hwqueue.is_version(p_version text, p_kind text) retur
 language sql immutable parallel safe
 as $$
   select hwqueue.version_segments(p_version) is not null
-         and (p_kind <> 'semver' or p_version !~ '^v?[0-9.]+[A-Za-z~]')
+    and (p_kind <> 'semver' or p_version !~ '^v?[0-9.]+[A-Za-z~]')
 $$;
 
 -- Whether a label's text meets every bound of a range. A malformed version or range meets nothing.
@@ -132,9 +131,9 @@ create or replace function hwqueue.version_in_range(p_version text, p_range text
 language sql immutable parallel safe
 as $$
   select hwqueue.is_version(p_version, p_kind)
-         and bool_and(coalesce(
-               hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
-               and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
+    and bool_and(coalesce(
+      hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
+      and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
   from unnest(string_to_array(left(p_range, 1025), ',')) part
   left join lateral regexp_match(part,
       '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$') m on true

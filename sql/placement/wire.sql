@@ -23,8 +23,8 @@ declare
   v_preferred jsonb;
 begin
   select jsonb_agg(x.expr) filter (where x.strength = 'required'),
-         jsonb_agg(jsonb_build_object('weight', 100, 'when',
-             jsonb_build_array(x.expr))) filter (where x.strength = 'preferred')
+    jsonb_agg(jsonb_build_object('weight', 100, 'when', jsonb_build_array(x.expr)))
+      filter (where x.strength = 'preferred')
   into v_required, v_preferred
   from (select hwqueue.wire_expr(e.value) as expr, e.value ->> 'strength' as strength
         from jsonb_array_elements(p_intent -> 'affinity') e) x;
@@ -87,7 +87,7 @@ declare
   v_class text;
   v_entry jsonb;
   v_entries jsonb := '[]';
-  v_offsets int[] := '{}';  -- where each of the entries begins
+  v_offsets int[] := '{}';  -- where each entry begins
   v_entry_count int := 0;
   v_intent jsonb := '{"cpu_isolation": null, "gpu_exclusivity": null}';
   v_unknown jsonb := '[]';
@@ -110,7 +110,7 @@ begin
         perform hwqueue.refuse_wire('too_many_entries', v_at, p_field);
       end if;
       v_entry := hwqueue.parse_wire_entry(p_blob, v_at + 4, v_length, p_field);
-      if not v_entries @> jsonb_build_array(v_entry) then  -- a preference must not count double
+      if not v_entries @> jsonb_build_array(v_entry) then  -- a repeated preference must not count twice
         v_entries := v_entries || v_entry;
         v_offsets := v_offsets || v_at;
       end if;
@@ -119,7 +119,7 @@ begin
         when '0902' then array['best_effort', 'whole_core', 'strict_isolated']
         else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end, p_field);
       v_tag := case v_tag when '0902' then 'cpu_isolation' else 'gpu_exclusivity' end;
-      if v_intent ->> v_tag is not null then  -- neither the first nor the last is the safe one
+      if v_intent ->> v_tag is not null then  -- neither of two classes is the safe choice
         perform hwqueue.refuse_wire('duplicate_tlv', v_at, p_field);
       end if;
       v_intent := v_intent || jsonb_build_object(v_tag, v_class);
@@ -190,7 +190,7 @@ begin
   if p_length < 5 then
     perform hwqueue.refuse_wire('truncated_entry', p_at, p_field);
   end if;
-  -- a code that is not in a list gives null
+  -- a code outside its list yields null
   v_category := (array['resource', 'state', 'topology', 'trust', 'facility'])[get_byte(p_blob, p_at)];
   v_strength := (array['required', 'preferred', 'adaptive'])[get_byte(p_blob, p_at + 1) & 127];
   v_direction := case when get_byte(p_blob, p_at + 1) > 127 then 'away' else 'toward' end;
@@ -203,18 +203,18 @@ begin
     perform hwqueue.refuse_wire('category_not_in_v1', p_at, p_field);
   elsif v_strength is null then
     perform hwqueue.refuse_wire('unknown_strength', p_at + 1, p_field);
-  elsif v_strength = 'adaptive' then  -- named, but no claim could honour it
+  elsif v_strength = 'adaptive' then  -- reserved in the format, no claim honours it
     perform hwqueue.refuse_wire('reserved_strength', p_at + 1, p_field);
   elsif v_type is null then
     perform hwqueue.refuse_wire('unknown_target_type', p_at + 2, p_field);
   elsif v_category || ' ' || v_type not in ('resource node_id', 'resource resource_id', 'state node_id',
-      'state lease_id',
-      'topology node_id', 'topology rack_id', 'topology service_id', 'trust trust_domain') then
+    'state lease_id', 'topology node_id', 'topology rack_id', 'topology service_id',
+    'trust trust_domain') then
     perform hwqueue.refuse_wire('target_type_not_allowed', p_at + 2, p_field);
-  elsif v_category = 'trust' and v_strength = 'preferred' then  -- a soft trust rule is a weaker one
+  elsif v_category = 'trust' and v_strength = 'preferred' then  -- a preferred trust rule would be no rule
     perform hwqueue.refuse_wire('strength_not_allowed', p_at + 1, p_field);
-  elsif v_type = 'trust_domain' and v_direction = 'away' or v_type = 'service_id' and v_direction = 'toward'
-    then
+  elsif v_type = 'trust_domain' and v_direction = 'away'
+    or v_type = 'service_id' and v_direction = 'toward' then
     perform hwqueue.refuse_wire('direction_not_allowed', p_at + 1, p_field);
   elsif v_length > p_length - 5 then
     perform hwqueue.refuse_wire('truncated_entry', p_at + 3, p_field);
@@ -224,12 +224,12 @@ begin
     perform hwqueue.refuse_wire('bad_target_length', p_at + 3, p_field);
   end if;
   v_target := substring(p_blob from p_at + 6 for v_length);
-  return jsonb_build_object('category', v_category, 'strength', v_strength, 'direction', v_direction,
-      'target_type', v_type,
+  return jsonb_build_object(
+    'category', v_category, 'strength', v_strength, 'direction', v_direction, 'target_type', v_type,
     'target', case v_type
       when 'trust_domain' then to_jsonb(hwqueue.parse_wire_domain(v_target, p_at + 5, p_field))
-      when 'rack_id' then to_jsonb(hwqueue.wire_number(v_target,
-          0) * 65536::bigint + hwqueue.wire_number(v_target, 2))
+      when 'rack_id' then to_jsonb(
+        hwqueue.wire_number(v_target, 0) * 65536::bigint + hwqueue.wire_number(v_target, 2))
       else to_jsonb(encode(v_target, 'hex')) end);
 end
 $$;
@@ -242,7 +242,7 @@ as $$
 begin
   if p_bytes = '' then
     perform hwqueue.refuse_wire('empty_trust_domain', p_at, p_field);
-  -- no text of Postgres holds a zero byte
+  -- Postgres text cannot hold a zero byte
   elsif octet_length(p_bytes) > 255 or position(decode('00', 'hex') in p_bytes) > 0 then
     perform hwqueue.refuse_wire('invalid_trust_domain', p_at, p_field);
   end if;
@@ -270,8 +270,7 @@ begin
   v_code := get_byte(p_blob, p_at);
   if p_classes[v_code + 1] is null then
     perform hwqueue.refuse_wire(case v_code when 255 then 'sentinel_class' else 'unknown_class' end, p_at,
-        p_field,
-      '0x' || encode(substring(p_blob from p_at + 1 for 1), 'hex'));
+      p_field, '0x' || encode(substring(p_blob from p_at + 1 for 1), 'hex'));
   end if;
   return p_classes[v_code + 1];
 end
