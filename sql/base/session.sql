@@ -1,18 +1,17 @@
 -- The clock, new ids, and what a transaction has seen.
 -- Everything reads the time through clock, which the tests replace (testing/clock.sql). Lease ids are
--- version 7 uuids (RFC 9562): milliseconds of the clock, then random bits. Postgres has its own from 18
--- on.
+-- version 7 uuids (RFC 9562): milliseconds of the clock, then random bits.
 -- The second half tells a reader what it cannot have seen. Rows carry the id of the transaction that
 -- wrote them. A reader that caches something derived from rows stores two values with it, unseen and
 -- next_xid (visible_now). A later reader fetches exactly the rows that the earlier one missed:
--- 
+--
 --   xid >= next_xid or xid = any (unseen)
--- 
+--
 -- Writers neither notify readers nor wait for them. The check costs one index probe, and one more for
 -- each transaction that was running at the earlier read. docs/explanation/storage.md, "What a reader has
 -- seen", proves it and lists the pitfalls. Read clock and visible_now first.
 
--- Returns a new version 7 uuid.
+-- Returns a new version 7 uuid. Postgres has a function for it from 18 on.
 -- Not idempotent: every call returns a new id.
 create or replace function hwqueue.new_id() returns uuid
 language sql volatile parallel safe

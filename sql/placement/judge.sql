@@ -204,24 +204,24 @@ create or replace function hwqueue.ignored_labels_of(p_labels jsonb, p_shard int
 language plpgsql volatile
 as $$
 declare
-  v_many int := hwqueue.most_label_values();
-  v_grown text[];
+  v_max_values int := hwqueue.most_label_values();
+  v_growing_keys text[];
   v_keys text[];
 begin
-  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x)
-    = v_many then
+  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_max_values) x)
+    = v_max_values then
     -- labels to which this node adds a value: counting the values of a label reads all profiles, and most
     -- new profiles add no value
-    v_grown := array(
+    v_growing_keys := array(
       select l.key from jsonb_each(p_labels) l
       where not exists (select 1 from hwqueue.ignored_label o where o.shard_id = p_shard and o.key = l.key)
         and not exists (
           select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
-    v_keys := case when v_grown = '{}' then v_grown else array(
+    v_keys := case when v_growing_keys = '{}' then v_growing_keys else array(
       select l.key
       from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
-      where p.shard_id = p_shard and l.key = any (v_grown)
-      group by l.key having count(distinct l.value) >= v_many order by l.key) end;
+      where p.shard_id = p_shard and l.key = any (v_growing_keys)
+      group by l.key having count(distinct l.value) >= v_max_values order by l.key) end;
     -- in one statement with visible_now, so that reap reads the classes that this statement cannot see
     insert into hwqueue.ignored_label (shard_id, key, is_mentioned, unseen, next_xid)
     select p_shard, k, exists (

@@ -185,7 +185,7 @@ as $$
 declare
   v_limits record := hwqueue.placement_limits();
   v_count int;
-  v_bad text;
+  v_key text;
 begin
   if p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then
     return p_placement;
@@ -197,12 +197,12 @@ begin
       jsonb_build_object('field', p_field, 'expressions', v_count, 'limit', v_limits.exprs),
       format('the limit is %s in all; give a label many values instead of many expressions', v_limits.exprs));
   end if;
-  v_bad := hwqueue.repeated_pattern(p_placement);
-  if v_bad is not null then
+  v_key := hwqueue.repeated_pattern(p_placement);
+  if v_key is not null then
     perform hwqueue.refuse('QHC03',
       format('%s.%s has regexp, version or semver expressions of more than %s characters beside what it asks about other leases',
-        p_field, v_bad, v_limits.repeated_chars),
-      jsonb_build_object('field', p_field || '.' || v_bad, 'limit', v_limits.repeated_chars),
+        p_field, v_key, v_limits.repeated_chars),
+      jsonb_build_object('field', p_field || '.' || v_key, 'limit', v_limits.repeated_chars),
       'shorten them, or put them into require, outside of any: there they are judged once for all nodes that are alike');
   end if;
   return p_placement;
@@ -271,13 +271,13 @@ create or replace function hwqueue.read_regexp(p_pattern text, out danger text, 
 language plpgsql immutable
 as $$
 declare
-  v_at int := 1;
+  v_position int := 1;
   v_char text;
   v_bound text[];
-  v_times int;
-  v_last int := 0;  -- the size of the last atom or group
+  v_repeats int;
+  v_atom_size int := 0;  -- the size of the last atom or group
   v_has_bound boolean := false;
-  v_last_has_bound boolean := false;
+  v_atom_has_bound boolean := false;
   v_outer_sizes int[] := '{}'::int[];
   v_outer_bounds boolean[] := '{}'::boolean[];
 begin
@@ -287,59 +287,59 @@ begin
   elsif p_pattern ~ '^[*][*][*]' then
     danger := 'a director (***)';
   end if;
-  while danger is null and v_at <= length(p_pattern) loop
-    v_char := substr(p_pattern, v_at, 1);
-    v_last_has_bound := v_last_has_bound and v_char = '{';
+  while danger is null and v_position <= length(p_pattern) loop
+    v_char := substr(p_pattern, v_position, 1);
+    v_atom_has_bound := v_atom_has_bound and v_char = '{';
     if v_char = E'\\' then
-      if substr(p_pattern, v_at + 1, 1) ~ '[0-9]' then
+      if substr(p_pattern, v_position + 1, 1) ~ '[0-9]' then
         danger := 'a back-reference or octal escape';
       end if;
-      v_last := 1;
-      v_at := v_at + 2;
+      v_atom_size := 1;
+      v_position := v_position + 2;
     elsif v_char = '[' then
-      v_last := 1;
-      v_at := v_at + hwqueue.bracket_length(substr(p_pattern, v_at));
-      if v_at is null then
+      v_atom_size := 1;
+      v_position := v_position + hwqueue.bracket_length(substr(p_pattern, v_position));
+      if v_position is null then
         danger := 'a bracket that does not close';
       end if;
     elsif v_char = '(' then
-      if substr(p_pattern, v_at + 1, 1) = '?' then
+      if substr(p_pattern, v_position + 1, 1) = '?' then
         danger := 'lookaround or another (? construct';
       end if;
       v_outer_sizes := v_outer_sizes || size;
       v_outer_bounds := v_outer_bounds || v_has_bound;
       size := 0;
-      v_last := 0;
+      v_atom_size := 0;
       v_has_bound := false;
-      v_at := v_at + 1;
+      v_position := v_position + 1;
       continue;
     elsif v_char = ')' and v_outer_sizes <> '{}' then
-      v_last := size;
-      v_last_has_bound := v_has_bound;
+      v_atom_size := size;
+      v_atom_has_bound := v_has_bound;
       size := v_outer_sizes[cardinality(v_outer_sizes)];
       v_has_bound := v_has_bound or v_outer_bounds[cardinality(v_outer_bounds)];
       v_outer_sizes := trim_array(v_outer_sizes, 1);
       v_outer_bounds := trim_array(v_outer_bounds, 1);
-      v_at := v_at + 1;
+      v_position := v_position + 1;
     elsif v_char = '{' then
-      v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
-      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int)
+      v_bound := regexp_match(substr(p_pattern, v_position), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
+      v_repeats := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int)
         + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
       if v_bound is null then
         danger := 'a { that is no bound';
-      elsif v_times > 32 then
+      elsif v_repeats > 32 then
         danger := 'a bound above 32';
-      elsif v_last_has_bound then
+      elsif v_atom_has_bound then
         danger := 'a bound inside a bounded group';
       end if;
-      v_last := v_last * greatest(v_times - 1, 0);
+      v_atom_size := v_atom_size * greatest(v_repeats - 1, 0);
       v_has_bound := true;
-      v_at := v_at + length(v_bound[1]);
+      v_position := v_position + length(v_bound[1]);
     else
-      v_last := 1;
-      v_at := v_at + 1;
+      v_atom_size := 1;
+      v_position := v_position + 1;
     end if;
-    size := size + v_last;
+    size := size + v_atom_size;
     if size > 500 then
       danger := 'more than 500 characters with its bounds written out';
     end if;

@@ -79,7 +79,7 @@ declare
   v_preferred boolean := coalesce(
     hwqueue.json_choice(p_rule -> 'when', p_field || '.when', array['require', 'prefer'], 'QHC03') = 'prefer',
     false);
-  v_least bigint := hwqueue.json_integer(
+  v_min_domains bigint := hwqueue.json_integer(
     p_rule -> 'min_domains', p_field || '.min_domains', 1, 1000000, 'QHC03');
   v_nodes jsonb := coalesce(nullif(p_rule -> 'count_nodes', 'null'), '{}');
 begin
@@ -89,13 +89,13 @@ begin
       array['honor', 'ignore'], 'QHC03'), 'honor'),
     'taints', nullif(hwqueue.json_choice(v_nodes -> 'taints', p_field || '.count_nodes.taints',
       array['ignore', 'honor'], 'QHC03'), 'ignore')));
-  if v_preferred and v_least is not null then
+  if v_preferred and v_min_domains is not null then
     perform hwqueue.refuse('QHC03', format('%s.min_domains does not go with when prefer', p_field),
       jsonb_build_object('field', p_field || '.min_domains'),
       'drop one of them: only a required spread can demand domains');
   end if;
   return case when v_preferred then '{"when": "prefer"}'::jsonb else '{}' end
-    || case when v_least > 1 then jsonb_build_object('min_domains', v_least) else '{}' end
+    || case when v_min_domains > 1 then jsonb_build_object('min_domains', v_min_domains) else '{}' end
     || case when v_nodes <> '{}' then jsonb_build_object('count_nodes', v_nodes) else '{}' end;
 end
 $$;
@@ -205,7 +205,7 @@ language plpgsql immutable
 as $$
 declare
   v_list jsonb := p_expr -> p_kind;
-  v_most int := case when p_kind = 'resource' then 1 else 1000 end;
+  v_max_targets int := case when p_kind = 'resource' then 1 else 1000 end;
   v_target jsonb;
   v_field text;
   v_targets jsonb := '[]'::jsonb;
@@ -215,8 +215,8 @@ begin
   if jsonb_typeof(v_list) <> 'array' then
     v_list := jsonb_build_array(v_list);
   end if;
-  if jsonb_array_length(v_list) not between 1 and v_most then
-    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to %s targets', p_field, p_kind, v_most),
+  if jsonb_array_length(v_list) not between 1 and v_max_targets then
+    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to %s targets', p_field, p_kind, v_max_targets),
       jsonb_build_object('field', p_field || '.' || p_kind),
       'an empty list would match nothing: leave the expression out; one expression for each resource');
   end if;

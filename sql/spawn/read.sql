@@ -84,7 +84,7 @@ begin
       v_class_ids[e.ordinal], e.task, e.params, e.options, p_queue.max_params_bytes, p_now)
     from (
       select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
-        case when i.value -> 'options' ?| hwqueue.kept_options() then i.value -> 'options' end as options
+        case when i.value -> 'options' ?| hwqueue.spawn_options() then i.value -> 'options' end as options
       from jsonb_array_elements(p_leases) with ordinality i
       offset 0) e  -- a fence: each value is extracted once, not wherever it is used
     order by e.ordinal);
@@ -151,7 +151,7 @@ declare
   v_class_id bigint := hwqueue.spawn_class(
     p_queue.queue_id, p_task, hwqueue.class_options(p_options), p_shard);
 begin
-  if p_options is null or not p_options ?| hwqueue.kept_options() then
+  if p_options is null or not p_options ?| hwqueue.spawn_options() then
     -- with a constant null Postgres drops every part of the expression that reads options
     return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task,
       p_params, null, p_queue.max_params_bytes, p_now);
@@ -172,7 +172,7 @@ $$;
 
 -- Returns the options that read_spawn reads: a lease's own, and the params blob, which is stored as it
 -- was sent.
-create or replace function hwqueue.kept_options() returns text[]
+create or replace function hwqueue.spawn_options() returns text[]
 language sql immutable parallel safe
 as $$ select hwqueue.own_options() || array['wire'] $$;
 

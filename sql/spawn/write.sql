@@ -18,35 +18,35 @@ create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_cla
 language plpgsql stable
 as $$
 declare
-  v_named uuid[] := hwqueue.json_uuids(p_gpus, 'options.gpus');
+  v_requested uuid[] := hwqueue.json_uuids(p_gpus, 'options.gpus');
   v_exclusivity text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_alone uuid[];
+  v_exclusive_ids uuid[];
   v_devices int[];
 begin
   if p_class.gpu_count = 0 then
     v_devices := '{}';
   elsif v_exclusivity is not null then
-    v_devices := hwqueue.choose_devices(p_class.gpu_count, 0, v_named, v_exclusivity,
+    v_devices := hwqueue.choose_devices(p_class.gpu_count, 0, v_requested, v_exclusivity,
       hwqueue.node_headroom(p_node, p_load));
   else
-    v_alone := array(
+    v_exclusive_ids := array(
       select (g.value ->> 'resource_id')::uuid
       from hwqueue.claim c cross join lateral jsonb_array_elements(c.assignment -> 'gpus') g
       where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment ? 'gpu_exclusivity');
-    v_alone := v_alone || array(
+    v_exclusive_ids := v_exclusive_ids || array(
       select d.parent from unnest(p_node.gpu_ids, p_node.gpu_parents) d(id, parent)
-      where d.id = any (v_alone));
+      where d.id = any (v_exclusive_ids));
     v_devices := array(
       select d.position::int
       from unnest(p_node.gpu_ids, p_node.gpu_parents, p_load.gpu_used)
         with ordinality d(id, parent, used, position)
-      where (v_named = '{}' or d.id = any (v_named)) and d.parent is null
-        and (d.id = any (v_alone)) is not true
+      where (v_requested = '{}' or d.id = any (v_requested)) and d.parent is null
+        and (d.id = any (v_exclusive_ids)) is not true
       order by d.used, d.position limit p_class.gpu_count);
   end if;
   if v_devices is null or cardinality(v_devices) < p_class.gpu_count
-    or cardinality(v_named) not in (0, p_class.gpu_count)
-    or not v_named <@ p_node.gpu_ids then
+    or cardinality(v_requested) not in (0, p_class.gpu_count)
+    or not v_requested <@ p_node.gpu_ids then
     perform hwqueue.refuse('QHA01',
       format('node %s does not have the %s devices that this work runs on', p_node.node_id,
         p_class.gpu_count),
@@ -94,31 +94,31 @@ declare
   v_spawns hwqueue.spawn_request[] := p_spawns;
   v_fresh hwqueue.spawn_request[] := p_spawns;
   v_spawn hwqueue.spawn_request;
-  v_keyed boolean;
-  v_own boolean;
-  v_wake boolean;
+  v_has_keys boolean;
+  v_has_own_ids boolean;
+  v_must_wake boolean;
 begin
   if cardinality(p_spawns) = 1 then  -- most calls: plain assignments are cheaper than a statement
     v_spawn := p_spawns[1];
-    v_keyed := v_spawn.idempotency_key is not null;
-    v_own := v_spawn.own_id;
-    v_wake := v_spawn.notify and v_spawn.available_at <= p_now;
+    v_has_keys := v_spawn.idempotency_key is not null;
+    v_has_own_ids := v_spawn.own_id;
+    v_must_wake := v_spawn.notify and v_spawn.available_at <= p_now;
   else
     select bool_or(s.idempotency_key is not null), bool_or(s.own_id),
            bool_or(s.notify and s.available_at <= p_now)
-    into v_keyed, v_own, v_wake from unnest(p_spawns) s;
+    into v_has_keys, v_has_own_ids, v_must_wake from unnest(p_spawns) s;
   end if;
-  if v_keyed then
+  if v_has_keys then
     v_spawns := hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard);
     v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
-    v_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
+    v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
-  if v_own then
+  if v_has_own_ids then
     perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, p_shard);
   else
     perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
   end if;
-  if v_wake then
+  if v_must_wake then
     perform hwqueue.wake_workers(p_queue, p_shard);
   end if;
   return v_spawns;
@@ -145,16 +145,16 @@ language plpgsql volatile
 as $$
 declare
   v_ids uuid[] := array(select s.lease_id from unnest(p_spawns) s where s.own_id);
-  v_gone uuid;
+  v_completed uuid;
 begin
   if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
-    v_gone := (
+    v_completed := (
       select o.lease_id from hwqueue.outcome o
       where o.shard_id = p_shard and o.lease_id = any (v_ids) limit 1);
-    if v_gone is not null then
-      perform hwqueue.refuse('QHL06', format('lease %s has just completed', v_gone),
-        jsonb_build_object('field', 'options.lease_id', 'lease_id', v_gone,
-          'index', (select s.ordinal - 1 from unnest(p_spawns) s where s.lease_id = v_gone)),
+    if v_completed is not null then
+      perform hwqueue.refuse('QHL06', format('lease %s has just completed', v_completed),
+        jsonb_build_object('field', 'options.lease_id', 'lease_id', v_completed,
+          'index', (select s.ordinal - 1 from unnest(p_spawns) s where s.lease_id = v_completed)),
         'use a fresh id: what is left of that lease goes with one of the next calls of prune');
     end if;
   else  -- an older snapshot may not show the outcome, but its unique key does
@@ -177,7 +177,7 @@ declare
   v_spawn record;
   v_spawns hwqueue.spawn_request[] := p_spawns;
   v_class_id bigint;
-  v_named bigint[] := '{}';
+  v_targets bigint[] := '{}';
 begin
   select o.lease_id, o.ordinal - 1 as index into v_spawn
   from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
@@ -195,14 +195,14 @@ begin
       v_class_id := v_spawns[v_index].class_id;
       v_spawns[v_index].class_id := hwqueue.target_class(v_class_id, v_spawns[v_index].lease_id, p_shard);
       if v_spawns[v_index].class_id <> v_class_id and v_spawns[v_index].available_at <= p_now then
-        v_named := v_named || v_spawns[v_index].class_id;
+        v_targets := v_targets || v_spawns[v_index].class_id;
       end if;
     end if;
   end loop;
   perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard),
     hwqueue.check_own_ids(p_spawns, p_now, p_shard);
-  if v_named <> '{}' then  -- the class may be older: an earlier lease with this id had it
-    perform hwqueue.wake_classes_of_entries(v_named, p_shard);
+  if v_targets <> '{}' then  -- the class may be older: an earlier lease with this id had it
+    perform hwqueue.wake_classes_of_entries(v_targets, p_shard);
   end if;
 exception when unique_violation then  -- another session has just spawned with the same id
   perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already',
@@ -270,16 +270,16 @@ returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
-  v_keyed int := (select count(*) from unnest(p_spawns) s where s.idempotency_key is not null);
-  v_claimed hwqueue.idempotency[] := '{}'::hwqueue.idempotency[];
-  v_newly hwqueue.idempotency[];
-  v_next int;
+  v_key_count int := (select count(*) from unnest(p_spawns) s where s.idempotency_key is not null);
+  v_inserted hwqueue.idempotency[] := '{}'::hwqueue.idempotency[];
+  v_new_keys hwqueue.idempotency[];
+  v_index int;
   v_spawns hwqueue.spawn_request[];
   v_spawn record;
 begin
   <<attempt>>
   loop
-    with claimed as (
+    with inserted as (
       insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content)
       select p_shard, k.tenant, p_queue_id, k.idempotency_key, k.lease_id, k.content
       from hwqueue.keyed_spawns(p_spawns, p_shard) k
@@ -287,15 +287,15 @@ begin
       on conflict do nothing
       returning i as key
     )
-    select array_agg(c.key) into v_newly from claimed c;
-    v_claimed := v_claimed || v_newly;
+    select array_agg(c.key) into v_new_keys from inserted c;
+    v_inserted := v_inserted || v_new_keys;
     v_spawns := p_spawns;
-    if cardinality(v_claimed) = v_keyed then
+    if cardinality(v_inserted) = v_key_count then
       return v_spawns;
     end if;
-    v_claimed := array(
-      select c from unnest(v_claimed) c order by c.tenant collate "C", c.idempotency_key collate "C");
-    v_next := 1;
+    v_inserted := array(
+      select c from unnest(v_inserted) c order by c.tenant collate "C", c.idempotency_key collate "C");
+    v_index := 1;
     for v_spawn in
       select k.ordinal, k.tenant, k.idempotency_key, i.lease_id, i.content <> k.content as differs
       from hwqueue.keyed_spawns(p_spawns, p_shard) k
@@ -314,9 +314,9 @@ begin
             'field', 'options.idempotency_key', 'idempotency_key', v_spawn.idempotency_key,
             'lease_id', v_spawn.lease_id, 'index', v_spawn.ordinal - 1),
           'a key stands for one task, params, placement and labels: use another key for other content');
-      elsif v_claimed[v_next].tenant = v_spawn.tenant
-        and v_claimed[v_next].idempotency_key = v_spawn.idempotency_key then
-        v_next := v_next + 1;  -- taken just now, by the first spawn of the batch that has it
+      elsif v_inserted[v_index].tenant = v_spawn.tenant
+        and v_inserted[v_index].idempotency_key = v_spawn.idempotency_key then
+        v_index := v_index + 1;  -- taken just now, by the first spawn of the batch that has it
       else
         v_spawns[v_spawn.ordinal].stands_for := v_spawn.lease_id;
       end if;
