@@ -127,8 +127,8 @@ begin
         format('%s asks about lease %s, which is not its', p_field, v_item ->> 'lease'),
         p_field || '.placement', 'name leases of the tenant that exist already', p_index);
     elsif v_item ? 'service' and v_item ->> 'service' is distinct from p_class.service_id::text
-          and (v_item ->> 'service')::uuid <> all (p_class.away_from)  -- an operator's policy asked for it
-          and not hwqueue.is_own_service((v_item ->> 'service')::uuid, p_shard) then
+      and (v_item ->> 'service')::uuid <> all (p_class.away_from)  -- an operator's policy asked for it
+      and not hwqueue.is_own_service((v_item ->> 'service')::uuid, p_shard) then
       perform hwqueue.refuse_foreign(
         format('%s asks about service %s, which is not its', p_field, v_item ->> 'service'),
         p_field || '.placement', 'name services that leases of the tenant have', p_index);

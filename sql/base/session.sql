@@ -68,7 +68,7 @@ language sql volatile
 as $$
   select coalesce((
     select r.xid from pg_snapshot_xip(pg_current_snapshot()) r(xid)
-    where r.xid::xid not in (  -- not in, not exists: it is computed once, as a hash
+    where r.xid::xid not in (  -- unlike not exists, this list is hashed once
       select l.transactionid from pg_locks l
       where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and l.granted
         and l.virtualtransaction not in (

@@ -16,9 +16,9 @@ declare
   v_effect text := hwqueue.json_text(v_taint -> 'effect', p_field || '.effect', 60);
 begin
   v_taint := jsonb_strip_nulls(jsonb_build_object(
-      'key', hwqueue.json_text(v_taint -> 'key', p_field || '.key', 253),
-      'value', hwqueue.json_text(nullif(v_taint -> 'value', '""'), p_field || '.value', 253),
-      'effect', v_effect));
+    'key', hwqueue.json_text(v_taint -> 'key', p_field || '.key', 253),
+    'value', hwqueue.json_text(nullif(v_taint -> 'value', '""'), p_field || '.value', 253),
+    'effect', v_effect));
   if not v_taint ? 'key' then
     perform hwqueue.refuse('QHA01', format('%s.key is missing', p_field),
       jsonb_build_object('field', p_field || '.key'),
@@ -154,7 +154,7 @@ begin
       v_value, p_field || '.value', -9223372036854775808, 9223372036854775807, 'QHC03')::text);
   end if;
   return jsonb_strip_nulls(jsonb_build_object('key', v_key, 'op', v_op, 'value', nullif(v_value, '""'),
-      'effect', v_effect, 'seconds', v_seconds));
+    'effect', v_effect, 'seconds', v_seconds));
 end
 $$;
 

@@ -28,10 +28,10 @@ begin
   into v_required, v_preferred
   from (select hwqueue.wire_expr(e.value) as expr, e.value ->> 'strength' as strength
         from jsonb_array_elements(p_intent -> 'affinity') e) x;
-  return jsonb_strip_nulls(jsonb_build_object('require', hwqueue.normal_set(v_required),
-      'prefer', hwqueue.normal_set(v_preferred),
-      'resources', case when v_gpu is not null then '{"gpu": 1}'::jsonb end,
-      'isolation', nullif(v_isolation, '{}')));
+  return jsonb_strip_nulls(jsonb_build_object(
+    'require', hwqueue.normal_set(v_required), 'prefer', hwqueue.normal_set(v_preferred),
+    'resources', case when v_gpu is not null then '{"gpu": 1}'::jsonb end,
+    'isolation', nullif(v_isolation, '{}')));
 end
 $$;
 

@@ -310,8 +310,8 @@ begin
       if v_spawn.differs then
         perform hwqueue.refuse('QHT01',
           format('idempotency key %s belongs to lease %s, which has other content',
-            to_json(v_spawn.idempotency_key), v_spawn.lease_id), jsonb_build_object(
-            'field', 'options.idempotency_key', 'idempotency_key', v_spawn.idempotency_key,
+            to_json(v_spawn.idempotency_key), v_spawn.lease_id),
+          jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_spawn.idempotency_key,
             'lease_id', v_spawn.lease_id, 'index', v_spawn.ordinal - 1),
           'a key stands for one task, params, placement and labels: use another key for other content');
       elsif v_inserted[v_index].tenant = v_spawn.tenant
