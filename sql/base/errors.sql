@@ -1,7 +1,13 @@
--- Errors with a code and a hint, and the checks that most calls begin with.
+-- How the SQL API fails, and the argument checks that most calls begin with.
+-- Every error that hwqueue raises on purpose goes through refuse. So each one has a code of class QH, a
+-- message that starts in lower case, a JSON detail and a hint. docs/reference/errors.md lists the codes.
+-- The functions of api/ call the checks before they read or lock a row. A check either returns or
+-- raises. Those that stand inside an expression return the value that they have checked.
+-- Read refuse first, then the checks in any order. abort_subtransaction is no user error: it undoes a
+-- savepoint, and its caller catches it.
 
--- Checks a list of queue names; true, so that it can stand in an expression.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Checks a list of queue names. It returns true, so that it can stand in an expression.
+-- Raises: QHA01.
 create or replace function hwqueue.check_queue_names(p_queues text[]) returns boolean
 language plpgsql immutable
 as $$
@@ -9,45 +15,43 @@ begin
   if array_ndims(p_queues) is distinct from 1 or cardinality(p_queues) > 1000
     or array_position(p_queues, null) is not null then
     perform hwqueue.refuse('QHA01', 'p_queues must name 1 to 1000 queues',
-        jsonb_build_object('field', 'p_queues'),
-      'for example array[''default'']');
+      jsonb_build_object('field', 'p_queues'), 'for example array[''default'']');
   end if;
   return true;
 end
 $$;
 
--- The time itself, or null where it is infinite or not given: what does not expire. Clients read no year
--- beyond 9999, and one such row would keep them from reading any.
--- Locks: none. Raises: QHA01. Idempotent: yes.
-create or replace function hwqueue.check_expiry(p_expires_at timestamptz,
-  p_now timestamptz) returns timestamptz
+-- Returns an expiry time, or null where it is infinite or absent, which means that nothing expires.
+-- Times beyond the year 9999 are refused. Clients cannot read them, and one such row would make every
+-- list that holds it unreadable.
+-- Raises: QHA01.
+create or replace function hwqueue.check_expiry(p_expires_at timestamptz, p_now timestamptz)
+returns timestamptz
 language plpgsql immutable
 as $$
 begin
   if p_expires_at <= p_now then
     perform hwqueue.refuse('QHA01', format('p_expires_at %s has passed', p_expires_at),
-        jsonb_build_object('field', 'p_expires_at'),
+      jsonb_build_object('field', 'p_expires_at'),
       'give a time to come, or leave it out: what has no such time does not expire');
   end if;
   if p_expires_at > '9999-12-31 23:59:59.999999+00' and p_expires_at <> 'infinity' then
     perform hwqueue.refuse('QHA01', format('p_expires_at %s is beyond the year 9999', p_expires_at),
-        jsonb_build_object('field', 'p_expires_at'),
-      'leave it out: what has no such time does not expire');
+      jsonb_build_object('field', 'p_expires_at'), 'leave it out: what has no such time does not expire');
   end if;
   return nullif(p_expires_at, 'infinity');
 end
 $$;
 
--- Refuses a number of rows that is none; null stands for all.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Refuses a row limit below 1. Null means all rows.
+-- Raises: QHA01.
 create or replace function hwqueue.check_limit(p_limit int) returns void
 language plpgsql immutable
 as $$
 begin
   if p_limit < 1 then
     perform hwqueue.refuse('QHA01', format('p_limit must be at least 1, got %s', p_limit),
-        jsonb_build_object('field', 'p_limit'),
-      'give a number of rows, or null for all');
+      jsonb_build_object('field', 'p_limit'), 'give a number of rows, or null for all');
   end if;
 end
 $$;
@@ -66,7 +70,7 @@ begin
 end
 $$;
 
--- The number itself, unless check_limit refuses it.
+-- Returns the limit, unless check_limit refuses it.
 -- Raises: QHA01.
 create or replace function hwqueue.checked_limit(p_limit int) returns int
 language plpgsql immutable
@@ -78,7 +82,7 @@ end
 $$;
 
 -- Refuses a shard that this database does not hold.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Raises: QHA01.
 create or replace function hwqueue.check_shard(p_shard int) returns void
 language plpgsql stable
 as $$
@@ -87,13 +91,14 @@ begin
   if not found then
     perform hwqueue.refuse('QHA01', format('shard %s does not exist', coalesce(p_shard::text, 'null')),
       jsonb_build_object('field', 'p_shard', 'shard_id', p_shard),
-        'use shard 0 unless an operator made others');
+      'use shard 0 unless an operator made others');
   end if;
 end
 $$;
 
--- Undoes the caller's subtransaction, and releases the locks that it took; the caller catches it.
--- Raises: HWX01, never seen outside.
+-- Rolls the caller's subtransaction back, which also releases the locks that it took. The caller catches
+-- the error.
+-- Raises: HWX01, which never leaves hwqueue.
 create or replace function hwqueue.abort_subtransaction() returns void
 language plpgsql volatile
 as $$
@@ -102,9 +107,10 @@ begin
 end
 $$;
 
--- Functions that grant, settle, reap or edit nodes decide on rows read after their locks; a snapshot
--- taken before the lock would show them the past, so any other isolation level is refused.
--- Locks: none. Raises: QHA02. Idempotent: yes.
+-- Refuses isolation levels above read committed.
+-- Functions that grant, settle, reap or edit nodes decide on rows that they read after taking locks. A
+-- snapshot that is older than the lock would show them outdated rows.
+-- Raises: QHA02.
 create or replace function hwqueue.require_read_committed() returns void
 language plpgsql stable
 as $$
@@ -112,34 +118,36 @@ begin
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     perform hwqueue.refuse('QHA02',
       format('this function needs isolation level read committed, not %s',
-          current_setting('transaction_isolation')),
+        current_setting('transaction_isolation')),
       jsonb_build_object('isolation', current_setting('transaction_isolation')),
       'call it in a transaction of its own, or set transaction isolation level read committed first');
   end if;
 end
 $$;
 
--- Refuses names that would not survive a command line, a metric label or a URL. Raises: QHA01.
-create or replace function hwqueue.check_name(p_name text, p_field text,
-  p_max_length int default 100) returns void
+-- Refuses names that would not survive a command line, a metric label or a URL.
+-- Raises: QHA01.
+create or replace function hwqueue.check_name(p_name text, p_field text, p_max_length int default 100)
+returns void
 language plpgsql immutable
 as $$
 begin
   if p_name is null or length(p_name) > p_max_length or p_name !~ '^[A-Za-z0-9_][A-Za-z0-9_.:@/-]*$' then
-    perform hwqueue.refuse('QHA01', format('%s is no valid name: %s', p_field,
-        coalesce(to_json(left(p_name, 60))::text, 'null')),
+    perform hwqueue.refuse('QHA01',
+      format('%s is no valid name: %s', p_field, coalesce(to_json(left(p_name, 60))::text, 'null')),
       jsonb_build_object('field', p_field, 'length', length(p_name)),
       format('use 1 to %s characters of A-Z, a-z, 0-9, _ . : @ / - and start with a letter, digit or _',
-          p_max_length));
+        p_max_length));
   end if;
 end
 $$;
 
--- The one way to fail: a code of class QH, a message that starts lower-case, detail as JSON, what to do
--- as hint.
--- Locks: none. Raises: p_code, always. Idempotent: yes.
-create or replace function hwqueue.refuse(p_code text, p_message text, p_detail jsonb,
-  p_hint text) returns void
+-- Raises an error. Every deliberate error of hwqueue comes from here.
+-- p_code is of class QH, p_message starts in lower case, p_detail holds ids and values, p_hint says what
+-- to do.
+-- Raises: p_code, always.
+create or replace function hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text)
+returns void
 language plpgsql volatile
 as $$
 begin

@@ -1,6 +1,13 @@
--- Events: what operators are told, written by the calls that cause it.
+-- Events: the record of who did what, written by the calls that cause them and read by list_events.
+-- An event is written in the transaction that it describes, by note_event and its variants. Its id is
+-- the transaction's own id, shifted left, plus a running number. So once every transaction below an id
+-- has ended, no event below that id can appear. Followers of list_events depend on this. A plain
+-- sequence would not do: a lower number may commit later.
+-- Events lie in a ring of 16 partitions, one a day, which prune truncates.
+-- Read note_event and new_event_id first, then event_page, which is the reader.
 
--- The codes to look for, each once; one null: any. Raises: QHA01.
+-- Returns the distinct event codes of a filter. One null element means any code.
+-- Raises: QHA01.
 create or replace function hwqueue.event_codes(p_codes jsonb) returns text[]
 language plpgsql immutable
 as $$
@@ -10,22 +17,24 @@ begin
   end if;
   if jsonb_array_length(p_codes) not between 1 and 100 then
     perform hwqueue.refuse_value(p_codes, 'filter.code', 'text, or a list of 1 to 100 texts',
-        'leave it out for all codes', 'QHA01');
+      'leave it out for all codes', 'QHA01');
   end if;
   return array(
-    select distinct coalesce(hwqueue.json_text(c.value, format('filter.code[%s]', c.ordinality - 1), 100), '')
+    select distinct coalesce(
+      hwqueue.json_text(c.value, format('filter.code[%s]', c.ordinality - 1), 100), '')
     from jsonb_array_elements(p_codes) with ordinality c);
 end
 $$;
 
--- Events of one code (null: any) in p_after's direction. Planned for the filter at hand: what is not
--- asked for is then not there, and every other column has an index that is in order.
+-- Returns events of one code (null: any), in ascending order after p_after, or in descending order if
+-- p_after is null.
+-- Planned for each filter (custom plan): absent conditions vanish, and each of the other columns has an
+-- index in the order that the page needs.
 create or replace function hwqueue.event_page(p_after bigint, p_below bigint, p_code text,
-  p_filter hwqueue.event, p_since timestamptz,
-                                              p_until timestamptz, p_limit int,
-                                                p_shard int) returns setof hwqueue.event
-language plpgsql volatile set plan_cache_mode = force_custom_plan set enable_seqscan = off
-  set enable_bitmapscan = off set jit = off
+  p_filter hwqueue.event, p_since timestamptz, p_until timestamptz, p_limit int, p_shard int)
+returns setof hwqueue.event
+language plpgsql volatile
+  set plan_cache_mode = force_custom_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
   v_slots smallint[] := hwqueue.event_slots(p_since, p_until, hwqueue.clock());
@@ -58,66 +67,61 @@ begin
 end
 $$;
 
--- The partitions that hold the days between two times, of those that the ring holds at all; null: any may.
-create or replace function hwqueue.event_slots(p_since timestamptz, p_until timestamptz,
-  p_now timestamptz) returns smallint[]
+-- Returns the partitions that can hold events between two times. Null means any partition.
+create or replace function hwqueue.event_slots(p_since timestamptz, p_until timestamptz, p_now timestamptz)
+returns smallint[]
 language sql stable
 as $$
   select case when p_since is not null or p_until is not null then array(
     select distinct (d & 15)::smallint
-    from generate_series(hwqueue.event_day(greatest(p_since, p_now - interval '15 days')),
-        hwqueue.event_day(least(p_until, p_now))) d) end
+    from generate_series(
+      hwqueue.event_day(greatest(p_since, p_now - interval '15 days')),
+      hwqueue.event_day(least(p_until, p_now))) d) end
 $$;
 
--- Events are written in the transaction of what they tell, by these alone. Their ids: the transaction's
--- own id, shifted, and a running number. So once all transactions below an id have ended, no event can
--- come below it any more: that is what followers rest on (list_events). A plain sequence would not do: a
--- lower number may be committed later.
-
--- The id of an event that is written now; p_base: that of the shard.
--- Idempotent: no, every call gives another one.
+-- Returns the id of an event that is written now. p_base is the event base of the shard.
+-- Not idempotent: every call returns another id.
 create or replace function hwqueue.new_event_id(p_base bigint) returns bigint
 language sql volatile
 as $$ select p_base + (pg_current_xact_id()::text::bigint << 20)
   + (nextval('hwqueue.event_number') & 1048575) $$;
 
--- The number of a time's day (UTC); events go where it says, modulo 16.
+-- Returns the number of a time's day (UTC). Modulo 16 it is the partition of an event.
 create or replace function hwqueue.event_day(p_at timestamptz) returns bigint
 language sql stable
 as $$ select floor(extract(epoch from p_at) / 86400)::bigint $$;
 
--- The actor: what the caller says (hwqueue.actor, for this transaction), else the login. Kept beside it
--- is session_user, which the server knows: a function that runs with its owner's rights does not change it.
+-- Returns the actor of an event: the setting hwqueue.actor if the caller set it for this transaction,
+-- else the login.
+-- Events also hold session_user, which a caller cannot choose. A function that runs with its owner's
+-- rights does not change it.
 create or replace function hwqueue.current_actor() returns text
 language sql stable
 as $$ select left(coalesce(nullif(current_setting('hwqueue.actor', true), ''), session_user), 200) $$;
 
 -- Writes one event.
--- Idempotent: no.
+-- Not idempotent.
 create or replace function hwqueue.note_event(p_code text, p_message text, p_shard int,
-  p_detail jsonb default null, p_node uuid default null,
-                                              p_queue text default null,
-                                                p_class bigint default null) returns void
+  p_detail jsonb default null, p_node uuid default null, p_queue text default null,
+  p_class bigint default null) returns void
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz := hwqueue.clock();
 begin
   insert into hwqueue.event (shard_id, slot, event_id, at, code, node_id, queue, class_id, actor, login,
-      message, detail)
+    message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
-         p_node, p_queue, p_class, hwqueue.current_actor(),
-         session_user, p_message, p_detail
+    p_node, p_queue, p_class, hwqueue.current_actor(), session_user, p_message, p_detail
   from hwqueue.shard s where s.shard_id = p_shard;
 end
 $$;
 
--- Writes the same event for some leases, one for each that exists. Planned once: planning is most of a
--- single one.
--- Idempotent: no.
+-- Writes the same event for each of some leases that exist.
+-- The plan is generic, because planning would cost more than writing one event.
+-- Not idempotent.
 create or replace function hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard int,
-  p_detail jsonb default null,
-                                               p_node uuid default null) returns void
+  p_detail jsonb default null, p_node uuid default null) returns void
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -126,54 +130,57 @@ declare
   v_now timestamptz := hwqueue.clock();
 begin
   insert into hwqueue.event (shard_id, slot, event_id, at, code, lease_id, node_id, queue, actor, login,
-      message, detail)
+    message, detail)
   select s.shard_id, hwqueue.event_day(v_now) & 15, hwqueue.new_event_id(s.event_base), v_now, p_code,
-         l.lease_id, p_node, q.name, hwqueue.current_actor(),
-         session_user, p_message, p_detail
+    l.lease_id, p_node, q.name, hwqueue.current_actor(), session_user, p_message, p_detail
   from hwqueue.shard s
   cross join unnest(p_leases) i(lease_id)
-  -- fences (offset 0): lease by lease and by key, whatever the statistics say
+  -- offset 0 is an optimisation fence: one index lookup per lease, whatever the statistics say
   cross join lateral (
     select x.lease_id, x.queue_id from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = i.lease_id
     offset 0) l
-  cross join lateral (select x.name from hwqueue.queue x where x.shard_id = p_shard
-      and x.queue_id = l.queue_id offset 0) q
+  cross join lateral (
+    select x.name from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = l.queue_id
+    offset 0) q
   where s.shard_id = p_shard;
 end
 $$;
 
--- Tells which keys of a policy have changed, from what to what; nothing when none has.
--- Idempotent: no.
-create or replace function hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb,
-  p_queue text, p_shard int) returns void
+-- Writes an event that names the changed keys of a policy with their old and new values. If no key
+-- changed it writes no event.
+-- Not idempotent.
+create or replace function hwqueue.note_policy(p_code text, p_of text, p_from jsonb, p_to jsonb, p_queue text,
+  p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  v_keys text[] := array(select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key
-      order by t.key);
+  v_keys text[] := array(
+    select t.key from jsonb_each(p_to) t where t.value is distinct from p_from -> t.key order by t.key);
 begin
   if v_keys <> '{}' then
     perform hwqueue.note_event(p_code, format('%s: %s changed', p_of, array_to_string(v_keys, ', ')), p_shard,
-      (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k), 'to',
-          jsonb_object_agg(k, p_to -> k)) from unnest(v_keys) k), p_queue => p_queue);
+      (select jsonb_build_object('from', jsonb_object_agg(k, p_from -> k),
+         'to', jsonb_object_agg(k, p_to -> k))
+       from unnest(v_keys) k), p_queue => p_queue);
   end if;
 end
 $$;
 
--- Tells of another server, and lets ids of events go on above all there are: transaction ids may have
--- begun anew, or go back by those of transactions that were lost.
--- Locks: the shard's row is held by the caller. Idempotent: no.
+-- Writes the event of a new server generation, and raises the event base so that new ids lie above all
+-- existing ones.
+-- Transaction ids may start again on the new server, or fall back by those of lost transactions.
+-- Locks: the caller holds the shard's row. Not idempotent.
 create or replace function hwqueue.note_generation(p_from bigint, p_to bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
   update hwqueue.shard s
-  set event_base = (1::bigint << 40) + greatest(s.event_base, coalesce((
-    select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard),
-           0) - (pg_current_xact_id()::text::bigint << 20))
+  set event_base = (1::bigint << 40) + greatest(s.event_base,
+    coalesce((select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard), 0)
+    - (pg_current_xact_id()::text::bigint << 20))
   where s.shard_id = p_shard;
   perform hwqueue.note_event('generation_raised',
-      format('another server: claim tokens go on with generation %s', p_to), p_shard,
+    format('another server: claim tokens go on with generation %s', p_to), p_shard,
     jsonb_build_object('from', p_from, 'to', p_to));
 end
 $$;

@@ -1,7 +1,17 @@
--- Reading JSON arguments: each reader checks the type and names the field in its error.
+-- Checked readers of JSON arguments: each returns a typed value, or refuses it with an error that names
+-- the field.
+-- All modules read JSON options through these. A reader returns null for an absent value or JSON null,
+-- and raises p_code (QHA01, or QHC03 inside placements) for a value of the wrong type.
+-- Most readers are single SQL expressions, so that Postgres inlines them and an absent option costs no
+-- call. For the same reason the functions that refuse are declared immutable. They must get the value as
+-- an argument, because Postgres evaluates immutable calls with constant arguments at plan time, whatever
+-- the branch.
+-- Values are measured before they are written out as text (may_be_long): 1e131071 takes 16 bytes as
+-- jsonb and 131,072 characters as text.
+-- Read json_text and refuse_value first: the other readers have the same shape. normal_value and
+-- normal_set define when two JSON values are the same.
 
--- A checked reader like the others of this module: one of a few words; null for absent or JSON null.
--- Locks: none. Raises: p_code (QHA01 or QHC03), naming the field. Idempotent: yes.
+-- Reads one of a few words.
 create or replace function hwqueue.json_choice(p_value jsonb, p_field text, p_choices text[],
   p_code text default 'QHA01') returns text
 language sql immutable
@@ -9,11 +19,10 @@ as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' = any (p_choices) then p_value #>> '{}'
     else hwqueue.refuse_value(p_value, p_field, 'one of ' || array_to_string(p_choices, ', '),
-        'give one of these words as a JSON string',
-      p_code) end
+      'give one of these words as a JSON string', p_code) end
 $$;
 
--- A list of uuids, sorted, each once.
+-- Reads a list of uuids and returns them sorted and distinct. Absent or null is the empty list.
 create or replace function hwqueue.json_uuids(p_list jsonb, p_field text) returns uuid[]
 language plpgsql immutable
 as $$
@@ -23,22 +32,17 @@ begin
   end if;
   if jsonb_typeof(p_list) <> 'array' or jsonb_array_length(p_list) > 1000 or p_list @> '[null]' then
     perform hwqueue.refuse('QHA01', format('%s must be an array of at most 1000 uuids', p_field),
-        jsonb_build_object('field', p_field),
-      'give a list of ids');
+      jsonb_build_object('field', p_field), 'give a list of ids');
   end if;
   return array(select distinct hwqueue.json_uuid(e.value, format('%s[%s]', p_field, e.ordinality - 1))
                from jsonb_array_elements(p_list) with ordinality e order by 1);
 end
 $$;
 
--- Checked readers of JSON arguments that Postgres itself parses: spans, times, ids. Null for absent or
--- JSON null.
--- What is absent costs no call: the outer functions are expressions (base/json.sql).
--- Locks: none. Raises: p_code (QHA01 or QHC03), naming the field. Idempotent: yes.
-
--- A span that is there.
-create or replace function hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval,
-  p_code text) returns interval
+-- Reads an interval that is present: seconds, or interval text without months.
+-- json_interval calls it only for present values, so an absent one costs no call.
+create or replace function hwqueue.parse_interval(p_value jsonb, p_field text, p_min interval, p_code text)
+returns interval
 language plpgsql immutable
 as $$
 declare
@@ -62,21 +66,20 @@ begin
 end
 $$;
 
--- Seconds, or interval text without months (a month has no fixed length); at most ten years.
+-- Reads seconds, or interval text without months (a month has no fixed length), of at most ten years.
 create or replace function hwqueue.json_interval(p_value jsonb, p_field text,
-  p_min interval default interval '0',
-                                                 p_code text default 'QHA01') returns interval
+  p_min interval default interval '0', p_code text default 'QHA01') returns interval
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     else hwqueue.parse_interval(p_value, p_field, p_min, p_code) end
 $$;
 
--- A span that is there, with an end: what is over only after such a span must be so within a time that people
--- plan for.
+-- Reads an interval that is present and at most p_most.
+-- Used for timeouts: a crashed worker's claims are freed only after such an interval, so it must stay
+-- short.
 create or replace function hwqueue.parse_short_interval(p_value jsonb, p_field text, p_min interval,
-  p_most interval)
-returns interval
+  p_most interval) returns interval
 language plpgsql immutable
 as $$
 declare
@@ -90,18 +93,17 @@ begin
 end
 $$;
 
--- Seconds, or interval text without months; at most p_most.
+-- Reads seconds, or interval text without months, of at most p_most.
 create or replace function hwqueue.json_short_interval(p_value jsonb, p_field text, p_min interval,
-  p_most interval)
-returns interval
+  p_most interval) returns interval
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     else hwqueue.parse_short_interval(p_value, p_field, p_min, p_most) end
 $$;
 
--- A time that is there, in the years 1 to 9999 in UTC: clients read no other, and one lease would keep
--- them from reading any.
+-- Reads a time that is present, in the years 1 to 9999 in UTC.
+-- Clients cannot read other years, and one such lease would make every list that holds it unreadable.
 create or replace function hwqueue.parse_time(p_value jsonb, p_field text, p_code text) returns timestamptz
 language plpgsql stable
 as $$
@@ -112,8 +114,8 @@ begin
      and p_value #>> '{}' ~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[t ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(z|[+-][0-9]{2}:?[0-9]{2})$' then
     begin
       v_time := (p_value #>> '{}')::timestamptz;
-    exception when invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value
-      then
+    exception when
+      invalid_datetime_format or datetime_field_overflow or invalid_time_zone_displacement_value then
       v_time := null;
     end;
   end if;
@@ -125,32 +127,31 @@ begin
 end
 $$;
 
--- RFC 3339 with an offset: a time without one would mean something else in every session.
-create or replace function hwqueue.json_time(p_value jsonb, p_field text,
-  p_code text default 'QHA01') returns timestamptz
+-- Reads an RFC 3339 time with an offset. Without an offset it would depend on the session's time zone.
+create or replace function hwqueue.json_time(p_value jsonb, p_field text, p_code text default 'QHA01')
+returns timestamptz
 language sql stable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     else hwqueue.parse_time(p_value, p_field, p_code) end
 $$;
 
--- A uuid in its usual form.
-create or replace function hwqueue.json_uuid(p_value jsonb, p_field text,
-  p_code text default 'QHA01') returns uuid
+-- Reads a uuid in its usual form.
+create or replace function hwqueue.json_uuid(p_value jsonb, p_field text, p_code text default 'QHA01')
+returns uuid
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'string'
-         and p_value #>> '{}' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-           then (p_value #>> '{}')::uuid
+      and p_value #>> '{}' ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+      then (p_value #>> '{}')::uuid
     else hwqueue.refuse_value(p_value, p_field, 'a uuid',
-        'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"',
-      p_code)::uuid end
+      'give an id such as "0197f3a2-7c1e-7000-8000-000000000000"', p_code)::uuid end
 $$;
 
--- A domain, what "the same place" means: node, rack or label:KEY with a label key of 1 to 253 characters.
-create or replace function hwqueue.json_domain(p_value jsonb, p_field text,
-  p_code text default 'QHA01') returns text
+-- Reads a topology domain: node, rack or label:KEY, where KEY has 1 to 253 characters.
+create or replace function hwqueue.json_domain(p_value jsonb, p_field text, p_code text default 'QHA01')
+returns text
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
@@ -161,67 +162,68 @@ as $$
       'KEY is a node label of 1 to 253 characters, as in "label:zone"', p_code) end
 $$;
 
--- Checked readers of JSON arguments: each returns the typed value (null for absent or JSON null) or refuses.
--- They are single expressions, so that Postgres puts them in place of the call, and for the same reason
--- what refuses is declared immutable. It must be handed the value: immutable calls with nothing but
--- constants are made beforehand.
--- Locks: none. Raises: p_code (QHA01 or QHC03), naming the field. Idempotent: yes.
-
--- Refuses a value that is not what the field takes.
+-- Refuses a value that the field does not take. The readers call it. It returns text only to fit into
+-- their expressions.
+-- Raises: p_code.
 create or replace function hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text,
   p_code text) returns text
 language plpgsql immutable
 as $$
 begin
   perform hwqueue.refuse(p_code, format('%s must be %s, got %s', p_field, p_wanted, hwqueue.excerpt(p_value)),
-    jsonb_build_object('field', p_field, 'length', case when jsonb_typeof(p_value) = 'string'
-        then length(p_value #>> '{}') end), p_hint);
+    jsonb_build_object('field', p_field,
+      'length', case when jsonb_typeof(p_value) = 'string' then length(p_value #>> '{}') end), p_hint);
   return null;
 end
 $$;
 
--- Refuses what check_depth does not let pass.
+-- Refuses a value that check_depth found nested too deep.
+-- Raises: p_code.
 create or replace function hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) returns jsonb
 language plpgsql immutable
 as $$
 begin
   perform hwqueue.refuse(p_code, format('%s is nested more than 32 deep', p_field),
-      jsonb_build_object('field', p_field), 'flatten it');
+    jsonb_build_object('field', p_field), 'flatten it');
   return p_value;
 end
 $$;
 
--- The value itself, unless it is nested so deep that functions which descend it would run out of stack.
-create or replace function hwqueue.check_depth(p_value jsonb, p_field text,
-  p_code text default 'QHA01') returns jsonb
+-- Returns the value, unless it is nested more than 32 deep: functions that descend it would run out of
+-- stack.
+-- Raises: p_code.
+create or replace function hwqueue.check_depth(p_value jsonb, p_field text, p_code text default 'QHA01')
+returns jsonb
 language sql immutable
 as $$
   select case when jsonb_path_exists(p_value, 'strict $.**{33}', '{}', true)
-         then hwqueue.refuse_depth(p_value, p_field, p_code) else p_value end
+    then hwqueue.refuse_depth(p_value, p_field, p_code) else p_value end
 $$;
 
--- Refuses what check_object does not let pass.
-create or replace function hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text,
-  p_code text) returns jsonb
+-- Refuses a value that is no object, or that has a key which is not allowed.
+-- Raises: p_code.
+create or replace function hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text)
+returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_unknown text;
 begin
   if jsonb_typeof(p_value) is distinct from 'object' then
-    perform hwqueue.refuse(p_code, format('%s must be a JSON object, got %s', p_field,
-        coalesce(jsonb_typeof(p_value), 'null')),
+    perform hwqueue.refuse(p_code,
+      format('%s must be a JSON object, got %s', p_field, coalesce(jsonb_typeof(p_value), 'null')),
       jsonb_build_object('field', p_field), 'pass an object such as {}');
   end if;
   v_unknown := (select min(k collate "C") from jsonb_object_keys(p_value - p_allowed) k);
   perform hwqueue.refuse(p_code, format('%s has an unknown key %s', p_field, to_json(left(v_unknown, 100))),
     jsonb_build_object('field', p_field || '.' || left(v_unknown, 100)),
-      'allowed keys: ' || array_to_string(p_allowed, ', '));
+    'allowed keys: ' || array_to_string(p_allowed, ', '));
   return null;
 end
 $$;
 
--- An object without keys that are not allowed; absent or null is refused, too.
+-- Returns an object that has only allowed keys. Unlike the other readers it refuses absent and null.
+-- Raises: p_code.
 create or replace function hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text,
   p_code text default 'QHA01') returns jsonb
 language sql immutable
@@ -230,9 +232,9 @@ as $$
     else hwqueue.refuse_object(p_value, p_allowed, p_field, p_code) end
 $$;
 
--- A whole number in a range.
+-- Reads a whole number in a range.
 create or replace function hwqueue.json_integer(p_value jsonb, p_field text, p_min bigint, p_max bigint,
-                                                p_code text default 'QHA01') returns bigint
+  p_code text default 'QHA01') returns bigint
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
@@ -242,9 +244,9 @@ as $$
       'give a whole JSON number in that range', p_code)::bigint end
 $$;
 
--- A number in a range, to six places: what is smaller would not survive as a double.
+-- Reads a number in a range, rounded to six places. Smaller fractions would not survive as a double.
 create or replace function hwqueue.json_number(p_value jsonb, p_field text, p_min numeric, p_max numeric,
-                                               p_code text default 'QHA01') returns numeric
+  p_code text default 'QHA01') returns numeric
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
@@ -254,7 +256,7 @@ as $$
       'give a JSON number in that range', p_code)::numeric end
 $$;
 
--- Text that is not empty, of a bounded length.
+-- Reads non-empty text of a bounded length.
 create or replace function hwqueue.json_text(p_value jsonb, p_field text, p_max_length int,
   p_code text default 'QHA01') returns text
 language sql immutable
@@ -266,9 +268,9 @@ as $$
       'give a shorter, non-empty JSON string', p_code) end
 $$;
 
--- True or false.
-create or replace function hwqueue.json_boolean(p_value jsonb, p_field text,
-  p_code text default 'QHA01') returns boolean
+-- Reads true or false.
+create or replace function hwqueue.json_boolean(p_value jsonb, p_field text, p_code text default 'QHA01')
+returns boolean
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
@@ -276,10 +278,10 @@ as $$
     else hwqueue.refuse_value(p_value, p_field, 'true or false', 'give a JSON boolean', p_code)::boolean end
 $$;
 
--- A list of at most p_most elements, which p_wanted says in words; none for absent or null.
+-- Reads a list of at most p_most elements. p_wanted describes the list in the error. Absent or null is
+-- the empty list.
 create or replace function hwqueue.json_list(p_value jsonb, p_field text, p_most int, p_wanted text,
-  p_hint text,
-                                             p_code text default 'QHA01') returns jsonb
+  p_hint text, p_code text default 'QHA01') returns jsonb
 language plpgsql immutable
 as $$
 begin
@@ -287,35 +289,35 @@ begin
     return '[]'::jsonb;
   elsif jsonb_typeof(p_value) <> 'array' or jsonb_array_length(p_value) > p_most then
     perform hwqueue.refuse(p_code, format('%s must be %s', p_field, p_wanted),
-        jsonb_build_object('field', p_field), p_hint);
+      jsonb_build_object('field', p_field), p_hint);
   end if;
   return p_value;
 end
 $$;
 
--- An object with whatever keys.
-create or replace function hwqueue.json_object(p_value jsonb, p_field text,
-  p_code text default 'QHA01') returns jsonb
+-- Reads an object with any keys.
+create or replace function hwqueue.json_object(p_value jsonb, p_field text, p_code text default 'QHA01')
+returns jsonb
 language sql immutable
 as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'object' then p_value
-    else hwqueue.refuse_value(p_value, p_field, 'a JSON object', 'pass an object such as {}', p_code)::jsonb
-      end
+    else hwqueue.refuse_value(p_value, p_field, 'a JSON object', 'pass an object such as {}',
+      p_code)::jsonb end
 $$;
 
--- How long JSON is as text, asked before it is written out.
--- Raises: QHA01 or the code given, from check_numbers alone.
-
--- Whether a value may be much longer as text than as it is kept: 1e131071 takes 16 bytes and 131072
--- characters. Asked before a cast of what somebody handed in; up to 4096 bytes the text has its bounds.
--- Compressed is what comes from a table of the caller's. Ask it in an `if`, not in a `case`: an immutable
--- cast in a branch is made when the expression is planned, whatever the condition.
+-- Whether a value may be much longer as text than as jsonb. Callers ask this before they cast a caller's
+-- value to text.
+-- Up to 4,096 bytes the length as text is bounded. A compressed value comes from a table of the
+-- caller's.
+-- Call it in an `if`, not in a `case`: Postgres evaluates an immutable cast in a `case` branch at plan
+-- time, whatever the condition.
 create or replace function hwqueue.may_be_long(p_value jsonb) returns boolean
 language sql stable
 as $$ select pg_column_size(p_value) > 4096 or pg_column_compression(p_value) is not null $$;
 
--- How many bytes a value has as text, or more than p_limit as soon as its long numbers alone have so many.
+-- Returns the length of a value as text in bytes. It stops early, with a value above p_limit, when the
+-- long numbers alone exceed p_limit.
 create or replace function hwqueue.text_bytes(p_value jsonb, p_limit int) returns int
 language plpgsql stable
 as $$
@@ -325,7 +327,7 @@ declare
 begin
   for v_number in
     select jsonb_path_query(p_value,
-           'strict $.** ? (@ > 1e1000 || @ < -1e1000 || (@ > -1e-1000 && @ < 1e-1000 && @ != 0))', '{}', true)
+      'strict $.** ? (@ > 1e1000 || @ < -1e1000 || (@ > -1e-1000 && @ < 1e-1000 && @ != 0))', '{}', true)
   loop
     v_bytes := v_bytes + octet_length(v_number::text);
     if v_bytes > p_limit then
@@ -336,9 +338,10 @@ begin
 end
 $$;
 
--- The value itself, unless its numbers are so long that it must not be written out.
-create or replace function hwqueue.check_numbers(p_value jsonb, p_field text,
-  p_code text default 'QHA01') returns jsonb
+-- Returns the value, unless it is longer than 10,000,000 characters with its numbers written out.
+-- Raises: p_code.
+create or replace function hwqueue.check_numbers(p_value jsonb, p_field text, p_code text default 'QHA01')
+returns jsonb
 language plpgsql stable
 as $$
 begin
@@ -350,7 +353,7 @@ begin
 end
 $$;
 
--- The first characters of a value.
+-- Returns the first characters of a value, for an error message.
 create or replace function hwqueue.excerpt(p_value jsonb) returns text
 language plpgsql stable
 as $$
@@ -362,11 +365,11 @@ begin
 end
 $$;
 
--- Which queues a node's worker polls and which tasks it has handlers for, as it announced when it registered.
--- Only explanations read this: a claim names its queues and tasks itself. A node that announced nothing
--- (another client, an older release) is taken as serving anything.
-
--- The names in a list of a registration or of a match; null: any. Raises: QHA01.
+-- Reads the queue or task names that a registration announces or match_nodes names. Null means any.
+-- A worker announces which queues it polls and which tasks it handles. Only explanations use this: a
+-- claim names its queues and tasks itself. A node that announced nothing (another client, an older
+-- release) counts as serving all of them.
+-- Raises: QHA01.
 create or replace function hwqueue.json_names(p_value jsonb, p_field text, p_max_length int) returns text[]
 language plpgsql immutable
 as $$
@@ -377,8 +380,7 @@ begin
     return null;
   end if;
   if (case when jsonb_typeof(p_value) <> 'array' then true
-           else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end)
-             then
+      else jsonb_array_length(p_value) > 10000 or p_value @? 'strict $[*] ? (@.type() != "string")' end) then
     perform hwqueue.refuse('QHA01', format('%s must be a list of at most 10000 names', p_field),
       jsonb_build_object('field', p_field), 'for example ["renders", "mail"]; leave it out for any');
   end if;
@@ -388,9 +390,9 @@ begin
 end
 $$;
 
--- JSON with every number in its shortest form, so that 1, 1.0 and 1e0 are one value in a digest and in
--- an anchor.
--- Postgres writes JSON numbers without exponents: only one with a point can be in another form.
+-- Returns JSON with every number in its shortest form, so that 1, 1.0 and 1e0 are one value in digests
+-- and anchors.
+-- Postgres writes JSON numbers without exponents, so only numbers with a point can have another form.
 create or replace function hwqueue.normal_value(p_value jsonb) returns jsonb
 language plpgsql immutable parallel safe
 as $$
@@ -407,7 +409,7 @@ begin
 end
 $$;
 
--- The distinct elements of an array in bytewise order: the order of a list of alternatives means nothing.
+-- Returns the distinct elements of an array in bytewise order, for lists whose order means nothing.
 create or replace function hwqueue.normal_set(p_array jsonb) returns jsonb
 language plpgsql immutable parallel safe
 as $$

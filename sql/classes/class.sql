@@ -1,7 +1,19 @@
--- Placement classes: leases that ask the same share one row, found by digest.
+-- Placement classes: the equivalence classes of leases. Leases that ask for the same share one row,
+-- found by digest.
+-- A spawn calls find_class with a placement in normal form. Nodes are judged for classes, never for
+-- single leases, so the number of classes bounds the work of judging.
+-- The content of a class never changes: an update moves the lease to another class. Only its terms
+-- follow the policy of its service. Two sessions may write twins of one class at the same time, because
+-- no spawn waits for another. Twins are harmless: later spawns find the older one, and the other runs
+-- out of leases.
+-- Anchors tell a node which classes may suit it without reading the rest. A class has the alternatives
+-- of one required positive equality (the rarest kind it has), or '*'. A node looks up everything that it
+-- is. Anchors only preselect: expr_reason decides.
+-- Read find_class and draft_class first, then class_anchors.
 
--- Keeps what a registration announces; writes nothing when the node announced the same before.
--- Locks: its row; node_state is held by the caller. Raises: QHA01.
+-- Stores which queues and tasks a registration announces. It writes nothing when the node announced the
+-- same before.
+-- Locks: the node's row in served. The caller holds node_state. Raises: QHA01.
 create or replace function hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -20,38 +32,33 @@ begin
 end
 $$;
 
--- What a worker that serves these queues and tasks (null: any) lacks for a queue and task: {"queue"} or
--- {"task"}; null: nothing. A draft of a class may have no queue and no task.
-create or replace function hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text,
-  p_task text) returns jsonb
+-- Returns which of a queue and a task a worker does not serve, as {"queue"} or {"task"}. Null means that
+-- it serves both.
+-- A null list means any. A draft of a class may have no queue and no task.
+create or replace function hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text)
+returns jsonb
 language sql immutable parallel safe
 as $$
   select case when p_queue <> all (p_queues) then jsonb_build_object('queue', p_queue)
-              when p_task <> all (p_tasks) then jsonb_build_object('task', p_task) end
+    when p_task <> all (p_tasks) then jsonb_build_object('task', p_task) end
 $$;
 
--- Classes of leases: drawn up from what a spawn asks for, found by digest, written when new.
-
--- What classes of equal content have in common. p_placement must be normal.
+-- Returns the digest that classes of equal content share. p_placement must be normal.
 create or replace function hwqueue.class_digest(p_queue_id int, p_task text, p_tenant text, p_service uuid,
-  p_labels jsonb, p_placement jsonb,
-                                                p_patience interval, p_target uuid)
-returns bytea
+  p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) returns bytea
 language sql stable
 as $$
-  -- what is rare is left out, so that most digests stay what they were
+  -- absent options are left out, so that older digests stay the same
   select sha256(convert_to((jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)
     || case when p_patience is null then '[]' else jsonb_build_array(extract(epoch from p_patience)) end
     || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
 $$;
 
--- The class that this content makes, not written anywhere yet. p_placement must be normal. p_away_from:
--- services that its own service keeps away from, by that service's policy: no part of its content, since
--- it may change.
+-- Returns the class of this content without writing it. p_placement must be normal.
+-- p_away_from lists the services that the policy of its own service keeps it away from. They are no part
+-- of the content, because a policy may change.
 create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid,
-  p_labels jsonb,
-                                               p_placement jsonb, p_patience interval, p_target uuid,
-                                                 p_away_from uuid[], p_shard int)
+  p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard int)
 returns hwqueue.placement_class
 language plpgsql immutable
 as $$
@@ -61,7 +68,7 @@ declare
 begin
   v_class.shard_id := p_shard;
   v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement,
-      p_patience, p_target);
+    p_patience, p_target);
   v_class.queue_id := p_queue_id;
   v_class.task_name := p_task;
   v_class.tenant := p_tenant;
@@ -76,17 +83,18 @@ begin
   v_class.preferred := coalesce(p_placement -> 'prefer', '[]');
   v_class.anchors := hwqueue.class_anchors(v_class.required);
   v_class.tolerate := coalesce(p_placement -> 'tolerate', '[]');
-  -- tags may hold keys of these names too: then the class is judged per node without need, which does no harm
+  -- a tag with such a key also matches: then the class is judged per node, which is only slower
   v_class.is_pinned := jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
     'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust))', '{}', true);
   v_class.trusts := array(
-    select distinct t #>> '{}' from jsonb_path_query(v_class.required,
-           'strict $.**.trust ? (@.type() == "string")', '{}', true) t order by 1);
+    select distinct t #>> '{}'
+    from jsonb_path_query(v_class.required, 'strict $.**.trust ? (@.type() == "string")', '{}', true) t
+    order by 1);
   v_class.cpu_milli := coalesce((v_resources ->> 'cpu_milli')::bigint, 0);
   v_class.memory_mib := coalesce((v_resources ->> 'memory_mib')::bigint, 0);
   v_class.gpu_milli := coalesce((v_resources ->> 'gpu_milli')::int, 0);
-  v_class.gpu_count := coalesce((v_resources ->> 'gpu')::int, case when v_class.gpu_milli > 0 then 1
-      else 0 end);
+  v_class.gpu_count := coalesce((v_resources ->> 'gpu')::int,
+    case when v_class.gpu_milli > 0 then 1 else 0 end);
   v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
     select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
     where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
@@ -98,62 +106,50 @@ begin
 end
 $$;
 
--- The id of the class with this content (p_patience: null for the queue's; p_target: the only lease that
--- it is for): of one that is committed (or of this transaction), else of one written now.
--- A twin written at the same time by another session is harmless and drains; nobody waits for anybody.
--- Locks: the new row; above read committed the class, for key share. Raises: 40001 there.
+-- Returns the id of the class with this content: a committed one, or one of this transaction, else one
+-- that it writes.
+-- p_patience is null for the queue's. p_target is the only lease that the class is for.
+-- Locks: the new row. Above read committed also the class found, for key share. Raises: 40001 there.
 create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_tenant text, p_service uuid,
-  p_labels jsonb,
-                                              p_placement jsonb, p_shard int,
-                                                p_patience interval default null, p_target uuid default null)
-returns bigint
+  p_labels jsonb, p_placement jsonb, p_shard int, p_patience interval default null,
+  p_target uuid default null) returns bigint
 language plpgsql volatile
 as $$
 declare
-  -- before the look: whoever finds a class has an id that prune_classes waits for
+  -- assigned before the lookup: prune_classes waits for transactions that may have found a class
   v_xid xid8 := pg_current_xact_id();
   v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement,
-      p_patience, p_target);
+    p_patience, p_target);
   v_class_id bigint;
   v_class hwqueue.placement_class;
 begin
   select c.class_id into v_class_id from hwqueue.placement_class c
   where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
   if v_class_id is null then
-    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement,
-        p_patience, p_target,
-                                   hwqueue.service_away_from(p_service, p_shard), p_shard);
+    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience,
+      p_target, hwqueue.service_away_from(p_service, p_shard), p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred,
-        anchors, is_pinned,
-      cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation, gpu_exclusivity,
-        tolerate, trusts, spread, terms,
-      away_from, patience, target, cost, created_xid, created_at)
+      anchors, is_pinned, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation,
+      gpu_exclusivity, tolerate, trusts, spread, terms, away_from, patience, target, cost, created_xid,
+      created_at)
     values (
       p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required,
-        v_class.preferred,
-      v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count,
-        v_class.gpu_milli,
-      v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate,
-        v_class.trusts,
-      v_class.spread, v_class.terms, v_class.away_from, p_patience, p_target, v_class.cost, v_xid,
-        hwqueue.clock())
+      v_class.preferred, v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib,
+      v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation,
+      v_class.gpu_exclusivity, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms,
+      v_class.away_from, p_patience, p_target, v_class.cost, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    -- an older snapshot may show a class that is retired by now: hold it, or fail with 40001 as such
-    -- transactions do
-    perform 1 from hwqueue.placement_class c where c.shard_id = p_shard
-      and c.class_id = v_class_id for key share;
+    -- an older snapshot may show a class that is retired by now: lock it, or fail with 40001
+    perform 1 from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = v_class_id for key share;
   end if;
   return v_class_id;
 end
 $$;
 
--- Anchors: how a node finds the classes that may suit it without reading the rest.
--- A class hangs on the alternatives of one required positive equality (the rarest kind it has), or on '*';
--- a node looks up everything it is. Neither decides: expr_reason does.
-
--- What a class hangs on.
+-- Returns the anchors of a class.
 create or replace function hwqueue.class_anchors(p_required jsonb) returns text[]
 language plpgsql immutable parallel safe
 as $$
@@ -169,7 +165,7 @@ begin
     (select array_agg('label:' || (e.value ->> 'label') || '=' || t.value::text order by t.ordinality)
      from (select e.value from jsonb_array_elements(p_required) e
            where e.value ->> 'op' = 'in' and not e.value ? 'other_label'
-             and not exists (  -- an index entry has a limit
+             and not exists (  -- the size of an index entry is limited
                select 1 from jsonb_array_elements(e.value -> 'values') v where length(v.value::text) > 200)
            order by jsonb_array_length(e.value -> 'values') limit 1) e,
           lateral jsonb_array_elements(e.value -> 'values') with ordinality t),
@@ -177,7 +173,8 @@ begin
 end
 $$;
 
--- What nodes of a profile look up, as rows: the planner inlines it, which it does not do with an array.
+-- Returns the anchors that nodes of a profile look up, as rows: the planner inlines a set, but not an
+-- array.
 create or replace function hwqueue.anchors_of(p_labels jsonb, p_rack bigint) returns setof text
 language sql immutable parallel safe
 as $$
@@ -187,25 +184,23 @@ as $$
   from jsonb_each(p_labels) l where jsonb_typeof(l.value) in ('string', 'number', 'boolean')
 $$;
 
--- The same.
+-- Returns the same as an array.
 create or replace function hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) returns text[]
 language sql immutable parallel safe
 as $$ select array(select a from hwqueue.anchors_of(p_labels, p_rack) a) $$;
 
--- What one node looks up besides.
+-- Returns the anchors that one node looks up besides those of its profile.
 create or replace function hwqueue.node_anchors(p_node uuid, p_resources uuid[]) returns text[]
 language sql immutable parallel safe
 as $$ select array['node:' || p_node] || array(select 'resource:' || r from unnest(p_resources) r) $$;
 
--- Policies of services, as far as terms go by them: what its leases keep away from, and what "the same
--- place" means.
-
--- The services that a service keeps away from.
+-- Returns the services that a service keeps away from by its policy.
 create or replace function hwqueue.service_away_from(p_service uuid, p_shard int) returns uuid[]
 language plpgsql stable
 as $$
 begin
-  return coalesce((select s.away_from from hwqueue.service s
-      where s.shard_id = p_shard and s.service_id = p_service), '{}');
+  return coalesce(
+    (select s.away_from from hwqueue.service s where s.shard_id = p_shard and s.service_id = p_service),
+    '{}');
 end
 $$;

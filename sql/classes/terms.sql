@@ -1,11 +1,22 @@
--- Affinity terms of a class: what it asks about other leases, cut into parts that can be counted.
+-- Affinity terms: what a class asks about other leases, cut into parts that can be counted.
+-- A term is a selection of leases, a domain and a use. Equal terms share one row of affinity_term, found
+-- by digest:
+--   {"use", "all": [ITEM, ...], "domain": "node" | "rack" | "label:KEY" | "failure",
+--    "queue": only with domain failure, "nodes": only of skew, the nodes it counts if not all}
+-- ITEM is {"exprs", "tenants"}, {"service", "tenants"}, {"task", "queue", "tenants"} or {"lease"}. A
+-- term selects the leases that match all of its items.
+-- The uses: toward; away (symmetric); apart (away inside an any, not symmetric); skew; cap
+-- (max_per_domain); tally (the counts of skew by node, where rack and labels do not say which nodes
+-- count); soft (scores only).
+-- draft_class calls bind_terms, which writes the index of its term into each expression. constraints/
+-- counts and decides. Read bind_terms and add_term first, then term_selects and term_place.
 
--- A list of normal expressions in which those about other leases carry the index of their term.
--- p_place: require, any (inside one), prefer. p_together: the items of all required leases terms toward,
--- which one lease must meet at once.
+-- Returns normal expressions in which those about other leases carry the index of their term, and the
+-- terms.
+-- p_place is require, any (inside one) or prefer. p_together holds the items of all required leases
+-- terms toward: one lease must match them all at once.
 create or replace function hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb,
-  p_class hwqueue.placement_class,
-                                              inout p_terms jsonb, out exprs jsonb)
+  p_class hwqueue.placement_class, inout p_terms jsonb, out exprs jsonb)
 language plpgsql immutable
 as $$
 declare
@@ -21,8 +32,8 @@ begin
       v_branches := '[]'::jsonb;
       for v_branch in select b.value from jsonb_array_elements(v_expr -> 'any') with ordinality b
         order by b.ordinality loop
-        v_bound := hwqueue.bind_exprs(v_branch, case p_place when 'require' then 'any' else p_place end,
-            null, p_class, p_terms);
+        v_bound := hwqueue.bind_exprs(v_branch, case p_place when 'require' then 'any' else p_place end, null,
+          p_class, p_terms);
         p_terms := v_bound.p_terms;
         v_branches := v_branches || jsonb_build_array(v_bound.exprs);
       end loop;
@@ -30,14 +41,16 @@ begin
     elsif v_expr ?| array['leases', 'service', 'lease'] then
       v_items := case
         when v_expr ? 'lease' then jsonb_build_array(jsonb_build_object('lease', v_expr -> 'lease'))
-        when v_expr ? 'service' then jsonb_build_array(jsonb_build_object('service', v_expr -> 'service',
-            'tenants', '*'))
+        when v_expr ? 'service'
+          then jsonb_build_array(jsonb_build_object('service', v_expr -> 'service', 'tenants', '*'))
         when p_place = 'require' and not v_expr ? 'away' then p_together
         else jsonb_build_array(hwqueue.term_item(v_expr -> 'leases', v_expr -> 'tenants', p_class)) end;
-      v_bound := hwqueue.add_term(case when p_place = 'prefer' then 'soft' when not v_expr ? 'away'
-          then 'toward'
-                                       when p_place = 'require' then 'away' else 'apart' end,
-                                  v_items, v_expr ->> 'domain', p_class, p_terms);
+      v_bound := hwqueue.add_term(
+        case when p_place = 'prefer' then 'soft'
+          when not v_expr ? 'away' then 'toward'
+          when p_place = 'require' then 'away'
+          else 'apart' end,
+        v_items, v_expr ->> 'domain', p_class, p_terms);
       p_terms := v_bound.p_terms;
       v_expr := v_expr || jsonb_build_object('term', v_bound.index);
     end if;
@@ -46,8 +59,9 @@ begin
 end
 $$;
 
--- Binds all that a class asks about other leases: its requirements, preferences and spread carry the
--- index of their terms then. What its service keeps away from is required of it, too.
+-- Binds everything that a class asks about other leases: its requirements, preferences and spread then
+-- carry the indexes of their terms.
+-- The services that its own service keeps away from become requirements.
 create or replace function hwqueue.bind_terms(inout p_class hwqueue.placement_class)
 language plpgsql immutable
 as $$
@@ -62,13 +76,13 @@ begin
   p_class.spread := coalesce(p_class.placement -> 'spread', '[]');
   p_class.terms := '[]';
   if p_class.spread = '[]' and not hwqueue.asks_others(jsonb_build_array(v_required, v_preferred)) then
-    return;  -- as of most classes
+    return;  -- most classes
   end if;
   v_bound := hwqueue.bind_exprs(v_required, 'require', (
     select coalesce(jsonb_agg(hwqueue.term_item(e.value -> 'leases', e.value -> 'tenants', p_class)
            order by e.ordinality), '[]')
-    from jsonb_array_elements(v_required) with ordinality e where e.value ? 'leases'
-      and not e.value ? 'away'), p_class, p_class.terms);
+    from jsonb_array_elements(v_required) with ordinality e
+    where e.value ? 'leases' and not e.value ? 'away'), p_class, p_class.terms);
   p_class.required := v_bound.exprs;
   p_class.terms := v_bound.p_terms;
   p_class.preferred := '[]';
@@ -76,14 +90,14 @@ begin
     order by p.ordinality loop
     v_bound := hwqueue.bind_exprs(v_item -> 'when', 'prefer', null, p_class, p_class.terms);
     p_class.terms := v_bound.p_terms;
-    p_class.preferred := p_class.preferred || jsonb_build_object('weight', v_item -> 'weight', 'when',
-        v_bound.exprs);
+    p_class.preferred := p_class.preferred
+      || jsonb_build_object('weight', v_item -> 'weight', 'when', v_bound.exprs);
   end loop;
   p_class := hwqueue.bind_spread(p_class);
 end
 $$;
 
--- bind_terms for the spread of a class.
+-- Does the same for the spread of a class.
 create or replace function hwqueue.bind_spread(inout p_class hwqueue.placement_class)
 language plpgsql immutable
 as $$
@@ -98,13 +112,14 @@ begin
     order by s.ordinality loop
     v_selection := jsonb_build_array(hwqueue.term_item(v_item -> 'select', null, p_class));
     v_nodes := case when v_item ? 'max_skew' then hwqueue.spread_nodes(v_item, p_class) end;
-    v_bound := hwqueue.add_term(case when v_item ? 'max_per_domain' then 'cap'
+    v_bound := hwqueue.add_term(
+      case when v_item ? 'max_per_domain' then 'cap'
         when v_item ? 'max_skew' and not v_item ? 'when' then 'skew'
-                                     else 'soft' end, v_selection, v_item ->> 'domain', p_class,
-                                       p_class.terms, v_nodes);
+        else 'soft' end,
+      v_selection, v_item ->> 'domain', p_class, p_class.terms, v_nodes);
     p_class.terms := v_bound.p_terms;
     v_item := v_item || jsonb_build_object('term', v_bound.index);
-    if v_item ? 'max_skew' and v_nodes is null then  -- which nodes count is asked node by node
+    if v_item ? 'max_skew' and v_nodes is null then  -- whether a node counts is judged node by node
       v_bound := hwqueue.add_term('tally', v_selection, 'node', p_class, p_class.terms);
       p_class.terms := v_bound.p_terms;
       v_item := v_item || jsonb_build_object('tally', v_bound.index);
@@ -115,8 +130,8 @@ begin
 end
 $$;
 
--- Which nodes count for a required max_skew, as a term says it (scope_includes); null when rack and
--- labels do not tell.
+-- Returns which nodes count for a required max_skew, in the form that scope_includes reads. Null when
+-- rack and labels do not decide it.
 create or replace function hwqueue.spread_nodes(p_spread jsonb, p_class hwqueue.placement_class) returns jsonb
 language sql immutable
 as $$
@@ -132,17 +147,17 @@ as $$
   ) r, (
     select coalesce(jsonb_agg(distinct s.value -> 'domain'), '[]') as domains
     from jsonb_array_elements(p_class.spread) s
-    where s.value ? 'max_skew' and not s.value ? 'when' and s.value ->> 'domain' not in ('node',
-        p_spread ->> 'domain')
+    where s.value ? 'max_skew' and not s.value ? 'when'
+      and s.value ->> 'domain' not in ('node', p_spread ->> 'domain')
   ) d
 $$;
 
--- What a node is in a domain: nodes of one value are in the same place; null when the node lacks the
--- label, or has a list there.
--- own:rack: that of a failure domain, where a node without a rack is alone.
+-- Returns a node's value in a topology domain. Nodes of one value are in the same place. Null when the
+-- node lacks the label, or its value is a list or an object.
+-- own:rack is the rack as a failure domain: there a node without a rack is alone.
 -- One expression without subqueries, so that the planner inlines it.
-create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint,
-  p_labels jsonb) returns text
+create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb)
+returns text
 language sql immutable parallel safe
 as $$
   select case p_domain
@@ -150,17 +165,18 @@ as $$
     when 'own:node' then p_node::text
     when 'rack' then p_rack::text
     when 'own:rack' then coalesce(p_rack::text, p_node::text)
-    else case when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6)) in ('string',
-        'number', 'boolean')
-              then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
-              when p_domain like 'own:%' then p_node::text end
+    else case
+      when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))
+        in ('string', 'number', 'boolean')
+        then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
+      when p_domain like 'own:%' then p_node::text end
   end
 $$;
 
--- Whether a node with that rack and those labels is one of {"require": [EXPR, ...], "domains": [DOMAIN,
--- ...]}: it meets all of those and has a value for each of these.
-create or replace function hwqueue.scope_includes(p_nodes jsonb, p_rack bigint,
-  p_labels jsonb) returns boolean
+-- Whether a node with that rack and those labels is in a scope {"require": [EXPR, ...], "domains":
+-- [DOMAIN, ...]}: it meets every expression and has a value in every domain.
+create or replace function hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb)
+returns boolean
 language sql immutable parallel safe
 as $$
   select hwqueue.exprs_hold(coalesce(p_nodes -> 'require', '[]'), p_labels, p_rack, null, '{}', null)
@@ -169,43 +185,31 @@ as $$
       where hwqueue.domain_value(d, null, p_rack, p_labels) is null)
 $$;
 
--- Where a term counts what runs on a node; null: nowhere, since the node has no value for it or is none
--- of those that it speaks of (nodes, see term_specs).
+-- Returns the place in which a term counts what runs on a node. Null when the term does not count it:
+-- the node has no value there, or is outside the term's nodes.
 create or replace function hwqueue.term_place(p_spec jsonb, p_domain text, p_node uuid, p_rack bigint,
   p_labels jsonb) returns text
 language sql immutable parallel safe
 as $$
   select case when not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', p_rack, p_labels)
-              then hwqueue.domain_value(p_domain, p_node, p_rack, p_labels) end
+    then hwqueue.domain_value(p_domain, p_node, p_rack, p_labels) end
 $$;
 
--- The domain that a term speaks of: as written, or, of a service without one, its failure domain, else
--- that of the lease's queue.
+-- Returns the domain of a term. A service's term without a domain uses the service's failure domain,
+-- else that of the lease's queue.
 create or replace function hwqueue.term_domain(p_spec jsonb, p_shard int) returns text
 language sql stable
 as $$
   select case when p_spec ->> 'domain' <> 'failure' then p_spec ->> 'domain' else 'own:' || coalesce(
-    (select s.failure_domain from hwqueue.service s where s.shard_id = p_shard
-        and s.service_id = (p_spec #>> '{all,0,service}')::uuid),
-    (select q.failure_domain from hwqueue.queue q where q.shard_id = p_shard
-        and q.queue_id = (p_spec ->> 'queue')::int), 'rack') end
+    (select s.failure_domain from hwqueue.service s
+     where s.shard_id = p_shard and s.service_id = (p_spec #>> '{all,0,service}')::uuid),
+    (select q.failure_domain from hwqueue.queue q
+     where q.shard_id = p_shard and q.queue_id = (p_spec ->> 'queue')::int),
+    'rack') end
 $$;
 
--- Terms: what a class asks about other leases, cut into parts that can be counted. A term is a selection
--- of leases, a domain, and the use that is made of it; equal ones share a row in hwqueue.affinity_term,
--- found by digest:
---   {"use", "all": [ITEM, ...], "domain": "node" | "rack" | "label:KEY" | "failure", "queue": only with
---   "failure",
---    "nodes": only of skew, which nodes it speaks of if not of all (scope_includes)}
--- ITEM: {"exprs", "tenants"}, {"service", "tenants"}, {"task", "queue", "tenants"} or {"lease"}; a lease
--- is selected when all match.
--- use: toward, away (symmetric), apart (away inside an any: not symmetric), skew, cap (max_per_domain),
--- tally (skew's counts by node, where it takes more than rack and labels to know which nodes count),
--- soft (scores only).
--- Raises: QHC03 where said.
-
--- What a selector of a class means: {"same": ...} is resolved, tenants are the class's own unless others
--- are named.
+-- Returns the item of a class's selector: {"same": ...} is resolved, and tenants are the class's own
+-- unless the selector names others.
 -- Raises: QHC03 for the same service in a lease without one.
 create or replace function hwqueue.term_item(p_selector jsonb, p_tenants jsonb,
   p_class hwqueue.placement_class) returns jsonb
@@ -221,16 +225,15 @@ begin
   elsif p_class.service_id is null then
     perform hwqueue.refuse('QHC03', 'a selector asks for the same service, but the lease has none',
       jsonb_build_object('field', 'options.service_id'),
-        'give the lease a service_id, or select by labels or the same task');
+      'give the lease a service_id, or select by labels or the same task');
   end if;
   return jsonb_build_object('service', p_class.service_id, 'tenants', v_tenants);
 end
 $$;
 
--- Writes a term among those of a class, once, and gives its index.
+-- Adds a term to those of a class, unless it is there, and returns its index.
 create or replace function hwqueue.add_term(p_use text, p_items jsonb, p_domain text,
-  p_class hwqueue.placement_class,
-                                            inout p_terms jsonb, p_nodes jsonb default null, out index int)
+  p_class hwqueue.placement_class, inout p_terms jsonb, p_nodes jsonb default null, out index int)
 language plpgsql immutable
 as $$
 declare
@@ -243,16 +246,15 @@ begin
   if not found then
     index := jsonb_array_length(p_terms);
     p_terms := p_terms || jsonb_build_object('spec', v_spec, 'self', hwqueue.term_selects(v_spec, p_class),
-      'digest', ('x' || substr(encode(sha256(convert_to(v_spec::text, 'UTF8')), 'hex'), 1,
-          16))::bit(64)::bigint);
+      'digest',
+      ('x' || substr(encode(sha256(convert_to(v_spec::text, 'UTF8')), 'hex'), 1, 16))::bit(64)::bigint);
   end if;
 end
 $$;
 
--- Which classes a term selects, and how the two find each other without reading all of either.
-
--- Whether the leases of a class are selected. A term on one lease selects the class made for that lease
--- (target); the others of its class, if it has one in common with others, are told apart at the claim.
+-- Whether a term selects the leases of a class.
+-- A term on one lease selects the class made for that lease (target). Where other leases share the
+-- class, the claim tells them apart.
 create or replace function hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placement_class) returns boolean
 language plpgsql immutable
 as $$
@@ -268,8 +270,8 @@ begin
         and (v_item ->> 'queue')::int = p_class.queue_id
       else not exists (
         select 1 from jsonb_array_elements(v_item -> 'exprs') e
-        where not hwqueue.label_holds(e.value ->> 'op', p_class.labels -> (e.value ->> 'label'),
-            e.value -> 'values'))
+        where not hwqueue.label_holds(
+          e.value ->> 'op', p_class.labels -> (e.value ->> 'label'), e.value -> 'values'))
       end) then
       return false;
     end if;
@@ -278,25 +280,28 @@ begin
 end
 $$;
 
--- What a term hangs on: one thing that every lease it selects has, or '*'.
+-- Returns the anchors of a term: one thing that every lease which it selects has, or '*'.
+-- Anchors let new classes find the terms that select them, and new terms find classes, without reading
+-- all of either.
 create or replace function hwqueue.term_anchors(p_spec jsonb) returns text[]
 language sql immutable
 as $$
   select coalesce(
-    (select array['lease:' || (i.value ->> 'lease')] from jsonb_array_elements(p_spec -> 'all') i
-        where i.value ? 'lease' limit 1),
-    (select array['service:' || (i.value ->> 'service')] from jsonb_array_elements(p_spec -> 'all') i
-        where i.value ? 'service' limit 1),
-    (select array['task:' || (i.value ->> 'task')] from jsonb_array_elements(p_spec -> 'all') i
-        where i.value ? 'task' limit 1),
-    (select array(select 'label:' || (e.value ->> 'label') || '=' || left(v.value, 200)
-        from jsonb_array_elements_text(e.value -> 'values') v)
+    (select array['lease:' || (i.value ->> 'lease')]
+     from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'lease' limit 1),
+    (select array['service:' || (i.value ->> 'service')]
+     from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'service' limit 1),
+    (select array['task:' || (i.value ->> 'task')]
+     from jsonb_array_elements(p_spec -> 'all') i where i.value ? 'task' limit 1),
+    (select array(
+       select 'label:' || (e.value ->> 'label') || '=' || left(v.value, 200)
+       from jsonb_array_elements_text(e.value -> 'values') v)
      from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
      where e.value ->> 'op' = 'in' order by jsonb_array_length(e.value -> 'values') limit 1),
     array['*'])
 $$;
 
--- What a class looks up.
+-- Returns the anchors of terms that a class looks up.
 create or replace function hwqueue.selected_anchors(p_class hwqueue.placement_class) returns text[]
 language sql immutable
 as $$

@@ -1,91 +1,106 @@
--- Resources and isolation classes: what a placement asks, and what a node's class rules out.
+-- Resources, CPU isolation and GPU exclusivity: what a placement asks for, and which classes a node
+-- rules out.
+-- An isolation class says with whom a lease shares its cores or devices. It is a filter: a node honours
+-- the class or it does not, and the class never changes a score. A lease that names no class gets the
+-- node's default.
+-- Spawns call the normalise and merge functions. Eligibility calls has_isolation_conflict, and
+-- explanations call isolation_conflicts. Both read the same rules, so an explanation never disagrees
+-- with a claim.
+-- Read cpu_isolation_on and gpu_exclusivity_on first: they say what a class means on one node.
 
--- Classes that a node honours, sorted; the first of the known ones always is.
+-- Returns the isolation classes that a node honours, sorted. The first class of p_known is always one of
+-- them.
+-- Raises: QHA01.
 create or replace function hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) returns text[]
 language plpgsql immutable
 as $$
 begin
-  if coalesce(p_list, 'null') not in ('null', '{}') and (jsonb_typeof(p_list) <> 'array'
-      or not to_jsonb(p_known) @> p_list
-                                                          or p_list @> '[null]') then
+  if coalesce(p_list, 'null') not in ('null', '{}')
+    and (jsonb_typeof(p_list) <> 'array' or not to_jsonb(p_known) @> p_list or p_list @> '[null]') then
     perform hwqueue.refuse('QHA01', format('%s must be an array of classes', p_field),
-        jsonb_build_object('field', p_field),
-      'classes are ' || array_to_string(p_known, ', '));
+      jsonb_build_object('field', p_field), 'classes are ' || array_to_string(p_known, ', '));
   end if;
   return array(
-    select distinct c from jsonb_array_elements_text(case when jsonb_typeof(p_list) = 'array' then p_list
-           else '[]' end || to_jsonb(p_known[1])) c order by c);
+    select distinct c
+    from jsonb_array_elements_text(
+      case when jsonb_typeof(p_list) = 'array' then p_list else '[]' end || to_jsonb(p_known[1])) c
+    order by c);
 end
 $$;
 
--- CPU isolation and GPU exclusivity: what a class comes to on a node, and whether the node honours it. A
--- filter, never a score.
-
--- The CPU isolation of a class on a node: what it asks for, else the node's default; null is
--- best_effort. What asks nothing takes the default, what asks for best_effort does not.
+-- Returns the CPU isolation that a class has on a node: the one that it asks for, else the node's
+-- default. Null means best_effort.
+-- A lease that asks for best_effort gets it, whatever the default.
 create or replace function hwqueue.cpu_isolation_on(p_asked text, p_default text) returns text
 language sql immutable parallel safe
 as $$ select nullif(coalesce(p_asked, p_default), 'best_effort') $$;
 
--- Its GPU exclusivity there, null for shared. session_exclusive and device_exclusive both mean that the
--- lease has its devices to itself: leases share no sessions. They differ in what a node must honour.
+-- Returns the GPU exclusivity that a class has on a node. Null means shared.
+-- session_exclusive and device_exclusive both give the lease its devices alone, because leases share no
+-- sessions. They differ in what a node must honour.
 create or replace function hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) returns text
 language sql immutable parallel safe
-as $$ select nullif(coalesce(p_asked, case when p_share_mode = 'exclusive' then 'device_exclusive' end),
-    'shared') $$;
+as $$
+  select nullif(coalesce(p_asked, case when p_share_mode = 'exclusive' then 'device_exclusive' end), 'shared')
+$$;
 
--- What a class sets aside of cpu_milli: the whole cores that it takes, 1000 each; p_isolation is what it
--- comes to.
+-- Returns the cpu_milli that a class allocates. With an isolation class it allocates whole cores of
+-- 1,000 each.
+-- p_isolation comes from cpu_isolation_on.
 create or replace function hwqueue.cpu_needed(p_cpu_milli bigint, p_isolation text) returns bigint
 language sql immutable parallel safe
-as $$ select case when p_isolation is null then p_cpu_milli else 1000 * greatest(1,
-    (p_cpu_milli + 999) / 1000) end $$;
+as $$
+  select case when p_isolation is null then p_cpu_milli
+    else 1000 * greatest(1, (p_cpu_milli + 999) / 1000) end
+$$;
 
--- Why the classes asked for do not go with what a node (or every node of a profile) honours; no row:
--- they do. All of it is permanent.
--- p_gpu_parents: node.gpu_parents with p_gpu_ids; empty for a profile, whose classes name no devices.
+-- Returns why a node, or every node of a profile, does not honour the isolation that a class asks for.
+-- No row means that it does. All reasons are permanent.
+-- p_gpu_parents is node.gpu_parents, in the order of p_gpu_ids. Both are empty for a profile, because
+-- the classes judged per profile name no devices.
 create or replace function hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[],
-  p_gpu text[], p_share_mode text,
-                                                       p_gpu_ids uuid[], p_gpu_parents uuid[])
+  p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[])
 returns table (code text, message text, predicate jsonb)
 language sql immutable parallel safe
 as $$
-  select 'no_node_supports_class', format('the node does not honour CPU isolation %s', p_class.cpu_isolation),
-         jsonb_build_object('cpu', p_class.cpu_isolation)
+  select 'no_node_supports_class',
+    format('the node does not honour CPU isolation %s', p_class.cpu_isolation),
+    jsonb_build_object('cpu', p_class.cpu_isolation)
   where p_class.cpu_isolation <> all (p_cpu)
   union all
-  select 'no_node_supports_class', format('the node does not honour GPU exclusivity %s',
-         p_class.gpu_exclusivity),
-         jsonb_build_object('gpu', p_class.gpu_exclusivity)
+  select 'no_node_supports_class',
+    format('the node does not honour GPU exclusivity %s', p_class.gpu_exclusivity),
+    jsonb_build_object('gpu', p_class.gpu_exclusivity)
   where p_class.gpu_exclusivity <> all (p_gpu)
   union all
   select 'class_conflicts_with_daemon_mode', 'the node gives every GPU to one lease alone',
-         jsonb_strip_nulls(jsonb_build_object('gpu', p_class.gpu_exclusivity, 'gpu_milli',
-             nullif(p_class.gpu_milli, 0)))
+    jsonb_strip_nulls(jsonb_build_object('gpu', p_class.gpu_exclusivity,
+      'gpu_milli', nullif(p_class.gpu_milli, 0)))
   where p_share_mode = 'exclusive' and (p_class.gpu_exclusivity = 'shared' or p_class.gpu_milli > 0)
   union all
   select 'class_conflicts_with_resource_id',
-         format('device %s is %s', d.id, case when d.parent is null
-             then 'whole, the lease asks for a part of one'
-                                              else 'a part of another, which only partition_exclusive is given' end),
-         jsonb_build_object('gpu', hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode),
-             'resource', d.id)
+    format('device %s is %s', d.id,
+      case when d.parent is null then 'whole, the lease asks for a part of one'
+        else 'a part of another, which only partition_exclusive is given' end),
+    jsonb_build_object('gpu', hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode),
+      'resource', d.id)
   from unnest(p_class.gpu_wanted) w(id)
   join unnest(p_gpu_ids, p_gpu_parents) d(id, parent) on d.id = w.id
-  where (hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity,
-      p_share_mode) is not distinct from 'partition_exclusive') <> (d.parent is not null)
+  where (hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_share_mode)
+      is not distinct from 'partition_exclusive') <> (d.parent is not null)
 $$;
 
--- Whether there is such a conflict.
+-- Whether isolation_conflicts returns a row.
 create or replace function hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[],
-  p_gpu text[], p_share_mode text,
-                                                          p_gpu_ids uuid[],
-                                                            p_gpu_parents uuid[]) returns boolean
+  p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) returns boolean
 language sql immutable parallel safe
-as $$ select exists (select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids,
-    p_gpu_parents)) $$;
+as $$
+  select exists (
+    select from hwqueue.isolation_conflicts(p_class, p_cpu, p_gpu, p_share_mode, p_gpu_ids, p_gpu_parents))
+$$;
 
--- The classes that either side asks for; null when neither does. Raises: QHC04, naming the class.
+-- Returns the isolation classes that either side asks for. Null when neither asks for one.
+-- Raises: QHC04 when they differ, naming the class.
 create or replace function hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -97,8 +112,8 @@ begin
   end if;
   foreach v_kind in array array['cpu', 'gpu'] loop
     if p_left -> v_kind <> p_right -> v_kind then
-      perform hwqueue.refuse('QHC04', format('%s asks for %s isolation %s and %s', p_field, v_kind,
-          p_left ->> v_kind, p_right ->> v_kind),
+      perform hwqueue.refuse('QHC04',
+        format('%s asks for %s isolation %s and %s', p_field, v_kind, p_left ->> v_kind, p_right ->> v_kind),
         jsonb_build_object('field', p_field, 'class', p_right ->> v_kind), 'ask for one class, in one place');
     end if;
   end loop;
@@ -106,7 +121,8 @@ begin
 end
 $$;
 
--- The resources that a normal placement gives itself: not the one GPU that its GPU class alone stands for.
+-- Returns the resources that a normal placement names itself, without the single GPU that a GPU class
+-- implies.
 create or replace function hwqueue.own_resources(p_placement jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -114,8 +130,8 @@ as $$
     else coalesce(p_placement -> 'resources', '{}') end
 $$;
 
--- Isolation in normal form: {"cpu", "gpu"}, each only if given; a class that is not given is the node's
--- default, whatever that is.
+-- Returns isolation in normal form: {"cpu", "gpu"}, each only if given. An absent class means the node's
+-- default.
 -- Raises: QHC03, naming the class.
 create or replace function hwqueue.normalise_isolation(p_isolation jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -134,8 +150,8 @@ begin
       else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end;
     if v_isolation ? v_kind
        and (jsonb_typeof(v_isolation -> v_kind) <> 'string' or v_isolation ->> v_kind <> all (v_classes)) then
-      perform hwqueue.refuse('QHC03', format('%s.%s must be one of %s, got %s', p_field, v_kind,
-          array_to_string(v_classes, ', '),
+      perform hwqueue.refuse('QHC03',
+        format('%s.%s must be one of %s, got %s', p_field, v_kind, array_to_string(v_classes, ', '),
           left((v_isolation -> v_kind)::text, 60)),
         jsonb_build_object('field', p_field || '.' || v_kind, 'class', left(v_isolation ->> v_kind, 60)),
         'leave it out to take what the node offers by default');
@@ -145,10 +161,11 @@ begin
 end
 $$;
 
--- The resources that go with a GPU class: it is for a device, so without a count it asks for one; and a
--- share of a device is never exclusive. Raises: QHC04, naming the class.
-create or replace function hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb,
-  p_field text) returns jsonb
+-- Returns the resources that go with a GPU class: one GPU, unless the placement asks for a number or a
+-- share.
+-- Raises: QHC04 for an exclusive share of a GPU, naming the class.
+create or replace function hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text)
+returns jsonb
 language plpgsql immutable
 as $$
 begin
@@ -157,8 +174,8 @@ begin
   elsif not p_resources ? 'gpu_milli' then
     return p_resources || '{"gpu": 1}';
   elsif p_isolation ->> 'gpu' <> 'shared' then
-    perform hwqueue.refuse('QHC04', format('%s asks for a share of a GPU and for isolation %s', p_field,
-        p_isolation ->> 'gpu'),
+    perform hwqueue.refuse('QHC04',
+      format('%s asks for a share of a GPU and for isolation %s', p_field, p_isolation ->> 'gpu'),
       jsonb_build_object('field', p_field || '.isolation.gpu', 'class', p_isolation ->> 'gpu'),
       'gpu_milli goes with "shared" or with no class; ask for whole devices (gpu) to have them alone');
   end if;
@@ -166,7 +183,8 @@ begin
 end
 $$;
 
--- Resources in normal form: integers, zeros left out. Raises: QHC03, QHC04.
+-- Returns resources in normal form: integers, zeros left out.
+-- Raises: QHC03, QHC04.
 create or replace function hwqueue.normalise_resources(p_resources jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -183,10 +201,9 @@ begin
            jsonb_object_agg(r.key, r.amount) filter (where r.amount > 0)
     into v_count, v_bad_name, v_resources
     from (
-      select e.key, hwqueue.json_integer(e.value, p_field || '.' || left(e.key, 100), case
-             when e.key = 'gpu_milli' then 1 else 0 end,
-               case e.key when 'gpu' then 1024 when 'gpu_milli' then 999 else 1000000000000 end,
-                 'QHC03') as amount
+      select e.key, hwqueue.json_integer(e.value, p_field || '.' || left(e.key, 100),
+        case when e.key = 'gpu_milli' then 1 else 0 end,
+        case e.key when 'gpu' then 1024 when 'gpu_milli' then 999 else 1000000000000 end, 'QHC03') as amount
       from jsonb_each(p_resources) e
     ) r;
   end if;
@@ -194,13 +211,13 @@ begin
     perform hwqueue.refuse('QHC03', format('%s must be an object of at most 32 resources', p_field),
       jsonb_build_object('field', p_field), 'for example {"cpu_milli": 4000, "memory_mib": 8192, "gpu": 1}');
   elsif v_bad_name is not null then
-    perform hwqueue.refuse('QHC03', format('%s has a resource named %s', p_field,
-        to_json(left(v_bad_name, 100))),
+    perform hwqueue.refuse('QHC03',
+      format('%s has a resource named %s', p_field, to_json(left(v_bad_name, 100))),
       jsonb_build_object('field', p_field || '.' || left(v_bad_name, 100)),
       'resource names are 1 to 63 characters of a-z, 0-9, _ . / - and start with a letter');
   elsif v_resources ?& array['gpu', 'gpu_milli'] then
     perform hwqueue.refuse('QHC04', format('%s asks for gpu and gpu_milli', p_field),
-        jsonb_build_object('field', p_field || '.gpu_milli'),
+      jsonb_build_object('field', p_field || '.gpu_milli'),
       'ask for whole devices (gpu) or for a share of one (gpu_milli), not both');
   end if;
   return coalesce(v_resources, '{}');

@@ -1,190 +1,193 @@
--- Judging one node for one class: labels, versions, taints, trust, and how well it fits.
+-- Judges one node for one placement class: may it run there (suits), why not (expr_reason), and how well
+-- (scores).
+-- Eligibility, match_nodes and explanations all call expr_reason, so they cannot disagree about a node.
+-- A claim reads the cached answer of its profile (eligibility/judge). It judges only on a cache miss,
+-- and where other leases matter. What runs on the node is no concern of this module, apart from p_facts,
+-- the counts of affinity terms that the caller passes in.
+-- The functions read no clock and, with few exceptions, no table. So the planner can inline the short
+-- ones. Those say so where the shape of the body depends on it.
+-- Labels with very many values would make a profile of each node. They are left out of the judged
+-- profile: see most_label_values.
+-- Read suits, exprs_hold and expr_reason first, then the scores.
 
--- The score by which claims order leases of one tier and rank, higher first.
+-- Returns the score by which claims order leases of one tier and rank. Higher is better.
 create or replace function hwqueue.lease_score(p_weight_affinity double precision,
-  p_weight_fit double precision, p_weight_spread double precision,
-  p_affinity double precision, p_fit double precision, p_spread double precision) returns double precision
+  p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision,
+  p_fit double precision, p_spread double precision) returns double precision
 language sql immutable parallel safe
 as $$ select p_weight_affinity * p_affinity + p_weight_fit * p_fit + p_weight_spread * p_spread $$;
 
--- Live: the last heartbeat or claim is within the node's timeout. Not immutable (days and daylight
--- saving), or it would not be inlined.
-create or replace function hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state,
-  p_now timestamptz) returns boolean
+-- Whether a node is live: its last heartbeat or claim is within its heartbeat timeout.
+-- Stable, not immutable, because adding an interval depends on the time zone. Postgres would not inline
+-- an immutable one.
+create or replace function hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamptz)
+returns boolean
 language sql stable parallel safe
 as $$ select p_state.seen_at + p_node.heartbeat_timeout > p_now $$;
 
--- How well a node suits a class's preferences: 100 x matched signed sum / sum of absolute weights,
--- -100..100; 0 without any.
--- (Nomad's affinity score, in percent.) Every untolerated prefer_no_schedule taint counts like one more
--- preference, not to be there, that weighs as much as all of the class's own together: the more of them,
--- the lower.
+-- Returns how well a node suits a class's preferences, from -100 to 100: 100 * sum of matched weights /
+-- sum of absolute weights. 0 without preferences.
+-- This is Nomad's affinity score in percent. Every untolerated prefer_no_schedule taint counts as one
+-- more unmet preference that weighs as much as all others together. So each further taint lowers the
+-- score.
 -- p_facts: see expr_reason.
 create or replace function hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint,
-  p_node uuid, p_resources uuid[],
-                                                  p_facts jsonb, p_tolerate jsonb,
-                                                    p_taints jsonb) returns double precision
+  p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
   select case when s.taints = 0 then a.affinity else (a.affinity - 100 * s.taints) / (1 + s.taints) end
   from (
     select coalesce(
-      100 * sum((p.value ->> 'weight')::double precision)
-              filter (where hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources,
-                  p_facts))
-          / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
+      100 * sum((p.value ->> 'weight')::double precision) filter (where
+          hwqueue.exprs_hold(p.value -> 'when', p_labels, p_rack, p_node, p_resources, p_facts))
+        / sum(abs((p.value ->> 'weight')::double precision)), 0) as affinity
     from jsonb_array_elements(p_preferred) p
   ) a
   cross join (
     select case when p_taints = '[]' then 0
-                else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate,
-                    array['prefer_no_schedule'])) end as taints
+      else jsonb_array_length(hwqueue.untolerated(p_taints, p_tolerate, array['prefer_no_schedule']))
+      end as taints
   ) s
 $$;
 
--- How much a class's preferences count beside those of others, 0.01 to 1: an affinity score divides by
--- the class's own weights, so two classes that prefer one node score alike there however much it matters
--- to each.
+-- Returns how much a class's preferences count beside those of other classes, from 0.01 to 1.
+-- An affinity score is relative to the class's own weights. So two classes that prefer one node score
+-- the same there, however much the node matters to each. The strength tells them apart.
 create or replace function hwqueue.class_strength(p_class hwqueue.placement_class) returns double precision
 language sql immutable parallel safe
 as $$ select coalesce((p_class.placement ->> 'strength')::double precision, 100) / 100 $$;
 
--- The affinity term of a class's score on a node: its affinity score times its strength.
+-- Returns the affinity part of a class's score on a node: its affinity score times its strength.
 create or replace function hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb,
-  p_rack bigint, p_node uuid, p_resources uuid[],
-                                                  p_facts jsonb, p_taints jsonb) returns double precision
+  p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
   select hwqueue.class_strength(p_class)
     * hwqueue.affinity_score(p_class.preferred, p_labels, p_rack, p_node, p_resources, p_facts,
-        p_class.tolerate, p_taints)
+      p_class.tolerate, p_taints)
 $$;
 
--- The same as far as it can be remembered: null where it depends on other leases.
+-- Returns class_affinity as far as it can be cached. Null where it depends on other leases.
 create or replace function hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb,
-  p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb)
-returns double precision
+  p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) returns double precision
 language sql immutable parallel safe
 as $$
   select case when not p_class.terms @> '[{"spec": {"use": "soft"}}]'
-              then hwqueue.class_affinity(p_class, p_labels, p_rack, p_node, p_resources, null, p_taints) end
+    then hwqueue.class_affinity(p_class, p_labels, p_rack, p_node, p_resources, null, p_taints) end
 $$;
 
--- The part of a node's free GPUs that a class would take, 0..1.
-create or replace function hwqueue.gpu_share(p_gpu_count int, p_gpu_milli int,
-  p_room hwqueue.headroom) returns double precision
+-- Returns the share of a node's free GPUs that a class would take, from 0 to 1.
+create or replace function hwqueue.gpu_share(p_gpu_count int, p_gpu_milli int, p_room hwqueue.headroom)
+returns double precision
 language sql immutable parallel safe
 as $$
   select p_gpu_count * case when p_gpu_milli > 0 then p_gpu_milli else 1000 end
-         / greatest(p_room.gpu_total, 1)::double precision
+    / greatest(p_room.gpu_total, 1)::double precision
 $$;
 
--- How well a class uses what a node has left, 0..100: the order in which a node with GPUs should fill up.
--- Work that few nodes could take (reach) and work with many GPUs first, then work that does not use up
--- the cpu and memory that the node's other GPUs need (balance), then the least residue on the device.
--- Work without GPUs scores 0: it gets a GPU node only when nothing with GPUs fits. The weights were
--- searched on the OpenB trace (docs/explanation/fit.md).
+-- Returns how well a class uses what a node has left, from 0 to 100. A node with GPUs is filled in this
+-- order.
+-- Work that few nodes could take (reach) and work with many GPUs comes first. Next comes work that
+-- leaves enough cpu and memory for the node's other GPUs (balance), then the least residue on the
+-- device. Work without GPUs scores 0: it gets a GPU node only when no work with GPUs fits. The weights
+-- were searched on the OpenB trace (docs/explanation/fit.md).
 -- One expression without subqueries, so that the planner inlines it. width_bucket finds the fullest
--- device that a share still fits on in the sorted list of what the devices have left.
+-- device that a share still fits on, in the sorted list of what the devices have left.
 create or replace function hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
-  p_gpu_milli int,
-                                             p_reach double precision, p_room hwqueue.headroom)
-returns double precision
+  p_gpu_milli int, p_reach double precision, p_room hwqueue.headroom) returns double precision
 language sql immutable parallel safe
 as $$
   select case when p_gpu_count = 0 or p_room.gpu_total = 0 then 0 else
     14 + 3.5::double precision * least(p_gpu_count, 8) + 56 * (1 - coalesce(p_reach, 1))
     + 14 * greatest(-1, least(0,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_cpu_milli / greatest(p_room.cpu_milli,
-            1)::double precision,
-        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room) - p_memory_mib / greatest(p_room.memory_mib,
-            1)::double precision))
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room)
+          - p_cpu_milli / greatest(p_room.cpu_milli, 1)::double precision,
+        hwqueue.gpu_share(p_gpu_count, p_gpu_milli, p_room)
+          - p_memory_mib / greatest(p_room.memory_mib, 1)::double precision))
     + case when p_gpu_milli = 0 then 0.35 else 0.35 * (1 - (
         p_room.gpu_sorted[width_bucket(p_gpu_milli - 1, p_room.gpu_sorted) + 1] - p_gpu_milli) / 1000.0) end
   end
 $$;
 
--- The load of a node that runs nothing: what its total capacity is.
+-- Returns the load of a node that runs nothing, from which its total capacity follows.
 create or replace function hwqueue.idle_load(p_node hwqueue.node) returns hwqueue.node_load
 language sql immutable parallel safe
 as $$
-  -- in the order of the table's columns
+  -- in the order of node_load's columns
   select row(p_node.shard_id, p_node.node_id, 0, 0, 0, 0, 0,
-      array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
-             array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
+    array_fill(0, array[cardinality(p_node.gpu_ids)]), '{}',
+    array_fill(0, array[cardinality(p_node.core_ids)]))::hwqueue.node_load
 $$;
 
--- Whether a node may run leases of a class, by what it is and not by what runs there. Without p_node:
--- whether every node of its profile may; classes that name nodes, resources or trust domains are asked
--- with it. The one place that knows all static rules; claims remember its answer, class_reasons says why
--- not. p_attested: the trust domains that the node is attested for.
--- p_gpu_ids, p_gpu_parents: its devices, for a class that names one.
+-- Whether a node may run leases of a class, by the static rules alone, whatever runs there. It is the
+-- only place that knows all static rules. Claims cache its answer, and class_reasons explains it.
+-- Without p_node it answers for every node of the profile. Classes that name nodes, resources or trust
+-- domains need p_node.
+-- p_attested holds the trust domains that the node is attested for. p_gpu_ids and p_gpu_parents are its
+-- devices, for a class that names one.
 create or replace function hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile,
-  p_node uuid, p_resources uuid[],
-                                         p_attested text[] default '{}', p_gpu_ids uuid[] default '{}',
-                                           p_gpu_parents uuid[] default '{}')
-returns boolean
+  p_node uuid, p_resources uuid[], p_attested text[] default '{}', p_gpu_ids uuid[] default '{}',
+  p_gpu_parents uuid[] default '{}') returns boolean
 language sql immutable parallel safe
 as $$
-  select case when p_profile.left_out = '{}' then true else not hwqueue.mentions_label(p_class,
-         p_profile.left_out) end
-     and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
-     and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
-         p_attested)
-     -- asked only where there may be something: most classes and nodes know no isolation
-     and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null
-     and p_class.gpu_wanted = '{}'
-                   and p_profile.gpu_share_mode = 'fractional' then true
-         else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity,
-             p_profile.gpu_share_mode,
-                                                 p_gpu_ids, p_gpu_parents) end
+  select case when p_profile.left_out = '{}' then true
+      else not hwqueue.mentions_label(p_class, p_profile.left_out) end
+    and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
+    and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
+      p_attested)
+    -- skipped for most classes and nodes, which have no isolation
+    and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null
+        and p_class.gpu_wanted = '{}' and p_profile.gpu_share_mode = 'fractional' then true
+      else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity,
+        p_profile.gpu_share_mode, p_gpu_ids, p_gpu_parents) end
 $$;
 
--- Of these trust domains, each attested until its time, those that have not expired.
-create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[],
-  p_now timestamptz) returns text[]
+-- Returns those of some trust domains whose attestation has not expired.
+create or replace function hwqueue.still_attested(p_domains text[], p_until timestamptz[], p_now timestamptz)
+returns text[]
 language sql immutable parallel safe
-as $$ select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now) $$;
+as $$
+  select array(select a.domain from unnest(p_domains, p_until) a(domain, until) where a.until > p_now)
+$$;
 
--- The trust domains that a node is attested for at a time; those of its attestations that have expired
--- are not among them.
+-- Returns the trust domains that a node is attested for at a time.
 create or replace function hwqueue.attested_at(p_node hwqueue.node, p_now timestamptz) returns text[]
 language plpgsql immutable parallel safe
 as $$
 begin
-  return case when p_node.attested = '{}' then '{}' else  -- as of most nodes: every claim asks
+  return case when p_node.attested = '{}' then '{}' else  -- most nodes, and every claim calls this
     hwqueue.still_attested(p_node.attested, p_node.attested_until, p_now) end;
 end
 $$;
 
--- Whether a node may still run a class that mentions trust domains, now that only p_attested have not
+-- Whether a node may still run a class that mentions trust domains. p_attested holds those that have not
 -- expired.
 create or replace function hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[],
   p_shard int) returns boolean
 language sql stable
 as $$
   select hwqueue.exprs_hold(c.required, p_node.labels, p_node.rack, p_node.node_id,
-         p_node.resources || p_node.gpu_ids, null, p_attested)
+    p_node.resources || p_node.gpu_ids, null, p_attested)
   from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = p_class_id
 $$;
 
--- A label with very many values (a host name, an instance id) makes a profile of each node, and every profile
--- is judged for every class. While no class mentions such a label, nodes that differ in nothing else may run
--- the same. So their profiles are judged as one (profile.judged_as): a profile without those labels
--- (left_out), that no node registers with. node_state has the profile that is judged, node the whole one, by
--- which all else goes. When a class comes to mention a left-out label `suits` refuses it for the profile
--- without the label. So no claim can be granted wrongly. reap then gives each of the nodes its own profile
--- again (split_profiles), and until it has, the class waits.
-
--- How many values of a label there may be before it is left out.
+-- Returns how many values a label may have before it is left out.
+-- A label with very many values (a host name, an instance id) makes a profile of each node, and every
+-- profile is judged for every class. While no class mentions such a label, nodes that differ in nothing
+-- else may run the same classes. So their profiles are judged as one (profile.judged_as): a profile
+-- without those labels (left_out), which no node registers with. node_state has the profile that is
+-- judged, node the complete one, which everything else uses.
+-- When a class comes to mention a left-out label, suits refuses it for the profile without the label. So
+-- no claim can be granted wrongly. reap then returns each node to its own profile (split_profiles), and
+-- the class waits until then.
 create or replace function hwqueue.most_label_values() returns int
 language sql immutable parallel safe
 as $$ select 1000 $$;
 
--- Whether what a class asks of nodes may mention one of these labels. By its text, so rather once too often
--- than once too few.
-create or replace function hwqueue.mentions_label(p_class hwqueue.placement_class,
-  p_keys text[]) returns boolean
+-- Whether what a class asks of nodes may mention one of these labels. It searches the text, so it errs
+-- towards yes.
+create or replace function hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[])
+returns boolean
 language sql immutable parallel safe
 as $$
   select exists (
@@ -193,38 +196,38 @@ as $$
                    in p_class.required::text || p_class.preferred::text) > 0)
 $$;
 
--- Which of these labels are left out. A label is found to have too many values when a profile is new and
--- there are many profiles already. One that a class mentions, or has mentioned since, is never left out
--- again.
+-- Returns which of these labels are left out.
+-- A label is found to have too many values when a new profile is created and there are many profiles
+-- already. A label that a class mentions, or has mentioned since, is never left out again.
 -- Locks: new rows of ignored_label.
 create or replace function hwqueue.ignored_labels_of(p_labels jsonb, p_shard int) returns text[]
 language plpgsql volatile
 as $$
 declare
-  v_many int := hwqueue.most_label_values();
-  v_grown text[];
+  v_max_values int := hwqueue.most_label_values();
+  v_growing_keys text[];
   v_keys text[];
 begin
-  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_many) x) =
-    v_many then
-    -- those that may have got one value too many with this node: counting the values of a label reads all
-    -- profiles, and most new profiles bring no new value
-    v_grown := array(
+  if (select count(*) from (select 1 from hwqueue.profile p where p.shard_id = p_shard limit v_max_values) x)
+    = v_max_values then
+    -- labels to which this node adds a value: counting the values of a label reads all profiles, and most
+    -- new profiles add no value
+    v_growing_keys := array(
       select l.key from jsonb_each(p_labels) l
       where not exists (select 1 from hwqueue.ignored_label o where o.shard_id = p_shard and o.key = l.key)
-        and not exists (select 1 from hwqueue.profile p where p.shard_id = p_shard
-            and p.labels -> l.key = l.value));
-    v_keys := case when v_grown = '{}' then v_grown else array(
+        and not exists (
+          select 1 from hwqueue.profile p where p.shard_id = p_shard and p.labels -> l.key = l.value));
+    v_keys := case when v_growing_keys = '{}' then v_growing_keys else array(
       select l.key
       from hwqueue.profile p cross join lateral jsonb_each(p.labels) l
-      where p.shard_id = p_shard and l.key = any (v_grown)
-      group by l.key having count(distinct l.value) >= v_many order by l.key) end;
-    -- in one statement with what it sees, so that reap reads the classes that this cannot see
+      where p.shard_id = p_shard and l.key = any (v_growing_keys)
+      group by l.key having count(distinct l.value) >= v_max_values order by l.key) end;
+    -- in one statement with visible_now, so that reap reads the classes that this statement cannot see
     insert into hwqueue.ignored_label (shard_id, key, is_mentioned, unseen, next_xid)
     select p_shard, k, exists (
-             select 1 from hwqueue.placement_class c
-             where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])),
-               s.unseen, s.next_xid
+        select 1 from hwqueue.placement_class c
+        where c.shard_id = p_shard and not c.is_pinned and hwqueue.mentions_label(c, array[k])),
+      s.unseen, s.next_xid
     from unnest(v_keys) k cross join hwqueue.visible_now() s
     on conflict do nothing;
   end if;
@@ -234,7 +237,7 @@ begin
 end
 $$;
 
--- The profiles that are judged as this one, and itself.
+-- Returns the profiles that are judged as this one, and itself.
 create or replace function hwqueue.profiles_judged_as(p_profile_id bigint, p_shard int) returns bigint[]
 language plpgsql stable
 as $$
@@ -245,13 +248,11 @@ begin
 end
 $$;
 
--- Why a node does not meet one normal expression: a reason code, or null when it does. The one judge of
--- node facts: claims, match_nodes and explanations all come here. p_facts: what term_facts tells of
--- other leases; without it they are left out of account, and what is asked about them counts as met.
--- p_attested: the trust domains that the node is attested for.
+-- Returns why a node does not meet one normal expression: a reason code, or null when it does.
+-- p_facts is what term_facts returns about other leases. Without it, expressions about other leases
+-- count as met. p_attested holds the trust domains that the node is attested for.
 create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
-  p_resources uuid[],
-                                               p_facts jsonb, p_attested text[] default '{}') returns text
+  p_resources uuid[], p_facts jsonb, p_attested text[] default '{}') returns text
 language plpgsql immutable parallel safe
 as $$
 declare
@@ -261,77 +262,79 @@ begin
   if p_expr ? 'label' then
     if p_expr ? 'other_label' then
       v_holds := hwqueue.labels_hold(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'),
-          p_labels -> (p_expr ->> 'other_label'));
+        p_labels -> (p_expr ->> 'other_label'));
     else
       v_holds := hwqueue.label_holds(p_expr ->> 'op', p_labels -> (p_expr ->> 'label'), p_expr -> 'values');
     end if;
     return case when v_holds then null
-                when p_labels ? (p_expr ->> 'label') then 'label_mismatch'
-                else 'label_missing' end;
+      when p_labels ? (p_expr ->> 'label') then 'label_mismatch'
+      else 'label_missing' end;
   elsif p_expr ? 'tags' then
     return case when p_labels @> (p_expr -> 'tags') then null
-                when p_labels ?& array(select jsonb_object_keys(p_expr -> 'tags')) then 'label_mismatch'
-                else 'label_missing' end;
+      when p_labels ?& array(select jsonb_object_keys(p_expr -> 'tags')) then 'label_mismatch'
+      else 'label_missing' end;
   elsif p_expr ? 'any' then
     return case when exists (
         select 1 from jsonb_array_elements(p_expr -> 'any') b
         where hwqueue.exprs_hold(b.value, p_labels, p_rack, p_node, p_resources, p_facts, p_attested))
-          then null
+      then null
       else 'required_affinity_unsatisfiable' end;
   elsif p_expr ? 'trust' then
     return case when p_expr ->> 'trust' = any (p_attested) then null else 'trust_not_attested' end;
   elsif p_expr ?| array['leases', 'service', 'lease'] then
-    return case when p_facts is not null then hwqueue.fact_reason(p_expr,
-        p_facts -> (p_expr ->> 'term')::int) end;
+    return case when p_facts is not null
+      then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
   elsif p_expr ? 'node' then
-    v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: some node that is not named
+    v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: any unnamed node
   elsif p_expr ? 'rack' then
-    if p_rack is null then  -- toward fails and away holds, unless the expression says otherwise
-      return case when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass'
-        then null
-                  when v_away then 'anti_affinity_conflict' else 'required_affinity_unsatisfiable' end;
+    if p_rack is null then  -- by default toward fails and away holds
+      return case
+        when coalesce(p_expr ->> 'unknown', case when v_away then 'pass' else 'fail' end) = 'pass' then null
+        when v_away then 'anti_affinity_conflict'
+        else 'required_affinity_unsatisfiable' end;
     end if;
     v_holds := p_expr -> 'rack' @> to_jsonb(p_rack);
   else
     v_holds := (p_expr #>> '{resource,0}')::uuid = any (p_resources);
   end if;
   return case when v_holds <> v_away then null
-              when v_away then 'anti_affinity_conflict'
-              else 'required_affinity_unsatisfiable' end;
+    when v_away then 'anti_affinity_conflict'
+    else 'required_affinity_unsatisfiable' end;
 end
 $$;
 
--- The same of an expression about other leases, by the fact of its term.
+-- Returns the same for an expression about other leases, from the fact of its term.
 create or replace function hwqueue.fact_reason(p_expr jsonb, p_fact jsonb) returns text
 language plpgsql immutable parallel safe
 as $$
 begin
   if p_expr ? 'away' then
-    return case when p_fact ->> 'value' is null then case when p_expr ->> 'unknown' = 'fail'
-      then 'anti_affinity_conflict' end
-                when (p_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end;
+    return case
+      when p_fact ->> 'value' is null
+        then case when p_expr ->> 'unknown' = 'fail' then 'anti_affinity_conflict' end
+      when (p_fact ->> 'held')::bigint > 0 then 'anti_affinity_conflict' end;
   elsif p_fact ->> 'value' is null then
     return case when p_expr ->> 'unknown' is distinct from 'pass' then 'required_affinity_unsatisfiable' end;
   end if;
-  -- a lease may start the group that it requires to be with
-  return case when (p_fact ->> 'here')::bigint <= 0 and not ((p_fact -> 'self')::boolean
-      and not (p_fact -> 'elsewhere')::boolean)
-              then 'required_affinity_unsatisfiable' end;
+  -- a lease that selects itself may be the first of its group
+  return case
+    when (p_fact ->> 'here')::bigint <= 0
+      and not ((p_fact -> 'self')::boolean and not (p_fact -> 'elsewhere')::boolean)
+    then 'required_affinity_unsatisfiable' end;
 end
 $$;
 
--- All of a list of normal expressions.
+-- Whether a node meets all of a list of normal expressions.
 create or replace function hwqueue.exprs_hold(p_exprs jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
-  p_resources uuid[],
-                                              p_facts jsonb, p_attested text[] default '{}') returns boolean
+  p_resources uuid[], p_facts jsonb, p_attested text[] default '{}') returns boolean
 language plpgsql immutable parallel safe
 as $$
 declare
   v_expr jsonb;
 begin
   for v_expr in select e.value from jsonb_array_elements(p_exprs) e loop
-    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested) is not null
-      then
+    if hwqueue.expr_reason(v_expr, p_labels, p_rack, p_node, p_resources, p_facts, p_attested)
+      is not null then
       return false;
     end if;
   end loop;
@@ -339,7 +342,8 @@ begin
 end
 $$;
 
--- One label against another of the same node: a label that is missing on either side meets not_in only.
+-- Whether one label compares with another of the same node. A label that is missing on either side meets
+-- not_in only.
 create or replace function hwqueue.labels_hold(p_op text, p_value jsonb, p_other jsonb) returns boolean
 language sql immutable parallel safe
 as $$
@@ -351,8 +355,9 @@ as $$
   end
 $$;
 
--- Does a label's value (null when the node lacks the label) meet one operator? Design: a missing label meets
--- not_in and does_not_exist only; in and not_in compare type and value; text is never ordered.
+-- Whether a label's value (null when the node lacks the label) meets one operator.
+-- A missing label meets not_in and does_not_exist only. in and not_in compare type and value. Text is
+-- never ordered.
 create or replace function hwqueue.label_holds(p_op text, p_value jsonb, p_values jsonb) returns boolean
 language plpgsql immutable parallel safe
 as $$
@@ -363,11 +368,13 @@ begin
     when 'does_not_exist' then
       return p_value is null;
     when 'in' then
-      return coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean')
-          and p_values @> jsonb_build_array(p_value), false);
+      return coalesce(
+        jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value),
+        false);
     when 'not_in' then
-      return not coalesce(jsonb_typeof(p_value) in ('string', 'number', 'boolean')
-          and p_values @> jsonb_build_array(p_value), false);
+      return not coalesce(
+        jsonb_typeof(p_value) in ('string', 'number', 'boolean') and p_values @> jsonb_build_array(p_value),
+        false);
     when 'gt' then
       return coalesce(hwqueue.label_number(p_value) > hwqueue.label_number(p_values -> 0), false);
     when 'gte' then
@@ -378,23 +385,22 @@ begin
       return coalesce(hwqueue.label_number(p_value) <= hwqueue.label_number(p_values -> 0), false);
     when 'regexp' then
       return coalesce(jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 256
-                      and (p_value #>> '{}') ~ (p_values ->> 0), false);
+        and (p_value #>> '{}') ~ (p_values ->> 0), false);
     when 'version', 'semver' then
       return coalesce(jsonb_typeof(p_value) in ('string', 'number') and jsonb_typeof(p_values -> 0) = 'string'
-                      and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op), false);
+        and hwqueue.version_in_range(p_value #>> '{}', p_values ->> 0, p_op), false);
     when 'contains_all' then
       return coalesce(jsonb_typeof(p_value) = 'array' and p_value @> p_values, false);
     when 'contains_any' then
-      return coalesce(jsonb_typeof(p_value) = 'array'
-                      and exists (select 1 from jsonb_array_elements(p_values) v
-                          where p_value @> jsonb_build_array(v.value)), false);
+      return coalesce(jsonb_typeof(p_value) = 'array' and exists (
+        select 1 from jsonb_array_elements(p_values) v where p_value @> jsonb_build_array(v.value)), false);
     else
       return false;
   end case;
 end
 $$;
 
--- A label as a number: a JSON number, or text like "-12.5"; null for anything else.
+-- Returns a label as a number: a JSON number, or text like "-12.5". Null for anything else.
 create or replace function hwqueue.label_number(p_value jsonb) returns numeric
 language sql immutable parallel safe
 as $$

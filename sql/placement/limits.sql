@@ -1,8 +1,17 @@
--- Limits of a placement: contradictions, cost of judging, regular expressions that could run away.
+-- Limits of a placement: contradictions, the cost of judging it, and regular expressions that could run
+-- away.
+-- Judging happens inside the claims and the upkeep of all tenants, so what one producer may ask is
+-- bounded. Every way into the system checks the same limits: spawns, updates and dry runs.
+-- docs/reference/placement.md lists them.
+-- Postgres cannot time a regular expression out. So a pattern is read character by character
+-- (read_regexp) before it is compiled for the first time, and only patterns of bounded size are
+-- accepted.
+-- Read placement_limits first, then check_patterns and check_cost, which refuse, then read_regexp.
 
--- The requirements themselves, unless no node can meet them, whatever it is: caught on spawn, not found
--- out by waiting.
--- Looks at the ANDed list only; a branch of any that contradicts itself just never holds. Raises: QHC04.
+-- Returns the requirements, unless no node whatever could meet them. The producer learns it at the
+-- spawn, not by waiting.
+-- It reads the ANDed list only. A branch of an any that contradicts itself simply never holds.
+-- Raises: QHC04.
 create or replace function hwqueue.check_contradictions(p_required jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -15,8 +24,8 @@ begin
   end if;
   foreach v_kind in array array['node', 'rack', 'resource'] loop
     continue when not jsonb_path_exists(p_required, ('$[*].' || v_kind)::jsonpath);
-    -- several lists toward: their intersection, less what is to be kept away from, must not be empty; a node
-    -- has many resources, so there only the very same one toward and away collides
+    -- the intersection of all lists toward, less all targets away, must not be empty; a node has many
+    -- resources, so there only the same resource toward and away collides
     with term as (
       select e.ordinality, t.value as target, coalesce((e.value -> 'away')::boolean, false) as away
       from jsonb_array_elements(p_required) with ordinality e, jsonb_array_elements(e.value -> v_kind) t
@@ -50,7 +59,7 @@ begin
 end
 $$;
 
--- A label demanded to be two things at once; null when there is none.
+-- Returns in words which label is required to be two things at once. Null when there is none.
 create or replace function hwqueue.label_contradiction(p_required jsonb) returns text
 language plpgsql immutable
 as $$
@@ -72,7 +81,7 @@ begin
            and (b.op = 'in' and not b.alternatives @> jsonb_build_array(v.value)
                 or b.op = 'not_in' and b.alternatives @> jsonb_build_array(v.value)))) limit 1),
     (select format('label %s must be above %s and below %s', to_json(a.label), a.alternatives -> 0,
-        b.alternatives -> 0)
+       b.alternatives -> 0)
      from term a join term b using (label)
      where a.op in ('gt', 'gte') and b.op in ('lt', 'lte')
        and ((a.alternatives ->> 0)::numeric > (b.alternatives ->> 0)::numeric
@@ -81,8 +90,9 @@ begin
 end
 $$;
 
--- Other leases to be with and to keep away from; null when there are none. Who shares their node shares
--- every domain with them.
+-- Returns in words which leases a placement requires to be with and also keeps away from. Null when
+-- there are none.
+-- Leases on one node share every domain, so toward by node contradicts away by any domain.
 create or replace function hwqueue.lease_contradiction(p_required jsonb) returns text
 language sql immutable
 as $$
@@ -96,9 +106,7 @@ as $$
   where not t.away and a.away and (t.domain = 'node' or t.domain is not distinct from a.domain) limit 1
 $$;
 
--- The limits of a placement (placement_limits), held wherever one enters: spawns, updates, dry runs.
-
--- Refuses patterns by their number and their size, before any is compiled. The placement need not be normal.
+-- Refuses too many or too large patterns, before any is compiled. The placement need not be normal.
 -- Raises: QHC03.
 create or replace function hwqueue.check_patterns(p_placement jsonb, p_field text) returns void
 language plpgsql immutable
@@ -114,19 +122,19 @@ begin
   if jsonb_array_length(v_patterns) > v_limits.patterns then
     perform hwqueue.refuse('QHC03',
       format('%s has %s regexp, version and semver expressions', p_field, jsonb_array_length(v_patterns)),
-      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns), 'limit',
-          v_limits.patterns),
+      jsonb_build_object('field', p_field, 'patterns', jsonb_array_length(v_patterns),
+        'limit', v_limits.patterns),
       format('the limit is %s: they cost every node; ask for equal labels where that is enough',
-          v_limits.patterns));
+        v_limits.patterns));
   end if;
   v_size := (select sum(hwqueue.pattern_size(e.value)) from jsonb_array_elements(v_patterns) e);
   if v_size > v_limits.pattern_chars then
     perform hwqueue.refuse('QHC03',
       format('%s has regexp, version and semver expressions of %s characters with their bounds written out',
-          p_field, v_size),
+        p_field, v_size),
       jsonb_build_object('field', p_field, 'pattern_chars', v_size, 'limit', v_limits.pattern_chars),
       format('the limit is %s in all: shorten them, or ask for equal labels where that is enough',
-          v_limits.pattern_chars));
+        v_limits.pattern_chars));
   end if;
 end
 $$;
@@ -134,46 +142,50 @@ $$;
 -- Whether expressions ask about other leases.
 create or replace function hwqueue.asks_others(p_exprs jsonb) returns boolean
 language sql immutable parallel safe
-as $$ select jsonb_path_exists(p_exprs,
-    'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) $$;
+as $$
+  select jsonb_path_exists(p_exprs,
+    'strict $.** ? (exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true)
+$$;
 
--- The characters that the patterns of some expressions have in all, bounds written out.
+-- Returns the total length of the patterns in some expressions, bounds written out.
 create or replace function hwqueue.pattern_chars(p_exprs jsonb) returns int
 language sql immutable
-as $$ select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int
-  from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e $$;
+as $$
+  select coalesce(sum(hwqueue.pattern_size(e.value)), 0)::int
+  from jsonb_array_elements(hwqueue.patterns_within(p_exprs)) e
+$$;
 
--- The part of a normal placement in which every claim would judge large patterns again; null: none.
--- Those are: prefer, where it asks about other leases or a spread is preferred; an any in require that
--- asks about other leases; require, where max_skew counts the nodes that it allows.
+-- Returns the key of a normal placement whose large patterns every claim would judge again. Null when
+-- there is none.
+-- These keys are: prefer, where it asks about other leases or a spread is preferred; require, where an
+-- any asks about other leases; require, where max_skew counts only the nodes that it allows.
 create or replace function hwqueue.repeated_pattern(p_placement jsonb) returns text
 language sql immutable
 as $$
   select case
     when hwqueue.pattern_chars(p_placement) <= l.repeated_chars then null
     when hwqueue.pattern_chars(p_placement -> 'prefer') > l.repeated_chars
-         and (hwqueue.asks_others(p_placement -> 'prefer')
-              or jsonb_path_exists(p_placement,
-                  'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
+      and (hwqueue.asks_others(p_placement -> 'prefer') or jsonb_path_exists(p_placement,
+        'strict $.spread[*] ? (exists(@.targets) || @.when == "prefer")', '{}', true)) then 'prefer'
     when (select sum(hwqueue.pattern_chars(e.value))
-        from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
+          from jsonb_array_elements(coalesce(p_placement -> 'require', '[]')) e
           where e.value ? 'any' and hwqueue.asks_others(e.value)) > l.repeated_chars then 'require'
     when hwqueue.pattern_chars(p_placement -> 'require') > l.repeated_chars
-         and jsonb_path_exists(p_placement,
-             'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))')
-      then 'require' end
+      and jsonb_path_exists(p_placement,
+        'lax $.spread[*] ? (exists(@.max_skew) && !(@.count_nodes.affinity == "ignore"))') then 'require' end
   from hwqueue.placement_limits() l
 $$;
 
--- Refuses a normal placement that would cost too much: patterns, expressions in all, and large patterns where
--- claims would judge them again and again, because other leases decide about the same part. Raises: QHC03.
+-- Returns a normal placement, unless it costs too much to judge: too many patterns or expressions, or
+-- large patterns that every claim would judge again.
+-- Raises: QHC03.
 create or replace function hwqueue.check_cost(p_placement jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_limits record := hwqueue.placement_limits();
   v_count int;
-  v_bad text;
+  v_key text;
 begin
   if p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then
     return p_placement;
@@ -185,30 +197,28 @@ begin
       jsonb_build_object('field', p_field, 'expressions', v_count, 'limit', v_limits.exprs),
       format('the limit is %s in all; give a label many values instead of many expressions', v_limits.exprs));
   end if;
-  v_bad := hwqueue.repeated_pattern(p_placement);
-  if v_bad is not null then
+  v_key := hwqueue.repeated_pattern(p_placement);
+  if v_key is not null then
     perform hwqueue.refuse('QHC03',
       format('%s.%s has regexp, version or semver expressions of more than %s characters beside what it asks about other leases',
-        p_field, v_bad, v_limits.repeated_chars),
-      jsonb_build_object('field', p_field || '.' || v_bad, 'limit', v_limits.repeated_chars),
+        p_field, v_key, v_limits.repeated_chars),
+      jsonb_build_object('field', p_field || '.' || v_key, 'limit', v_limits.repeated_chars),
       'shorten them, or put them into require, outside of any: there they are judged once for all nodes that are alike');
   end if;
   return p_placement;
 end
 $$;
 
--- What it costs to judge a placement, and how much of it is allowed. Judging happens inside claims and upkeep
--- of everybody, so what one producer may ask is bounded; the limits are in docs/reference/placement.md.
-
--- The limits of a placement. patterns: its regexp, version and semver expressions. pattern_chars: what these
--- have in all, the bounds of regexps written out. repeated_chars: the same, where every claim judges them
--- again (repeated_pattern). exprs: its expressions in all, those of selectors and inside any included.
+-- Returns the limits of a placement.
+-- patterns: the number of regexp, version and semver expressions. pattern_chars: their total length, the
+-- bounds of regexps written out. repeated_chars: the same where every claim judges them again
+-- (repeated_pattern). exprs: the number of all expressions, including those of selectors and inside any.
 create or replace function hwqueue.placement_limits(out patterns int, out pattern_chars int,
   out repeated_chars int, out exprs int)
 language sql immutable parallel safe
 as $$ select 8, 500, 60, 200 $$;
 
--- The expressions of a placement, wherever they are, as one list.
+-- Returns all expressions of a placement, at any depth, as one list.
 create or replace function hwqueue.exprs_within(p_placement jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -216,7 +226,7 @@ as $$
     || exists(@.resource) || exists(@.trust) || exists(@.lease) || exists(@.service) || exists(@.leases))', '{}', true)
 $$;
 
--- The regexp, version and semver expressions among them. Comparisons of two labels are none: they hold no
+-- Returns the regexp, version and semver expressions of a placement. A comparison of two labels holds no
 -- pattern.
 create or replace function hwqueue.patterns_within(p_placement jsonb) returns jsonb
 language sql immutable parallel safe
@@ -225,106 +235,111 @@ as $$
     'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || @.op == "semver"))', '{}', true)
 $$;
 
--- What it costs at most to judge a node for a placement, in plain expressions: a character of a pattern costs
--- as much as three of them (most of it for compiling: Postgres keeps 32 compiled patterns). At least 1.
+-- Returns the highest cost of judging a node for a placement, in plain expressions, at least 1.
+-- One character of a pattern costs as much as three expressions, most of it for compiling: Postgres
+-- caches 32 compiled patterns.
 create or replace function hwqueue.placement_cost(p_placement jsonb) returns int
 language sql immutable
 as $$
   select case when p_placement - array['resources', 'isolation', 'tolerate'] = '{}' then 1 else (
     select greatest(1, jsonb_array_length(hwqueue.exprs_within(p_placement))
-                       + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
+      + 3 * coalesce(sum(hwqueue.pattern_size(e.value)), 0))::int
     from jsonb_array_elements(hwqueue.patterns_within(p_placement)) e) end
 $$;
 
--- How much of that one batch of judging may cost; upkeep leaves classes that cost more alone. A batch has at
--- least one class, however much that costs: only classes that are older than the limits cost more than a
--- batch.
+-- Returns how much one batch of judging may cost. Upkeep skips classes that cost more.
+-- A batch has at least one class, whatever it costs. Only classes that are older than the limits cost
+-- more than a batch.
 create or replace function hwqueue.judge_budget() returns int
 language sql immutable parallel safe
 as $$ select 5000 $$;
 
--- Refuses patterns that Postgres could run, or compile, for ever (it cannot time one out), and those
--- that are no patterns.
+-- Returns the length of the bracket expression that a text begins with. Null when it does not close.
+-- The closing bracket is one that does not come first, is not escaped, and belongs to no [: :], [. .] or
+-- [= =].
+create or replace function hwqueue.bracket_length(p_text text) returns int
+language sql immutable
+as $$
+  select length((regexp_match(p_text,
+    E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]'))[1])
+$$;
 
--- Reads a pattern without compiling it, character by character. danger: why it is refused, null when it is
--- not. size: how long it is with every bound written out, since a bound repeats the atom or group before it;
--- of no meaning for a dangerous one.
+-- Reads a pattern without compiling it, character by character.
+-- danger says why the pattern is refused, or is null. size is its length with every bound written out,
+-- because a bound repeats the atom or group before it. size means nothing for a refused pattern.
 create or replace function hwqueue.read_regexp(p_pattern text, out danger text, out size int)
 language plpgsql immutable
 as $$
 declare
-  v_at int := 1;
+  v_position int := 1;
   v_char text;
   v_bound text[];
-  v_times int;
-  v_last int := 0;            -- of its last atom
+  v_repeats int;
+  v_atom_size int := 0;  -- the size of the last atom or group
   v_has_bound boolean := false;
-  v_last_has_bound boolean := false;
+  v_atom_has_bound boolean := false;
   v_outer_sizes int[] := '{}'::int[];
   v_outer_bounds boolean[] := '{}'::boolean[];
 begin
-  size := 0;  -- of the group that is being read, written out
+  size := 0;  -- of the group being read, bounds written out
   if length(p_pattern) > 200 then
     danger := 'longer than 200 characters';
   elsif p_pattern ~ '^[*][*][*]' then
     danger := 'a director (***)';
   end if;
-  while danger is null and v_at <= length(p_pattern) loop
-    v_char := substr(p_pattern, v_at, 1);
-    v_last_has_bound := v_last_has_bound and v_char = '{';
+  while danger is null and v_position <= length(p_pattern) loop
+    v_char := substr(p_pattern, v_position, 1);
+    v_atom_has_bound := v_atom_has_bound and v_char = '{';
     if v_char = E'\\' then
-      if substr(p_pattern, v_at + 1, 1) ~ '[0-9]' then
+      if substr(p_pattern, v_position + 1, 1) ~ '[0-9]' then
         danger := 'a back-reference or octal escape';
       end if;
-      v_last := 1;
-      v_at := v_at + 2;
+      v_atom_size := 1;
+      v_position := v_position + 2;
     elsif v_char = '[' then
-      -- up to the closing bracket: not one that comes first, is escaped, or belongs to [: :], [. .] or [= =]
-      v_bound := regexp_match(substr(p_pattern, v_at),
-          E'^\\[\\^?\\]?(?:\\\\.|\\[:[^:]*:\\]|\\[\\.[^.]*\\.\\]|\\[=[^=]*=\\]|[^]\\\\])*\\]');
-      if v_bound is null then
+      v_atom_size := 1;
+      v_position := v_position + hwqueue.bracket_length(substr(p_pattern, v_position));
+      if v_position is null then
         danger := 'a bracket that does not close';
       end if;
-      v_last := 1;
-      v_at := v_at + length(v_bound[1]);
     elsif v_char = '(' then
-      if substr(p_pattern, v_at + 1, 1) = '?' then
+      if substr(p_pattern, v_position + 1, 1) = '?' then
         danger := 'lookaround or another (? construct';
       end if;
       v_outer_sizes := v_outer_sizes || size;
       v_outer_bounds := v_outer_bounds || v_has_bound;
       size := 0;
-      v_last := 0;
+      v_atom_size := 0;
       v_has_bound := false;
-      v_at := v_at + 1;
+      v_position := v_position + 1;
       continue;
     elsif v_char = ')' and v_outer_sizes <> '{}' then
-      v_last := size;
-      v_last_has_bound := v_has_bound;
+      v_atom_size := size;
+      v_atom_has_bound := v_has_bound;
       size := v_outer_sizes[cardinality(v_outer_sizes)];
       v_has_bound := v_has_bound or v_outer_bounds[cardinality(v_outer_bounds)];
       v_outer_sizes := trim_array(v_outer_sizes, 1);
       v_outer_bounds := trim_array(v_outer_bounds, 1);
-      v_at := v_at + 1;
+      v_position := v_position + 1;
     elsif v_char = '{' then
-      v_bound := regexp_match(substr(p_pattern, v_at), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
-      v_times := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int)
-                 + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
+      v_bound := regexp_match(substr(p_pattern, v_position), '^([{]([0-9]{1,9})(?:(,)([0-9]{0,9}))?[}])');
+      v_repeats := greatest(v_bound[2]::int, nullif(v_bound[4], '')::int)
+        + case when v_bound[3] = ',' and v_bound[4] = '' then 1 else 0 end;
       if v_bound is null then
         danger := 'a { that is no bound';
-      elsif v_times > 32 then
+      elsif v_repeats > 32 then
         danger := 'a bound above 32';
-      elsif v_last_has_bound then
+      elsif v_atom_has_bound then
         danger := 'a bound inside a bounded group';
       end if;
-      v_last := v_last * greatest(v_times - 1, 0);
+      v_atom_size := v_atom_size * greatest(v_repeats - 1, 0);
       v_has_bound := true;
-      v_at := v_at + length(v_bound[1]);
+      v_position := v_position + length(v_bound[1]);
     else
-      v_last := 1;
-      v_at := v_at + 1;
+      v_atom_size := 1;
+      v_position := v_position + 1;
     end if;
-    size := size + v_last;
+    size := size + v_atom_size;
     if size > 500 then
       danger := 'more than 500 characters with its bounds written out';
     end if;
@@ -332,8 +347,8 @@ begin
 end
 $$;
 
--- What a regexp or version expression counts for: its characters, of a regexp with bounds these written out;
--- 0 for one that check_regexp refuses.
+-- Returns what a regexp or version expression counts for: its length, for a regexp with its bounds
+-- written out. 0 for a pattern that check_regexp refuses.
 create or replace function hwqueue.pattern_size(p_expr jsonb) returns int
 language sql immutable
 as $$
@@ -344,6 +359,7 @@ as $$
     else length(p_expr #>> '{values,0}') end
 $$;
 
+-- Refuses patterns that are dangerous (read_regexp) or invalid.
 -- Raises: QHC03.
 create or replace function hwqueue.check_regexp(p_pattern text, p_field text) returns void
 language plpgsql immutable

@@ -1,7 +1,15 @@
 -- The placement grammar: checks a placement and brings it into its normal form.
+-- Spawns, updates, dry runs and match_nodes call normalise_placement. Placements with equal meaning have
+-- equal normal forms, as far as the grammar can tell. So equal leases share a placement class, and its
+-- digest stays small and stable. Whatever changes a normal form changes digests, and makes new classes
+-- beside the existing ones.
+-- Every error names the field at fault and an example of what to write. docs/reference/placement.md is
+-- the grammar for users.
+-- Read normalise_placement first, then normalise_expr, which hands each kind of expression to its own
+-- function. Selectors, targets and spread are in normalise_others.
 
--- Two normal placements ANDed: lists are joined; isolation, resources and strength may be given by both
--- only if they agree.
+-- Returns two normal placements ANDed. Lists are joined. Both sides may name isolation, resources or
+-- strength only if they agree.
 -- Raises: QHC04.
 create or replace function hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -12,8 +20,8 @@ declare
   v_other jsonb;
 begin
   if p_left -> 'strength' <> p_right -> 'strength' then
-    perform hwqueue.refuse('QHC04', format('%s asks for strength %s and %s', p_field, p_left -> 'strength',
-        p_right -> 'strength'),
+    perform hwqueue.refuse('QHC04',
+      format('%s asks for strength %s and %s', p_field, p_left -> 'strength', p_right -> 'strength'),
       jsonb_build_object('field', p_field), 'give the strength once');
   end if;
   if v_isolation is not null or p_left ? 'resources' and p_right ? 'resources' then
@@ -21,23 +29,23 @@ begin
     v_resources := hwqueue.own_resources(p_left);
     v_other := hwqueue.own_resources(p_right);
     if v_resources <> '{}' and v_other <> '{}' and v_resources <> v_other then
-      perform hwqueue.refuse('QHC04', format('%s asks for resources %s and %s', p_field, v_resources,
-          v_other),
+      perform hwqueue.refuse('QHC04',
+        format('%s asks for resources %s and %s', p_field, v_resources, v_other),
         jsonb_build_object('field', p_field), 'give the resources once');
     end if;
-    v_resources := hwqueue.isolated_resources(
-      v_isolation, case when v_resources <> '{}' then v_resources else v_other end, p_field);
+    v_resources := hwqueue.isolated_resources(v_isolation,
+      case when v_resources <> '{}' then v_resources else v_other end, p_field);
   end if;
   return hwqueue.build_placement(
     hwqueue.check_contradictions(hwqueue.merge_lists(p_left -> 'require', p_right -> 'require'), p_field),
     hwqueue.merge_lists(p_left -> 'prefer', p_right -> 'prefer'),
     hwqueue.merge_lists(p_left -> 'tolerate', p_right -> 'tolerate'),
-    hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'),
-    v_resources, v_isolation, coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
+    hwqueue.merge_lists(p_left -> 'spread', p_right -> 'spread'), v_resources, v_isolation,
+    coalesce(p_left ->> 'strength', p_right ->> 'strength')::int);
 end
 $$;
 
--- Two lists of normal elements in one; null when there is none.
+-- Returns two lists of normal elements as one. Null when there is neither.
 create or replace function hwqueue.merge_lists(p_left jsonb, p_right jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -45,10 +53,10 @@ as $$
     then hwqueue.normal_set(coalesce(p_left, '[]') || coalesce(p_right, '[]')) end
 $$;
 
--- The normal form of a placement: equal meanings give equal JSON. Keys that ask nothing are left out.
+-- Returns the normal form of a placement, without the keys that ask for nothing.
 -- Raises: QHC03 malformed, QHC04 contradictory.
-create or replace function hwqueue.normalise_placement(p_placement jsonb,
-  p_field text default 'placement') returns jsonb
+create or replace function hwqueue.normalise_placement(p_placement jsonb, p_field text default 'placement')
+returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -77,22 +85,22 @@ begin
   v_preferred := hwqueue.normalise_preferences(v_placement -> 'prefer', p_field || '.prefer');
   v_strength := hwqueue.json_integer(v_placement -> 'strength', p_field || '.strength', 1, 100, 'QHC03');
   v_resources := hwqueue.normalise_resources(v_placement -> 'resources', p_field || '.resources');
-  if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- what most are
+  if not v_placement ?| array['tolerate', 'spread', 'isolation'] then  -- most placements
     return hwqueue.check_cost(
       hwqueue.build_placement(v_required, v_preferred, null, null, v_resources, null, v_strength), p_field);
   end if;
   v_isolation := hwqueue.normalise_isolation(v_placement -> 'isolation', p_field || '.isolation');
   return hwqueue.check_cost(hwqueue.build_placement(v_required, v_preferred,
-    hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
-    hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
-    hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation, v_strength), p_field);
+      hwqueue.normalise_tolerations(v_placement -> 'tolerate', p_field || '.tolerate'),
+      hwqueue.normalise_spread(v_placement -> 'spread', p_field || '.spread'),
+      hwqueue.isolated_resources(v_isolation, v_resources, p_field), v_isolation, v_strength), p_field);
 end
 $$;
 
--- A placement of normal parts; those that are null or ask nothing are left out. So is the default of
--- strength: what was written before there was one keeps its digest.
+-- Returns a placement of normal parts, without those that are null or ask for nothing.
+-- The default strength is left out, too, so that placements from before that option keep their digests.
 create or replace function hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb,
-    p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength int) returns jsonb
+  p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength int) returns jsonb
 language sql immutable
 as $$
   select case when p_required <> '[]' then jsonb_build_object('require', p_required) else '{}' end
@@ -104,8 +112,7 @@ as $$
       || case when p_strength <> 100 then jsonb_build_object('strength', p_strength) else '{}' end
 $$;
 
--- Preferences in normal form: [{"weight", "when": [EXPR, ...]}], sorted; the same one twice counts once,
--- weight 0 not at all.
+-- Returns preferences in normal form: [{"weight", "when"}], sorted, without those of weight 0.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_preferences(p_prefer jsonb, p_field text) returns jsonb
 language plpgsql stable
@@ -127,13 +134,13 @@ begin
   loop
     perform hwqueue.check_object(v_item, array['weight', 'when'], v_field, 'QHC03');
     v_weight := coalesce(hwqueue.json_integer(v_item -> 'weight', v_field || '.weight', -100, 100, 'QHC03'),
-        100);
+      100);
     v_when := v_item -> 'when';
     if jsonb_typeof(v_when) is distinct from 'array' then
       v_when := jsonb_build_array(v_when);
     end if;
     v_when := hwqueue.normalise_exprs(v_when, v_field || '.when', 1, 0, true);
-    -- one that asks nothing holds everywhere, and counts; an empty list could not be spawned again
+    -- an empty preference holds everywhere and counts; an empty list would be refused if spawned again
     if v_when = '[]' then
       v_when := '[{"tags": {}}]';
     end if;
@@ -145,9 +152,10 @@ begin
 end
 $$;
 
--- One EXPR of the grammar as a list of ANDed normal expressions: tags come apart, a single branch of any
--- dissolves.
--- p_preferred: it is part of a preference. Raises: QHC03.
+-- Returns one EXPR of the grammar as a list of ANDed normal expressions. Tags become one expression per
+-- key, and an any with a single branch becomes that branch.
+-- p_preferred: the expression is part of a preference.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_expr(p_expr jsonb, p_field text, p_depth int,
   p_preferred boolean) returns jsonb
 language plpgsql stable
@@ -158,18 +166,19 @@ declare
 begin
   if jsonb_typeof(p_expr) is distinct from 'object' then
     perform hwqueue.refuse('QHC03', format('%s must be an object', p_field),
-        jsonb_build_object('field', p_field),
+      jsonb_build_object('field', p_field),
       'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} or {"tags": {"gpu": true}}');
-  -- what most are
+  -- most expressions
   elsif p_expr ? 'label' and p_expr - array['label', 'op', 'values', 'other_label'] = '{}' then
     return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
   end if;
-  v_kinds := array(select k from jsonb_object_keys(p_expr) k
-                   where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease',
-                       'service', 'leases') order by k);
+  v_kinds := array(
+    select k from jsonb_object_keys(p_expr) k
+    where k in ('label', 'tags', 'any', 'node', 'rack', 'resource', 'trust', 'lease', 'service', 'leases')
+    order by k);
   if cardinality(v_kinds) <> 1 then
     perform hwqueue.refuse('QHC03',
-        format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, leases; it has %s',
+      format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, leases; it has %s',
         p_field, coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
       jsonb_build_object('field', p_field), 'write one expression for each: the list ANDs them');
   end if;
@@ -183,23 +192,23 @@ begin
       return jsonb_build_array(hwqueue.normalise_target_expr(p_expr, v_kinds[1], p_field));
     when 'any' then
       perform hwqueue.check_object(p_expr, array['any'], p_field, 'QHC03');
-      if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not
-        between 1 and 100 or p_depth >= 4 then
+      if jsonb_typeof(p_expr -> 'any') <> 'array' or jsonb_array_length(p_expr -> 'any') not between 1 and 100
+        or p_depth >= 4 then
         perform hwqueue.refuse('QHC03',
-            format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
+          format('%s.any must be a list of 1 to 100 lists, nested at most 4 deep', p_field),
           jsonb_build_object('field', p_field || '.any'),
-            'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
+          'any is an OR of ANDs: {"any": [[A, B], [C]]}; an empty one would match nothing');
       end if;
-      select jsonb_agg(hwqueue.normalise_exprs(b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1,
-             p_depth + 1, p_preferred))
+      select jsonb_agg(hwqueue.normalise_exprs(
+        b.value, format('%s.any[%s]', p_field, b.ordinality - 1), 1, p_depth + 1, p_preferred))
       into v_branches from jsonb_array_elements(p_expr -> 'any') with ordinality b;
-      if v_branches @> '[[]]' and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]')
-        then
-        return '[]'::jsonb;  -- a branch that asks nothing holds always
+      if v_branches @> '[[]]'
+        and exists (select 1 from jsonb_array_elements(v_branches) b where b = '[]') then
+        return '[]'::jsonb;  -- an empty branch always holds
       end if;
       v_branches := hwqueue.normal_set(v_branches);
       return case when jsonb_array_length(v_branches) = 1 then v_branches -> 0
-                  else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
+        else jsonb_build_array(jsonb_build_object('any', v_branches)) end;
     when 'trust' then
       return jsonb_build_array(hwqueue.normalise_trust_expr(p_expr, p_preferred, p_field));
     else
@@ -208,8 +217,9 @@ begin
 end
 $$;
 
--- A list of ANDed expressions: normal, sorted, without duplicates. p_least is 1 where an empty list is
--- refused.
+-- Returns a list of ANDed expressions in normal form, sorted and distinct. p_least is 1 where an empty
+-- list is refused.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_exprs(p_exprs jsonb, p_field text, p_least int, p_depth int,
   p_preferred boolean) returns jsonb
 language plpgsql stable
@@ -217,20 +227,22 @@ as $$
 declare
   v_exprs jsonb := '[]'::jsonb;
 begin
-  if jsonb_typeof(p_exprs) is distinct from 'array' or jsonb_array_length(p_exprs) not
-    between p_least and 100 then
+  if jsonb_typeof(p_exprs) is distinct from 'array'
+    or jsonb_array_length(p_exprs) not between p_least and 100 then
     perform hwqueue.refuse('QHC03', format('%s must be a list of %s to 100 expressions', p_field, p_least),
       jsonb_build_object('field', p_field), 'for example [{"tags": {"gpu": true}}]');
   end if;
   for v_index in 0 .. jsonb_array_length(p_exprs) - 1 loop
-    v_exprs := v_exprs || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index),
-        p_depth, p_preferred);
+    v_exprs := v_exprs
+      || hwqueue.normalise_expr(p_exprs -> v_index, format('%s[%s]', p_field, v_index), p_depth, p_preferred);
   end loop;
   return hwqueue.normal_set(v_exprs);
 end
 $$;
 
--- Tags: node labels must contain them. Scalars become plain label expressions; nested JSON stays, key by key.
+-- Returns tags, which node labels must contain, as expressions: a scalar becomes a plain label
+-- expression, nested JSON stays, one expression per key.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_tags(p_tags jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -246,10 +258,10 @@ begin
       jsonb_build_object('field', p_field), 'for example {"gpu": true, "region": "us-east"}');
   end if;
   select min(t.key) filter (where length(t.key) not between 1 and 253),
-         jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
-           then jsonb_build_object('label', t.key, 'op', 'in', 'values',
-               jsonb_build_array(hwqueue.normal_value(t.value)))
-           else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
+    jsonb_agg(case when jsonb_typeof(t.value) in ('string', 'number', 'boolean')
+      then jsonb_build_object('label', t.key, 'op', 'in',
+        'values', jsonb_build_array(hwqueue.normal_value(t.value)))
+      else jsonb_build_object('tags', jsonb_build_object(t.key, hwqueue.normal_value(t.value))) end)
   into v_bad_key, v_tags from jsonb_each(v_tags) t;
   if v_bad_key is not null then
     perform hwqueue.refuse('QHC03', format('%s has a key of %s characters', p_field, length(v_bad_key)),
@@ -259,14 +271,15 @@ begin
 end
 $$;
 
--- One {"label", "op", "values" | "other_label"} expression, checked, its values in normal form.
+-- Returns one {"label", "op", "values" | "other_label"} expression, checked, with its values in normal
+-- form.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_label_expr(p_expr jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
-  v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values', 'other_label'], p_field,
-      'QHC03');
+  v_expr jsonb := hwqueue.check_object(
+    p_expr, array['label', 'op', 'values', 'other_label'], p_field, 'QHC03');
   v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
   v_op text := hwqueue.json_text(v_expr -> 'op', p_field || '.op', 32, 'QHC03');
   v_other text := hwqueue.json_text(v_expr -> 'other_label', p_field || '.other_label', 253, 'QHC03');
@@ -275,9 +288,9 @@ declare
   v_bad_values boolean;
 begin
   if v_op is null or v_op not in ('in', 'not_in', 'exists', 'does_not_exist', 'gt', 'gte', 'lt', 'lte',
-      'regexp', 'version',
-                                  'semver', 'contains_all', 'contains_any') or v_label is null then
-    perform hwqueue.refuse('QHC03', format('%s needs a label and a known op, got label %s, op %s', p_field,
+    'regexp', 'version', 'semver', 'contains_all', 'contains_any') or v_label is null then
+    perform hwqueue.refuse('QHC03',
+      format('%s needs a label and a known op, got label %s, op %s', p_field,
         coalesce(to_json(v_label)::text, 'none'), coalesce(to_json(v_op)::text, 'none')),
       jsonb_build_object('field', p_field || case when v_label is null then '.label' else '.op' end),
       'ops: in, not_in, exists, does_not_exist, gt, gte, lt, lte, regexp, version, semver, contains_all, contains_any');
@@ -306,12 +319,12 @@ begin
   end if;
   if v_bad_values then
     perform hwqueue.refuse('QHC03',
-        format('%s.values must be an array of 1 to 1000 strings, numbers or booleans', p_field),
+      format('%s.values must be an array of 1 to 1000 strings, numbers or booleans', p_field),
       jsonb_build_object('field', p_field || '.values'),
-        'give at least one scalar of at most 1024 characters; null is not a value');
+      'give at least one scalar of at most 1024 characters; null is not a value');
   end if;
-  if v_op in ('gt', 'gte', 'lt', 'lte') and (jsonb_array_length(v_values) <> 1
-      or jsonb_typeof(v_first) <> 'number') then
+  if v_op in ('gt', 'gte', 'lt', 'lte')
+    and (jsonb_array_length(v_values) <> 1 or jsonb_typeof(v_first) <> 'number') then
     perform hwqueue.refuse('QHC03', format('%s.values must hold one JSON number for op %s', p_field, v_op),
       jsonb_build_object('field', p_field || '.values'), 'text is never ordered: give a number such as [4]');
   elsif v_op in ('regexp', 'version', 'semver') then
@@ -328,9 +341,9 @@ begin
 end
 $$;
 
--- One {"lease"|"service"|"leases": ..., "domain", "away", "unknown", "tenants"} expression: where other
--- leases run.
--- Without a domain a service keeps to its own failure domain, which may change: the domain stays absent.
+-- Returns one {"lease"|"service"|"leases": ..., "domain", "away", "unknown", "tenants"} expression,
+-- which asks where other leases run.
+-- A service without a domain uses its failure domain, which may change. So the domain stays absent.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_lease_expr(p_expr jsonb, p_kind text, p_field text) returns jsonb
 language plpgsql stable
@@ -339,41 +352,41 @@ declare
   v_expr jsonb;
   v_domain text;
 begin
-  perform hwqueue.check_object(p_expr, array[p_kind, 'domain', 'away', 'unknown'] || case
-      when p_kind = 'leases' then array['tenants'] else '{}' end,
-    p_field, 'QHC03');
+  perform hwqueue.check_object(p_expr,
+    array[p_kind, 'domain', 'away', 'unknown']
+      || case when p_kind = 'leases' then array['tenants'] else '{}' end, p_field, 'QHC03');
   if p_kind = 'leases' then
-    v_expr := jsonb_build_object('leases', hwqueue.normalise_selector(p_expr -> 'leases',
-        p_field || '.leases'))
+    v_expr := jsonb_build_object(
+        'leases', hwqueue.normalise_selector(p_expr -> 'leases', p_field || '.leases'))
       || hwqueue.normalise_tenants(p_expr -> 'tenants', p_field || '.tenants');
     v_domain := hwqueue.require_domain(p_expr -> 'domain', p_field || '.domain');
   else
     if jsonb_typeof(p_expr -> p_kind) = 'null' then
       perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, p_kind),
-          jsonb_build_object('field', p_field || '.' || p_kind),
-        'name a target or leave the expression out');
+        jsonb_build_object('field', p_field || '.' || p_kind), 'name a target or leave the expression out');
     end if;
-    v_expr := jsonb_build_object(p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind,
-        'QHC03'));
-    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'), case p_kind
-        when 'lease' then 'node' end);
+    v_expr := jsonb_build_object(
+      p_kind, hwqueue.json_uuid(p_expr -> p_kind, p_field || '.' || p_kind, 'QHC03'));
+    v_domain := coalesce(hwqueue.json_domain(p_expr -> 'domain', p_field || '.domain', 'QHC03'),
+      case p_kind when 'lease' then 'node' end);
   end if;
   return v_expr || case when v_domain is null then '{}' else jsonb_build_object('domain', v_domain) end
-    -- every node is a node
+    -- every node has a value in the domain node
     || hwqueue.normalise_direction(p_expr, p_field) - case when v_domain = 'node' then 'unknown' else '' end;
 end
 $$;
 
--- Whose leases a selector looks at, as {"tenants": ...}; {} for those of the lease's own tenant. Callers
--- of one tenant are refused here already where they name another: check_own_class no longer knows the
--- path. Raises: QHC03, QHA03.
+-- Returns whose leases a selector means, as {"tenants": ...}. {} means the lease's own tenant.
+-- A caller that is limited to one tenant is refused here if it names another: check_own_class cannot
+-- name the field any more.
+-- Raises: QHC03, QHA03.
 create or replace function hwqueue.normalise_tenants(p_tenants jsonb, p_field text) returns jsonb
 language plpgsql stable
 as $$
 begin
   if not hwqueue.are_own(p_tenants) then
     perform hwqueue.refuse_foreign(format('%s names others', p_field), p_field,
-        'leave out tenants: they are the lease''s own');
+      'leave out tenants: they are the lease''s own');
   end if;
   if p_tenants is null or jsonb_typeof(p_tenants) = 'null' then
     return '{}'::jsonb;
@@ -384,17 +397,19 @@ begin
                    where jsonb_typeof(t.value) <> 'string' or length(t.value #>> '{}') > 100
                      or t.value = '"*"') then
     perform hwqueue.refuse('QHC03', format('%s must be "*" or a list of 1 to 100 names', p_field),
-        jsonb_build_object('field', p_field),
+      jsonb_build_object('field', p_field),
       'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all tenants');
   end if;
   return jsonb_build_object('tenants', hwqueue.normal_set(p_tenants));
 end
 $$;
 
--- A {"trust": DOMAIN} expression. Domains are compared byte by byte: nothing is folded or trimmed. Only
--- a requirement can name one; a preference for trust would weaken it silently. Raises: QHC03.
-create or replace function hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean,
-  p_field text) returns jsonb
+-- Returns a {"trust": DOMAIN} expression. Domains are compared byte by byte, without folding or
+-- trimming.
+-- Only a requirement can name one. A preference for trust would weaken it without notice.
+-- Raises: QHC03.
+create or replace function hwqueue.normalise_trust_expr(p_expr jsonb, p_preferred boolean, p_field text)
+returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -402,15 +417,13 @@ declare
 begin
   if p_preferred then
     perform hwqueue.refuse('QHC03', format('%s: trust cannot be preferred', p_field),
-        jsonb_build_object('field', p_field || '.trust'),
-      'require it, or leave it out');
+      jsonb_build_object('field', p_field || '.trust'), 'require it, or leave it out');
   end if;
   perform hwqueue.check_object(p_expr, array['trust'], p_field, 'QHC03');
   v_domain := hwqueue.json_text(p_expr -> 'trust', p_field || '.trust', 255, 'QHC03');
   if v_domain is null or octet_length(convert_to(v_domain, 'UTF8')) > 255 then
     perform hwqueue.refuse('QHC03', format('%s.trust must be text of 1 to 255 bytes', p_field),
-        jsonb_build_object('field', p_field || '.trust'),
-      'name the trust domain that nodes are attested in');
+      jsonb_build_object('field', p_field || '.trust'), 'name the trust domain that nodes are attested in');
   end if;
   return jsonb_build_object('trust', v_domain);
 end

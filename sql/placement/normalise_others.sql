@@ -1,21 +1,27 @@
--- The grammar of what concerns other leases: selectors, targets, spread.
+-- The part of the placement grammar that concerns other leases and named targets: selectors, targets,
+-- spread.
+-- normalise_placement and normalise_expr call these functions. Like all of the grammar they return
+-- normal forms: sorted, distinct, and without defaults, so that writing a default out does not make
+-- another class.
+-- Read normalise_spread and normalise_selector first.
 
--- Rules about how leases of a kind spread, in normal form: sorted, the same one twice counts once.
+-- Returns the rules about how leases spread over domains, in normal form: sorted and distinct.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_spread(p_spread jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 begin
   return hwqueue.normal_set((
-    select coalesce(jsonb_agg(hwqueue.normalise_spread_rule(e.value,
-           format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    select coalesce(jsonb_agg(
+      hwqueue.normalise_spread_rule(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
     from jsonb_array_elements(hwqueue.json_list(p_spread, p_field, 100, 'a list of at most 100 rules',
       'for example [{"domain": "rack", "max_skew": 1, "select": {"labels": {"app": "web"}}}]', 'QHC03'))
       with ordinality e));
 end
 $$;
 
--- One rule: {"domain", "select"} and one of max_skew, max_per_domain, targets with what goes with it.
+-- Returns one rule: {"domain", "select"} and one of max_skew, max_per_domain or targets, with the
+-- options of that kind.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -26,32 +32,33 @@ declare
   v_rule jsonb;
   v_limit bigint;
 begin
-  perform hwqueue.check_object(p_rule, array['domain', 'select', 'max_skew', 'min_domains', 'when',
-      'count_nodes', 'max_per_domain', 'targets',
-    'weight'], p_field, 'QHC03');
-  v_kinds := array(select k from jsonb_object_keys(p_rule) k
-      where k in ('max_skew', 'max_per_domain', 'targets') order by k);
+  perform hwqueue.check_object(p_rule,
+    array['domain', 'select', 'max_skew', 'min_domains', 'when', 'count_nodes', 'max_per_domain', 'targets',
+      'weight'], p_field, 'QHC03');
+  v_kinds := array(
+    select k from jsonb_object_keys(p_rule) k
+    where k in ('max_skew', 'max_per_domain', 'targets') order by k);
   if cardinality(v_kinds) <> 1 then
     perform hwqueue.refuse('QHC03',
-        format('%s must have exactly one of max_skew, max_per_domain, targets; it has %s', p_field,
+      format('%s must have exactly one of max_skew, max_per_domain, targets; it has %s', p_field,
         coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
-          jsonb_build_object('field', p_field),
-      'write one rule for each: the list ANDs them');
+      jsonb_build_object('field', p_field), 'write one rule for each: the list ANDs them');
   end if;
   perform hwqueue.check_object(p_rule, array['domain', 'select', v_kinds[1]] || case v_kinds[1]
     when 'max_skew' then array['min_domains', 'when', 'count_nodes'] when 'targets' then array['weight']
       else '{}' end, p_field, 'QHC03');
   v_domain := hwqueue.require_domain(p_rule -> 'domain', p_field || '.domain');
-  v_rule := jsonb_build_object('domain', v_domain, 'select',
-      hwqueue.normalise_selector(p_rule -> 'select', p_field || '.select'));
+  v_rule := jsonb_build_object('domain', v_domain,
+    'select', hwqueue.normalise_selector(p_rule -> 'select', p_field || '.select'));
   if v_kinds[1] = 'targets' then
     v_limit := coalesce(hwqueue.json_integer(p_rule -> 'weight', p_field || '.weight', 1, 100, 'QHC03'), 100);
-    return v_rule || jsonb_build_object('targets', hwqueue.normalise_targets(p_rule -> 'targets', v_domain,
-        p_field || '.targets'))
+    return v_rule
+      || jsonb_build_object('targets',
+        hwqueue.normalise_targets(p_rule -> 'targets', v_domain, p_field || '.targets'))
       || case when v_limit = 100 then '{}' else jsonb_build_object('weight', v_limit) end;
   end if;
-  v_limit := hwqueue.json_integer(p_rule -> v_kinds[1], format('%s.%s', p_field, v_kinds[1]), 1, 1000000,
-      'QHC03');
+  v_limit := hwqueue.json_integer(
+    p_rule -> v_kinds[1], format('%s.%s', p_field, v_kinds[1]), 1, 1000000, 'QHC03');
   if v_limit is null then
     perform hwqueue.refuse('QHC03', format('%s.%s must not be null', p_field, v_kinds[1]),
       jsonb_build_object('field', format('%s.%s', p_field, v_kinds[1])), 'give an integer of 1 or more');
@@ -62,39 +69,41 @@ begin
 end
 $$;
 
--- What goes with max_skew, the defaults dropped: required, over any number of domains, over nodes that
--- the placement fits, tainted or not.
+-- Returns the options of max_skew without the defaults. By default it is required, over any number of
+-- domains, over nodes that the placement fits, tainted or not.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_skew(p_rule jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
-  v_preferred boolean := coalesce(hwqueue.json_choice(p_rule -> 'when', p_field || '.when',
-      array['require', 'prefer'], 'QHC03') = 'prefer', false);
-  v_least bigint := hwqueue.json_integer(p_rule -> 'min_domains', p_field || '.min_domains', 1, 1000000,
-      'QHC03');
+  v_preferred boolean := coalesce(
+    hwqueue.json_choice(p_rule -> 'when', p_field || '.when', array['require', 'prefer'], 'QHC03') = 'prefer',
+    false);
+  v_min_domains bigint := hwqueue.json_integer(
+    p_rule -> 'min_domains', p_field || '.min_domains', 1, 1000000, 'QHC03');
   v_nodes jsonb := coalesce(nullif(p_rule -> 'count_nodes', 'null'), '{}');
 begin
   perform hwqueue.check_object(v_nodes, array['affinity', 'taints'], p_field || '.count_nodes', 'QHC03');
   v_nodes := jsonb_strip_nulls(jsonb_build_object(
     'affinity', nullif(hwqueue.json_choice(v_nodes -> 'affinity', p_field || '.count_nodes.affinity',
-        array['honor', 'ignore'], 'QHC03'), 'honor'),
+      array['honor', 'ignore'], 'QHC03'), 'honor'),
     'taints', nullif(hwqueue.json_choice(v_nodes -> 'taints', p_field || '.count_nodes.taints',
-        array['ignore', 'honor'], 'QHC03'), 'ignore')));
-  if v_preferred and v_least is not null then
+      array['ignore', 'honor'], 'QHC03'), 'ignore')));
+  if v_preferred and v_min_domains is not null then
     perform hwqueue.refuse('QHC03', format('%s.min_domains does not go with when prefer', p_field),
       jsonb_build_object('field', p_field || '.min_domains'),
-        'drop one of them: only a required spread can demand domains');
+      'drop one of them: only a required spread can demand domains');
   end if;
   return case when v_preferred then '{"when": "prefer"}'::jsonb else '{}' end
-    || case when v_least > 1 then jsonb_build_object('min_domains', v_least) else '{}' end
+    || case when v_min_domains > 1 then jsonb_build_object('min_domains', v_min_domains) else '{}' end
     || case when v_nodes <> '{}' then jsonb_build_object('count_nodes', v_nodes) else '{}' end;
 end
 $$;
 
--- A SELECTOR of leases by their labels, in normal form: {"exprs": [...]}, where equalities are `in` with
--- one value and an empty list is every lease; or {"same": "service"|"task"}, which the class makes
--- concrete. Raises: QHC03.
+-- Returns a SELECTOR of leases by their labels in normal form: {"exprs": [...]}, where an equality is
+-- `in` with one value and an empty list selects every lease.
+-- {"same": "service"|"task"} stays as it is. The class resolves it (term_item).
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_selector(p_selector jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -106,15 +115,14 @@ declare
 begin
   if jsonb_typeof(p_selector) is distinct from 'object' or p_selector = '{}' then
     perform hwqueue.refuse('QHC03', format('%s must say which leases', p_field),
-        jsonb_build_object('field', p_field),
+      jsonb_build_object('field', p_field),
       'for example {"labels": {"app": "web"}}, {"same": "service"}, or {"labels": {}} for every lease');
   elsif p_selector ? 'same' then
     perform hwqueue.check_object(p_selector, array['same'], p_field, 'QHC03');
-    if hwqueue.json_choice(p_selector -> 'same', p_field || '.same', array['service', 'task'],
-        'QHC03') is null then
+    if hwqueue.json_choice(
+      p_selector -> 'same', p_field || '.same', array['service', 'task'], 'QHC03') is null then
       perform hwqueue.refuse('QHC03', format('%s.same must not be null', p_field),
-          jsonb_build_object('field', p_field || '.same'),
-        'give "service" or "task"');
+        jsonb_build_object('field', p_field || '.same'), 'give "service" or "task"');
     end if;
     return p_selector;
   end if;
@@ -124,14 +132,14 @@ begin
       perform hwqueue.refuse('QHC03', format('%s.labels must be an object of at most 100 labels', p_field),
         jsonb_build_object('field', p_field || '.labels'), 'for example {"app": "web"}');
     end if;
-    select min(l.key) filter (where length(l.key) not between 1 and 253
-           or not hwqueue.is_label_text(l.value)),
-           coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in', 'values',
-               jsonb_build_array(l.value))), '[]')
+    select min(l.key)
+        filter (where length(l.key) not between 1 and 253 or not hwqueue.is_label_text(l.value)),
+      coalesce(jsonb_agg(jsonb_build_object('label', l.key, 'op', 'in',
+        'values', jsonb_build_array(l.value))), '[]')
     into v_bad_key, v_terms from jsonb_each(v_labels) l;
     if v_bad_key is not null then
-      perform hwqueue.refuse('QHC03', format('%s.labels has a bad label %s', p_field,
-          to_json(left(v_bad_key, 60))),
+      perform hwqueue.refuse('QHC03',
+        format('%s.labels has a bad label %s', p_field, to_json(left(v_bad_key, 60))),
         jsonb_build_object('field', format('%s.labels.%s', p_field, left(v_bad_key, 100))),
         'labels of a lease map text of 1 to 253 characters to text of at most 1024');
     end if;
@@ -140,23 +148,24 @@ begin
     if jsonb_typeof(v_exprs) <> 'array' or jsonb_array_length(v_exprs) > 100 then
       perform hwqueue.refuse('QHC03', format('%s.exprs must be a list of at most 100 expressions', p_field),
         jsonb_build_object('field', p_field || '.exprs'),
-          'for example [{"label": "app", "op": "in", "values": ["web"]}]');
+        'for example [{"label": "app", "op": "in", "values": ["web"]}]');
     end if;
     for v_index in 0 .. jsonb_array_length(v_exprs) - 1 loop
-      v_terms := v_terms || hwqueue.normalise_selector_expr(v_exprs -> v_index,
-          format('%s.exprs[%s]', p_field, v_index));
+      v_terms := v_terms
+        || hwqueue.normalise_selector_expr(v_exprs -> v_index, format('%s.exprs[%s]', p_field, v_index));
     end loop;
   end if;
   return jsonb_build_object('exprs', hwqueue.normal_set(v_terms));
 end
 $$;
 
--- What a label of a lease can be.
+-- Whether a value can be a label of a lease.
 create or replace function hwqueue.is_label_text(p_value jsonb) returns boolean
 language sql immutable parallel safe
 as $$ select jsonb_typeof(p_value) = 'string' and length(p_value #>> '{}') <= 1024 $$;
 
--- One {"label", "op", "values"} of a selector. Raises: QHC03.
+-- Returns one {"label", "op", "values"} expression of a selector.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_selector_expr(p_expr jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -164,7 +173,7 @@ declare
   v_expr jsonb := hwqueue.check_object(p_expr, array['label', 'op', 'values'], p_field, 'QHC03');
   v_label text := hwqueue.json_text(v_expr -> 'label', p_field || '.label', 253, 'QHC03');
   v_op text := hwqueue.json_choice(v_expr -> 'op', p_field || '.op',
-      array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
+    array['in', 'not_in', 'exists', 'does_not_exist'], 'QHC03');
   v_values jsonb := nullif(v_expr -> 'values', 'null');
 begin
   if v_label is null or v_op is null then
@@ -174,45 +183,42 @@ begin
   elsif v_op in ('exists', 'does_not_exist') then
     if v_values is not null then
       perform hwqueue.refuse('QHC03', format('%s: op %s takes no values', p_field, v_op),
-          jsonb_build_object('field', p_field || '.values'),
-        'drop them');
+        jsonb_build_object('field', p_field || '.values'), 'drop them');
     end if;
     return jsonb_build_object('label', v_label, 'op', v_op);
   elsif jsonb_typeof(v_values) is distinct from 'array' or jsonb_array_length(v_values) not between 1 and 100
-        or exists (select 1 from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v.value))
-          then
+    or exists (select 1 from jsonb_array_elements(v_values) v where not hwqueue.is_label_text(v.value)) then
     perform hwqueue.refuse('QHC03', format('%s.values must be a list of 1 to 100 strings', p_field),
       jsonb_build_object('field', p_field || '.values'),
-        'labels of a lease are text of at most 1024 characters');
+      'labels of a lease are text of at most 1024 characters');
   end if;
   return jsonb_build_object('label', v_label, 'op', v_op, 'values', hwqueue.normal_set(v_values));
 end
 $$;
 
--- One {"node"|"rack"|"resource": ..., "away", "unknown"} expression: what a node is, rather than what it
--- is labelled.
+-- Returns one {"node"|"rack"|"resource": ..., "away", "unknown"} expression, which names nodes
+-- themselves and not their labels.
 -- Raises: QHC03.
-create or replace function hwqueue.normalise_target_expr(p_expr jsonb, p_kind text,
-  p_field text) returns jsonb
+create or replace function hwqueue.normalise_target_expr(p_expr jsonb, p_kind text, p_field text)
+returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_list jsonb := p_expr -> p_kind;
-  v_most int := case when p_kind = 'resource' then 1 else 1000 end;
+  v_max_targets int := case when p_kind = 'resource' then 1 else 1000 end;
   v_target jsonb;
   v_field text;
   v_targets jsonb := '[]'::jsonb;
 begin
-  perform hwqueue.check_object(p_expr, array[p_kind, 'away'] || case when p_kind = 'rack'
-      then array['unknown'] else '{}' end,
-    p_field, 'QHC03');
+  perform hwqueue.check_object(p_expr,
+    array[p_kind, 'away'] || case when p_kind = 'rack' then array['unknown'] else '{}' end, p_field, 'QHC03');
   if jsonb_typeof(v_list) <> 'array' then
     v_list := jsonb_build_array(v_list);
   end if;
-  if jsonb_array_length(v_list) not between 1 and v_most then
-    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to %s targets', p_field, p_kind, v_most),
+  if jsonb_array_length(v_list) not between 1 and v_max_targets then
+    perform hwqueue.refuse('QHC03', format('%s.%s must name 1 to %s targets', p_field, p_kind, v_max_targets),
       jsonb_build_object('field', p_field || '.' || p_kind),
-        'an empty list would match nothing: leave the expression out; one expression for each resource');
+      'an empty list would match nothing: leave the expression out; one expression for each resource');
   end if;
   for v_target, v_field in
     select e.value, format('%s.%s[%s]', p_field, p_kind, e.ordinality - 1)
@@ -220,20 +226,20 @@ begin
   loop
     if jsonb_typeof(v_target) = 'null' then
       perform hwqueue.refuse('QHC03', format('%s must not be null', v_field),
-          jsonb_build_object('field', v_field),
-        'name a target or leave the expression out');
+        jsonb_build_object('field', v_field), 'name a target or leave the expression out');
     elsif p_kind = 'rack' then
       v_targets := v_targets || to_jsonb(hwqueue.json_integer(v_target, v_field, 0, 4294967295, 'QHC03'));
     else
       v_targets := v_targets || to_jsonb(hwqueue.json_uuid(v_target, v_field, 'QHC03'));
     end if;
   end loop;
-  return jsonb_build_object(p_kind, hwqueue.normal_set(v_targets)) || hwqueue.normalise_direction(p_expr,
-      p_field);
+  return jsonb_build_object(p_kind, hwqueue.normal_set(v_targets))
+    || hwqueue.normalise_direction(p_expr, p_field);
 end
 $$;
 
--- What "same place" means (json_domain), where it must be given. Raises: QHC03.
+-- Reads a topology domain (json_domain) that must be given.
+-- Raises: QHC03.
 create or replace function hwqueue.require_domain(p_domain jsonb, p_field text) returns text
 language plpgsql immutable
 as $$
@@ -246,29 +252,30 @@ begin
 end
 $$;
 
--- The away and unknown of an expression. What goes without saying is dropped, so that saying it does not
--- make another class: away is false, and a node outside all domains fails toward and passes away.
+-- Returns the away and unknown of an expression without the defaults: away is false, and a node outside
+-- all domains fails toward and passes away.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_direction(p_expr jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_away boolean := coalesce(hwqueue.json_boolean(p_expr -> 'away', p_field || '.away', 'QHC03'), false);
-  v_unknown text := hwqueue.json_choice(p_expr -> 'unknown', p_field || '.unknown', array['pass', 'fail'],
-      'QHC03');
+  v_unknown text := hwqueue.json_choice(
+    p_expr -> 'unknown', p_field || '.unknown', array['pass', 'fail'], 'QHC03');
 begin
   return case when v_away then '{"away": true}'::jsonb else '{}' end
     || case when v_unknown = case when v_away then 'fail' else 'pass' end
-            then jsonb_build_object('unknown', v_unknown) else '{}' end;
+      then jsonb_build_object('unknown', v_unknown) else '{}' end;
 end
 $$;
 
--- The targets of a spread in normal form: [{"value", "percent"}], what share of the leases each domain
--- should have. An empty list asks for equal shares; what the percents leave goes to all other domains,
--- which can also be named "*", as in Nomad.
+-- Returns the targets of a spread in normal form: [{"value", "percent"}], the share of the leases that
+-- each domain should have.
+-- An empty list asks for equal shares. The rest of the 100 percent goes to all other domains, which "*"
+-- can name, as in Nomad.
 -- Raises: QHC03.
-create or replace function hwqueue.normalise_targets(p_targets jsonb, p_domain text,
-  p_field text) returns jsonb
+create or replace function hwqueue.normalise_targets(p_targets jsonb, p_domain text, p_field text)
+returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -280,7 +287,7 @@ declare
 begin
   if jsonb_typeof(p_targets) is distinct from 'array' or jsonb_array_length(p_targets) > 100 then
     perform hwqueue.refuse('QHC03', format('%s must be a list of at most 100 targets', p_field),
-        jsonb_build_object('field', p_field),
+      jsonb_build_object('field', p_field),
       'for example [{"value": "a", "percent": 70}], or [] for equal shares');
   end if;
   for v_target, v_field in
@@ -291,39 +298,39 @@ begin
     v_percent := hwqueue.json_integer(v_target -> 'percent', v_field || '.percent', 0, 100, 'QHC03');
     if v_percent is null then
       perform hwqueue.refuse('QHC03', format('%s.percent must be given', v_field),
-          jsonb_build_object('field', v_field || '.percent'),
-        'give an integer from 0 to 100');
+        jsonb_build_object('field', v_field || '.percent'), 'give an integer from 0 to 100');
     end if;
-    v_targets := v_targets || jsonb_build_object('value', hwqueue.target_value(v_target -> 'value', p_domain,
-        v_field || '.value'),
-                                                 'percent', v_percent);
+    v_targets := v_targets
+      || jsonb_build_object('value', hwqueue.target_value(v_target -> 'value', p_domain, v_field || '.value'),
+        'percent', v_percent);
   end loop;
   v_targets := hwqueue.normal_set(v_targets);
   if (select count(distinct t.value -> 'value') < count(*) or sum((t.value ->> 'percent')::int) > 100
       from jsonb_array_elements(v_targets) t) then
     perform hwqueue.refuse('QHC03',
-        format('%s must name each value once, with percents of at most 100 in sum', p_field),
+      format('%s must name each value once, with percents of at most 100 in sum', p_field),
       jsonb_build_object('field', p_field), 'what is left of the 100 goes to all other domains');
   end if;
   v_rest := (select jsonb_build_object('value', '*', 'percent', 100 - sum((t.value ->> 'percent')::int))
              from jsonb_array_elements(v_targets) t where t.value -> 'value' <> '"*"');
-  -- goes without saying beside others; alone it is not the empty list, which asks for equal shares
-  return coalesce((select jsonb_agg(t.value order by t.ordinality)
-      from jsonb_array_elements(v_targets) with ordinality t
-                   where t.value <> v_rest), v_targets);
+  -- the rest is implied beside other targets; alone it stays, because [] asks for equal shares
+  return coalesce(
+    (select jsonb_agg(t.value order by t.ordinality)
+     from jsonb_array_elements(v_targets) with ordinality t where t.value <> v_rest), v_targets);
 end
 $$;
 
--- The name of one domain: a node id, a rack number, or a label's value; "*" is all that are not named.
+-- Returns the name of one domain: a node id, a rack number or a label's value. "*" means all domains
+-- that are not named.
 -- Raises: QHC03.
 create or replace function hwqueue.target_value(p_value jsonb, p_domain text, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 begin
-  if p_value is null or jsonb_typeof(p_value) in ('null', 'array', 'object') or length(p_value::text) > 1100
-    then
+  if p_value is null or jsonb_typeof(p_value) in ('null', 'array', 'object')
+    or length(p_value::text) > 1100 then
     perform hwqueue.refuse('QHC03', format('%s must be a string, number or boolean', p_field),
-        jsonb_build_object('field', p_field),
+      jsonb_build_object('field', p_field),
       'name one domain: a node id, a rack number, or the value of the label');
   end if;
   return case when p_value = '"*"' then p_value

@@ -1,6 +1,12 @@
--- Taints of nodes and tolerations of leases.
+-- Taints of nodes and tolerations of leases, with the meaning that Kubernetes gives them.
+-- Registration and operators write taints (parse_taints). Spawns write tolerations
+-- (normalise_tolerations). Eligibility asks barring_taints, scores ask untolerated for
+-- prefer_no_schedule, and reap asks first_stop_at which running leases have to stop.
+-- Taints and tolerations are stored in normal form. A missing value counts as "".
+-- Read tolerates first: it decides whether one toleration matches one taint, and everything else calls
+-- it.
 
--- One taint {"key", "value"?, "effect"} in normal form; an empty value is none.
+-- Reads one taint {"key", "value"?, "effect"} into normal form. An empty value is left out.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.parse_taint(p_taint jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -15,7 +21,7 @@ begin
     'effect', v_effect));
   if not v_taint ? 'key' then
     perform hwqueue.refuse('QHA01', format('%s.key is missing', p_field),
-        jsonb_build_object('field', p_field || '.key'),
+      jsonb_build_object('field', p_field || '.key'),
       'a taint looks like {"key": "dedicated", "value": "film", "effect": "no_schedule"}');
   end if;
   perform hwqueue.check_taint_effect(v_effect, p_field || '.effect');
@@ -23,21 +29,22 @@ begin
 end
 $$;
 
--- Refuses what is no effect of a taint. Raises: QHA01.
+-- Refuses an unknown effect of a taint.
+-- Raises: QHA01.
 create or replace function hwqueue.check_taint_effect(p_effect text, p_field text) returns void
 language plpgsql immutable
 as $$
 begin
   if (p_effect in ('no_schedule', 'prefer_no_schedule', 'no_execute')) is not true then
-    perform hwqueue.refuse('QHA01',
-        format('%s must be no_schedule, prefer_no_schedule or no_execute, got %s', p_field,
-        coalesce(to_json(left(p_effect, 60))::text, 'nothing')),
+    perform hwqueue.refuse('QHA01', format('%s must be no_schedule, prefer_no_schedule or no_execute, got %s',
+        p_field, coalesce(to_json(left(p_effect, 60))::text, 'nothing')),
       jsonb_build_object('field', p_field), 'no_execute also asks what runs there to stop');
   end if;
 end
 $$;
 
--- A list of taints in normal form: at most 100, one for each key and effect. Raises: QHA01, naming the field.
+-- Reads a list of at most 100 taints into normal form, one for each key and effect.
+-- Raises: QHA01, naming the field.
 create or replace function hwqueue.parse_taints(p_taints jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -45,23 +52,22 @@ declare
   v_taints jsonb;
 begin
   v_taints := hwqueue.normal_set((
-    select coalesce(jsonb_agg(hwqueue.parse_taint(e.value, format('%s[%s]', p_field, e.ordinality - 1))),
-           '[]')
+    select coalesce(
+      jsonb_agg(hwqueue.parse_taint(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
     from jsonb_array_elements(hwqueue.json_list(p_taints, p_field, 100, 'a list of at most 100 taints',
       'for example [{"key": "dedicated", "value": "film", "effect": "no_schedule"}]')) with ordinality e));
-  if (select count(distinct t - 'value')
-      from jsonb_array_elements(v_taints) t) < jsonb_array_length(v_taints) then
+  if (select count(distinct t - 'value') from jsonb_array_elements(v_taints) t)
+    < jsonb_array_length(v_taints) then
     perform hwqueue.refuse('QHA01', format('%s has two taints of the same key and effect', p_field),
-        jsonb_build_object('field', p_field),
-      'keep one of them, or name them differently');
+      jsonb_build_object('field', p_field), 'keep one of them, or name them differently');
   end if;
   return v_taints;
 end
 $$;
 
--- Taints with the time since when they are there: that of p_before for those that were there already.
-create or replace function hwqueue.date_taints(p_taints jsonb, p_before jsonb,
-  p_now timestamptz) returns jsonb
+-- Returns taints with the time since which they apply. Taints that p_before already had keep their time.
+create or replace function hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timestamptz)
+returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_agg(coalesce(
@@ -70,67 +76,69 @@ as $$
   from jsonb_array_elements(p_taints) with ordinality t
 $$;
 
--- Taints without their times, each once.
+-- Returns distinct taints without their times.
 create or replace function hwqueue.undated_taints(p_taints jsonb) returns jsonb
 language sql immutable parallel safe
 as $$ select hwqueue.normal_set((select jsonb_agg(t - 'since') from jsonb_array_elements(p_taints) t)) $$;
 
--- All taints of a node, its own and those of operators: what its profile has. Without a subquery, so
--- that the planner inlines it.
+-- Returns all taints of a node, its own and those of operators. They are part of its profile.
+-- Without a subquery, so that the planner inlines it.
 create or replace function hwqueue.node_taints(p_node hwqueue.node) returns jsonb
 language sql immutable parallel safe
 as $$
   select case when p_node.taints = '[]' and p_node.operator_taints = '[]' then '[]'
-              else hwqueue.undated_taints(p_node.taints || p_node.operator_taints) end
+    else hwqueue.undated_taints(p_node.taints || p_node.operator_taints) end
 $$;
 
--- Whether a node has, or had, a taint that asks what runs there to stop.
+-- Whether a node has a no_execute taint, which asks running leases to stop.
 create or replace function hwqueue.has_no_execute(p_node hwqueue.node) returns boolean
 language sql immutable parallel safe
 as $$ select p_node.taints || p_node.operator_taints @> '[{"effect": "no_execute"}]' $$;
 
--- Tolerations in normal form: sorted, the same one twice counts once. Raises: QHC03.
+-- Returns tolerations in normal form: sorted and distinct.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_tolerations(p_tolerate jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 begin
   return hwqueue.normal_set((
-    select coalesce(jsonb_agg(hwqueue.normalise_toleration(e.value,
-           format('%s[%s]', p_field, e.ordinality - 1))), '[]')
+    select coalesce(jsonb_agg(
+      hwqueue.normalise_toleration(e.value, format('%s[%s]', p_field, e.ordinality - 1))), '[]')
     from jsonb_array_elements(hwqueue.json_list(p_tolerate, p_field, 100, 'a list of at most 100 tolerations',
       'for example [{"key": "gpu", "op": "exists", "effect": "no_schedule"}]', 'QHC03')) with ordinality e));
 end
 $$;
 
--- One {"key", "op", "value", "effect", "seconds"}. Absent: any key (with op exists), op equal, value "",
--- any effect, for ever. Values are text, as those of taints; what gt and lt compare is an integer
--- written as text. Raises: QHC03.
+-- Returns one {"key", "op", "value", "effect", "seconds"}. The defaults are any key (with op exists), op
+-- equal, value "", any effect, for ever.
+-- Values are text, as those of taints are. gt and lt compare with an integer that is written as text.
+-- Raises: QHC03.
 create or replace function hwqueue.normalise_toleration(p_toleration jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_toleration jsonb := hwqueue.check_object(p_toleration, array['key', 'op', 'value', 'effect', 'seconds'],
-      p_field, 'QHC03');
+    p_field, 'QHC03');
   v_key text := hwqueue.json_text(v_toleration -> 'key', p_field || '.key', 253, 'QHC03');
   v_op text := coalesce(hwqueue.json_choice(v_toleration -> 'op', p_field || '.op',
       array['equal', 'exists', 'gt', 'lt'], 'QHC03'), 'equal');
   v_value jsonb := nullif(v_toleration -> 'value', 'null');
   v_effect text := hwqueue.json_choice(v_toleration -> 'effect', p_field || '.effect',
     array['no_schedule', 'prefer_no_schedule', 'no_execute'], 'QHC03');
-  v_seconds bigint := hwqueue.json_integer(v_toleration -> 'seconds', p_field || '.seconds', 0, 315360000,
-      'QHC03');
+  v_seconds bigint := hwqueue.json_integer(
+    v_toleration -> 'seconds', p_field || '.seconds', 0, 315360000, 'QHC03');
 begin
   if v_key is null and v_op <> 'exists' then
     perform hwqueue.refuse('QHC03', format('%s: op %s needs a key', p_field, v_op),
-        jsonb_build_object('field', p_field || '.key'),
+      jsonb_build_object('field', p_field || '.key'),
       'name the key of the taint; only op "exists" without a key tolerates every one');
   elsif v_seconds is not null and v_effect is distinct from 'no_execute' then
     perform hwqueue.refuse('QHC03', format('%s.seconds goes with effect no_execute only', p_field),
       jsonb_build_object('field', p_field || '.seconds'),
-        'it is how long the lease may go on running beside such a taint');
+      'it is how long the lease may go on running beside such a taint');
   elsif v_op = 'exists' and v_value is not null then
     perform hwqueue.refuse('QHC03', format('%s: op exists takes no value', p_field),
-        jsonb_build_object('field', p_field || '.value'), 'drop it');
+      jsonb_build_object('field', p_field || '.value'), 'drop it');
   elsif v_op = 'equal' and v_value is not null and not hwqueue.is_label_text(v_value) then
     perform hwqueue.refuse('QHC03', format('%s.value must be text of at most 1024 characters', p_field),
       jsonb_build_object('field', p_field || '.value'), 'values of taints are text: write "1", not 1');
@@ -142,30 +150,26 @@ begin
       perform hwqueue.refuse('QHC03', format('%s.value must be an integer for op %s', p_field, v_op),
         jsonb_build_object('field', p_field || '.value'), 'give a whole number such as 5 or "-5"');
     end if;
-    v_value := to_jsonb(hwqueue.json_integer(v_value, p_field || '.value', -9223372036854775808,
-        9223372036854775807, 'QHC03')::text);
+    v_value := to_jsonb(hwqueue.json_integer(
+      v_value, p_field || '.value', -9223372036854775808, 9223372036854775807, 'QHC03')::text);
   end if;
   return jsonb_strip_nulls(jsonb_build_object('key', v_key, 'op', v_op, 'value', nullif(v_value, '""'),
-      'effect', v_effect,
-                                              'seconds', v_seconds));
+    'effect', v_effect, 'seconds', v_seconds));
 end
 $$;
 
--- Taints and tolerations, as Kubernetes has them. Both are in normal form; what a taint or toleration
--- has no value for counts as "".
-
--- The integer that a taint's or toleration's value is, null if it is none (64 bits, no sign but a minus,
--- no leading zeros).
+-- Returns the value of a taint or toleration as an integer. Null if it is none: 64 bits, no sign but a
+-- minus, no leading zeros.
 create or replace function hwqueue.taint_integer(p_value text) returns numeric
 language sql immutable parallel safe
 as $$
-  select case when p_value ~ '^(0|-?[1-9][0-9]{0,18})$' and p_value::numeric
-         between -9223372036854775808 and 9223372036854775807
-              then p_value::numeric end
+  select case when p_value ~ '^(0|-?[1-9][0-9]{0,18})$'
+      and p_value::numeric between -9223372036854775808 and 9223372036854775807
+    then p_value::numeric end
 $$;
 
--- Whether a toleration matches a taint: key and effect if it names them, then the value by its operator;
--- gt and lt compare the taint's value with that of the toleration.
+-- Whether a toleration matches a taint: by key and effect if it names them, then by its operator. gt and
+-- lt compare the taint's value with the toleration's.
 create or replace function hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) returns boolean
 language sql immutable parallel safe
 as $$
@@ -174,44 +178,48 @@ as $$
     and coalesce(case p_toleration ->> 'op'
       when 'exists' then true
       when 'equal' then coalesce(p_toleration ->> 'value', '') = coalesce(p_taint ->> 'value', '')
-      when 'gt' then hwqueue.taint_integer(p_taint ->> 'value') > hwqueue.taint_integer(p_toleration ->>
-          'value')
-      when 'lt' then hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->>
-          'value') end, false)
+      when 'gt' then
+        hwqueue.taint_integer(p_taint ->> 'value') > hwqueue.taint_integer(p_toleration ->> 'value')
+      when 'lt' then
+        hwqueue.taint_integer(p_taint ->> 'value') < hwqueue.taint_integer(p_toleration ->> 'value')
+      end, false)
 $$;
 
--- Of the taints with one of these effects, those that no toleration matches.
-create or replace function hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb,
-  p_effects text[]) returns jsonb
+-- Returns the taints with one of these effects that no toleration matches.
+create or replace function hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects text[])
+returns jsonb
 language sql immutable parallel safe
 as $$
   select coalesce(jsonb_agg(t.value order by t.ordinality), '[]')
   from jsonb_array_elements(p_taints) with ordinality t
   where t.value ->> 'effect' = any (p_effects)
-    and not exists (select 1 from jsonb_array_elements(p_tolerate) l
-        where hwqueue.tolerates(l.value, t.value))
+    and not exists (
+      select 1 from jsonb_array_elements(p_tolerate) l where hwqueue.tolerates(l.value, t.value))
 $$;
 
--- The taints that keep leases of a class off a node.
+-- Returns the taints that keep leases of a class off a node.
 create or replace function hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) returns jsonb
 language sql immutable parallel safe
 as $$ select hwqueue.untolerated(p_taints, p_tolerate, array['no_schedule', 'no_execute']) $$;
 
--- A taint in words: key=value:effect.
+-- Returns a taint as text: key=value:effect.
 create or replace function hwqueue.taint_text(p_taint jsonb) returns text
 language sql immutable parallel safe
-as $$ select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'),
-    '') || ':' || (p_taint ->> 'effect') $$;
+as $$
+  select (p_taint ->> 'key') || coalesce('=' || (p_taint ->> 'value'), '') || ':' || (p_taint ->> 'effect')
+$$;
 
--- When a lease that runs beside these taints has to stop, and for which of them (null: never). One that
--- does not tolerate a no_execute taint at once; one that tolerates it for some seconds when they are
--- over, the fewest seconds if several tolerations match. The time runs from when both were there.
+-- Returns when a lease that runs beside these taints has to stop, and because of which taint. Null means
+-- never.
+-- A lease that does not tolerate a no_execute taint stops at once. One that tolerates it for some
+-- seconds stops when they are over, after the fewest seconds if several tolerations match. The seconds
+-- count from when both the claim and the taint existed.
 create or replace function hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamptz,
   out stop_at timestamptz, out taint jsonb)
 language sql stable parallel safe
 as $$
   select greatest(p_claimed_at, (t.value ->> 'since')::timestamptz)
-         + make_interval(secs => coalesce(m.seconds, 0)), t.value - 'since'
+      + make_interval(secs => coalesce(m.seconds, 0)), t.value - 'since'
   from jsonb_array_elements(p_taints) t
   cross join lateral (
     select count(*) as tolerations, min((l.value ->> 'seconds')::bigint) as seconds

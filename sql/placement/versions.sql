@@ -1,6 +1,12 @@
--- Versions and version ranges, compared as semantic versions.
+-- Versions and version ranges, for the operators version and semver of label expressions.
+-- "version" follows HashiCorp's go-version. "semver" follows the order of SemVer 2.0 (section 11) and
+-- has no "~>". A range is a list of bounds, separated by commas, that must all hold: ">= 1.2, < 2".
+-- check_version_range refuses malformed ranges at the spawn. The other functions raise nothing:
+-- label_holds calls them while it judges nodes, and a malformed version simply meets no range.
+-- Read version_in_range first, then version_meets and compare_versions.
 
--- Refuses a version range that could hold for no version because it cannot be read. Raises: QHC03.
+-- Refuses a version range that cannot be read and so would never hold.
+-- Raises: QHC03.
 create or replace function hwqueue.check_version_range(p_range text, p_kind text, p_field text) returns void
 language plpgsql immutable
 as $$
@@ -8,14 +14,14 @@ declare
   v_part text;
   v_match text[];
 begin
-  -- an empty range would split into no bound at all
+  -- an empty range would split into no bound and pass
   foreach v_part in array coalesce(nullif(string_to_array(left(p_range, 1025), ','), '{}'), array['']) loop
     v_match := regexp_match(v_part,
-        '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
+      '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$');
     if v_match is null or not hwqueue.is_version(v_match[2], p_kind)
       or (p_kind = 'semver' and v_match[1] = '~>') then
-      perform hwqueue.refuse('QHC03', format('%s has a bound that is no %s bound: %s', p_field, p_kind,
-          to_json(left(v_part, 60))),
+      perform hwqueue.refuse('QHC03',
+        format('%s has a bound that is no %s bound: %s', p_field, p_kind, to_json(left(v_part, 60))),
         jsonb_build_object('field', p_field),
         'write bounds like ">= 1.2, < 2"; ops are = != > >= < <=, and ~> for op version only');
     end if;
@@ -23,29 +29,24 @@ begin
 end
 $$;
 
--- Version ranges: "version" follows HashiCorp's go-version, "semver" the order of SemVer 2.0 (section
--- 11) without "~>".
--- A range is a comma list of bounds, all of which must hold: ">= 1.2, < 2".
--- Raises: QHC03 from check_version_range only.
-
--- The numeric segments of a version, at least three of them; null when the text is no version.
+-- Returns the numeric segments of a version, at least three. Null when the text is no version.
 create or replace function hwqueue.version_segments(p_version text) returns numeric[]
 language sql immutable parallel safe
 as $$
   select string_to_array(m[1], '.')::numeric[]
-         || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}'
-           else '{}' end::numeric[]
+    || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}' else '{}'
+      end::numeric[]
   from regexp_match(left(p_version, 257),
     '^v?([0-9]{1,18}(?:[.][0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:[.][0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:[.][0-9A-Za-z~-]+)*)?(?:[+][0-9A-Za-z~.-]+)?$') m
   where length(p_version) <= 256 and m is not null
 $$;
 
--- The pre-release part, '' when there is none.
+-- Returns the pre-release part of a version, or ''.
 create or replace function hwqueue.version_prerelease(p_version text) returns text
 language sql immutable parallel safe
 as $$ select coalesce((regexp_match(p_version, '^v?[0-9]+(?:[.][0-9]+)*-?([^+]*)'))[1], '') $$;
 
--- -1, 0 or 1 in SemVer order; build metadata does not count.
+-- Returns -1, 0 or 1, the order of two versions in SemVer. Build metadata does not count.
 create or replace function hwqueue.compare_versions(p_left text, p_right text) returns int
 language plpgsql immutable parallel safe
 as $$
@@ -88,9 +89,9 @@ begin
 end
 $$;
 
--- Does the version lie within one bound, for example op '>=' and bound '1.2'?
-create or replace function hwqueue.version_meets(p_version text, p_op text, p_bound text,
-  p_kind text) returns boolean
+-- Whether a version meets one bound, for example op '>=' and bound '1.2'.
+create or replace function hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text)
+returns boolean
 language sql immutable parallel safe
 as $$
   select case
@@ -98,42 +99,41 @@ as $$
     when p_op = '!=' then hwqueue.compare_versions(p_version, p_bound) <> 0
     -- go-version: a pre-release is compared only with a pre-release of the same segments
     when p_kind = 'version' and f.version_pre <> ''
-         and (f.bound_pre = '' or hwqueue.version_segments(p_version) <> hwqueue.version_segments(p_bound))
-           then false
+      and (f.bound_pre = '' or hwqueue.version_segments(p_version) <> hwqueue.version_segments(p_bound))
+      then false
     when p_op = '>' then hwqueue.compare_versions(p_version, p_bound) > 0
     when p_op = '>=' then hwqueue.compare_versions(p_version, p_bound) >= 0
     when p_op = '<' then hwqueue.compare_versions(p_version, p_bound) < 0
     when p_op = '<=' then hwqueue.compare_versions(p_version, p_bound) <= 0
-    -- "~> 1.2.3": at least that, and all but the last written segment the same
+    -- "~> 1.2.3": at least 1.2.3, and equal in all but the last segment of the bound
     else not (f.bound_pre <> '' and f.version_pre = '')
-         and hwqueue.compare_versions(p_version, p_bound) >= 0
-         and cardinality(hwqueue.version_segments(p_version)) >=
-           cardinality(hwqueue.version_segments(p_bound))
-         and (hwqueue.version_segments(p_version))[1 : f.written - 1] =
-           (hwqueue.version_segments(p_bound))[1 : f.written - 1]
+      and hwqueue.compare_versions(p_version, p_bound) >= 0
+      and cardinality(hwqueue.version_segments(p_version)) >= cardinality(hwqueue.version_segments(p_bound))
+      and (hwqueue.version_segments(p_version))[1 : f.written - 1]
+        = (hwqueue.version_segments(p_bound))[1 : f.written - 1]
     end
   from (select hwqueue.version_prerelease(p_version) as version_pre,
                hwqueue.version_prerelease(p_bound) as bound_pre,
                cardinality(string_to_array((regexp_match(p_bound, '^v?([0-9.]+)'))[1], '.')) as written) f
 $$;
 
--- Is the text a version of that kind? SemVer wants the hyphen before a pre-release, go-version does not.
+-- Whether a text is a version of that kind. SemVer requires the hyphen before a pre-release, go-version
+-- does not.
 create or replace function hwqueue.is_version(p_version text, p_kind text) returns boolean
 language sql immutable parallel safe
 as $$
   select hwqueue.version_segments(p_version) is not null
-         and (p_kind <> 'semver' or p_version !~ '^v?[0-9.]+[A-Za-z~]')
+    and (p_kind <> 'semver' or p_version !~ '^v?[0-9.]+[A-Za-z~]')
 $$;
 
--- Does a label's text lie within the whole range? Text that is no version does not, nor does any in a
--- range that is none.
+-- Whether a label's text meets every bound of a range. A malformed version or range meets nothing.
 create or replace function hwqueue.version_in_range(p_version text, p_range text, p_kind text) returns boolean
 language sql immutable parallel safe
 as $$
   select hwqueue.is_version(p_version, p_kind)
-         and bool_and(coalesce(
-               hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
-               and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
+    and bool_and(coalesce(
+      hwqueue.is_version(m[2], p_kind) and not (p_kind = 'semver' and m[1] = '~>')
+      and hwqueue.version_meets(p_version, m[1], m[2], p_kind), false))
   from unnest(string_to_array(left(p_range, 1025), ',')) part
   left join lateral regexp_match(part,
       '^[[:space:]]*(=|!=|>=|<=|>|<|~>|)[[:space:]]*([^[:space:]]+)[[:space:]]*$') m on true

@@ -1,35 +1,41 @@
--- The binary form of a placement: blob to JSON.
+-- The params blob: the binary form of a placement, as option wire of a spawn. docs/reference/wire.md has
+-- its layout.
+-- parse_wire reads the bytes into JSON, and wire_placement turns that into a normal placement.
+-- spawn_placement then ANDs it with the rest. hwqueue/wire.py applies the same rules in Python.
+-- One bad byte refuses the whole blob, with a reason and the offset of the byte. A blob that was read in
+-- part could lose a requirement.
+-- Read parse_wire first, then parse_wire_entry, then wire_placement. The parsers of entries and classes
+-- rely on parse_wire, which has checked that the bytes exist: p_at is where the value begins, p_length
+-- is its length by its TLV.
 
--- What a params blob means in the grammar of placements, and how a spawn names one.
-
--- The normal placement that a parsed blob makes. Leases are met on their node; away from a service
--- leaves out the domain, which is then the service's own. A GPU class asks for a device. Raises:
--- nothing, for what parse_wire gives.
+-- Returns the normal placement of a parsed blob.
+-- A lease is met on its node. Away from a service leaves out the domain, which is then the service's
+-- failure domain. A GPU class asks for a device.
+-- It raises nothing for what parse_wire returns.
 create or replace function hwqueue.wire_placement(p_intent jsonb) returns jsonb
 language plpgsql immutable
 as $$
 declare
   v_gpu text := p_intent ->> 'gpu_exclusivity';
-  v_isolation jsonb := jsonb_strip_nulls(jsonb_build_object('cpu', p_intent ->> 'cpu_isolation', 'gpu',
-      v_gpu));
+  v_isolation jsonb := jsonb_strip_nulls(
+    jsonb_build_object('cpu', p_intent ->> 'cpu_isolation', 'gpu', v_gpu));
   v_required jsonb;
   v_preferred jsonb;
 begin
   select jsonb_agg(x.expr) filter (where x.strength = 'required'),
-         jsonb_agg(jsonb_build_object('weight', 100, 'when',
-             jsonb_build_array(x.expr))) filter (where x.strength = 'preferred')
+    jsonb_agg(jsonb_build_object('weight', 100, 'when', jsonb_build_array(x.expr)))
+      filter (where x.strength = 'preferred')
   into v_required, v_preferred
   from (select hwqueue.wire_expr(e.value) as expr, e.value ->> 'strength' as strength
         from jsonb_array_elements(p_intent -> 'affinity') e) x;
   return jsonb_strip_nulls(jsonb_build_object(
-    'require', hwqueue.normal_set(v_required),
-    'prefer', hwqueue.normal_set(v_preferred),
+    'require', hwqueue.normal_set(v_required), 'prefer', hwqueue.normal_set(v_preferred),
     'resources', case when v_gpu is not null then '{"gpu": 1}'::jsonb end,
     'isolation', nullif(v_isolation, '{}')));
 end
 $$;
 
--- The expression that an entry stands for.
+-- Returns the expression of one entry.
 create or replace function hwqueue.wire_expr(p_entry jsonb) returns jsonb
 language sql immutable
 as $$
@@ -43,8 +49,8 @@ as $$
     || case p_entry ->> 'direction' when 'away' then '{"away": true}'::jsonb else '{}' end
 $$;
 
--- The bytes of the option `wire`: hex with a leading \x, else base64, in lines or not. Null for absent
--- or JSON null.
+-- Reads the bytes of the option wire: hex with a leading \x, or base64, with or without line breaks.
+-- Null for absent or JSON null.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.wire_blob(p_value jsonb, p_field text) returns bytea
 language plpgsql immutable
@@ -60,16 +66,15 @@ begin
     return decode(v_text, 'base64');
   end if;
   perform hwqueue.refuse_value(p_value, p_field, 'a params blob as text',
-      E'give hex with a leading \\x, or base64 with its padding',
-                               'QHA01');
+    E'give hex with a leading \\x, or base64 with its padding', 'QHA01');
   return null;
 end
 $$;
 
--- The binary params blob, read; docs/reference/wire.md has its layout. One bad byte refuses all of it.
--- Entries stay in the order of the blob, each once; tags that others read are skipped and named:
--- {"affinity": [{"category", "strength", "direction", "target_type", "target"}], "cpu_isolation",
--- "gpu_exclusivity", "unknown_tags"}.
+-- Reads a params blob into {"affinity": [{"category", "strength", "direction", "target_type",
+-- "target"}], "cpu_isolation", "gpu_exclusivity", "unknown_tags"}.
+-- Entries stay in the order of the blob, duplicates left out. Unknown tags are skipped and listed,
+-- because another version may know them.
 -- Raises: QHW01, with the reason and the offset of the byte at fault.
 create or replace function hwqueue.parse_wire(p_blob bytea, p_field text default 'wire') returns jsonb
 language plpgsql immutable
@@ -82,7 +87,7 @@ declare
   v_class text;
   v_entry jsonb;
   v_entries jsonb := '[]';
-  v_offsets int[] := '{}';  -- where each of the entries begins
+  v_offsets int[] := '{}';  -- where each entry begins
   v_entry_count int := 0;
   v_intent jsonb := '{"cpu_isolation": null, "gpu_exclusivity": null}';
   v_unknown jsonb := '[]';
@@ -105,7 +110,7 @@ begin
         perform hwqueue.refuse_wire('too_many_entries', v_at, p_field);
       end if;
       v_entry := hwqueue.parse_wire_entry(p_blob, v_at + 4, v_length, p_field);
-      if not v_entries @> jsonb_build_array(v_entry) then  -- a preference must not count double
+      if not v_entries @> jsonb_build_array(v_entry) then  -- a repeated preference must not count twice
         v_entries := v_entries || v_entry;
         v_offsets := v_offsets || v_at;
       end if;
@@ -114,7 +119,7 @@ begin
         when '0902' then array['best_effort', 'whole_core', 'strict_isolated']
         else array['shared', 'session_exclusive', 'device_exclusive', 'partition_exclusive'] end, p_field);
       v_tag := case v_tag when '0902' then 'cpu_isolation' else 'gpu_exclusivity' end;
-      if v_intent ->> v_tag is not null then  -- neither the first nor the last is the safe one
+      if v_intent ->> v_tag is not null then  -- neither of two classes is the safe choice
         perform hwqueue.refuse_wire('duplicate_tlv', v_at, p_field);
       end if;
       v_intent := v_intent || jsonb_build_object(v_tag, v_class);
@@ -131,9 +136,10 @@ begin
 end
 $$;
 
--- The first entry (from 1) that no node can meet beside an earlier one: required toward and away from
--- the same target, whatever the categories; required toward two nodes or two racks. Two leases or two
--- resources may be in one place. Null when there is none.
+-- Returns the number (from 1) of the first entry that no node can meet together with an earlier one.
+-- Null when there is none.
+-- Such entries require toward and away from the same target, whatever their categories, or toward two
+-- nodes or two racks. Two leases or two resources may be in one place.
 create or replace function hwqueue.wire_contradiction(p_entries jsonb) returns int
 language sql immutable
 as $$
@@ -148,30 +154,29 @@ as $$
     else a.target_type in ('node_id', 'rack_id') and a.direction = 'toward' and b.direction = 'toward' end
 $$;
 
--- Two bytes as a number, the high one first. Raises: nothing, if they are there.
+-- Returns two bytes as a number, high byte first. The caller has checked that they exist.
 create or replace function hwqueue.wire_number(p_blob bytea, p_at int) returns int
 language sql immutable
 as $$ select get_byte(p_blob, p_at) * 256 + get_byte(p_blob, p_at + 1) $$;
 
--- Refuses a blob. Raises: QHW01, always.
+-- Refuses a blob.
+-- Raises: QHW01, always.
 create or replace function hwqueue.refuse_wire(p_reason text, p_offset int, p_field text,
   p_class text default null) returns void
 language plpgsql immutable
 as $$
 begin
-  perform hwqueue.refuse('QHW01', format('%s is not a valid params blob: %s at byte %s', p_field,
-      replace(p_reason, '_', ' '), p_offset),
+  perform hwqueue.refuse('QHW01',
+    format('%s is not a valid params blob: %s at byte %s', p_field, replace(p_reason, '_', ' '), p_offset),
     jsonb_build_object('reason', p_reason, 'offset', p_offset, 'field', p_field, 'class', p_class),
     'all of it is refused; `hwqueue wire encode` writes valid ones');
 end
 $$;
 
--- The values of TLVs of a params blob that is read by parse_wire, which has checked that the bytes are there.
--- p_at is where the value begins, p_length what its TLV says.
-
--- One affinity entry. The order of the checks decides nothing but the reason. Raises: QHW01.
-create or replace function hwqueue.parse_wire_entry(p_blob bytea, p_at int, p_length int,
-  p_field text) returns jsonb
+-- Reads one affinity entry. The order of the checks decides only which reason is named.
+-- Raises: QHW01.
+create or replace function hwqueue.parse_wire_entry(p_blob bytea, p_at int, p_length int, p_field text)
+returns jsonb
 language plpgsql immutable
 as $$
 declare
@@ -185,12 +190,12 @@ begin
   if p_length < 5 then
     perform hwqueue.refuse_wire('truncated_entry', p_at, p_field);
   end if;
-  -- a code that is not in a list gives null
+  -- a code outside its list yields null
   v_category := (array['resource', 'state', 'topology', 'trust', 'facility'])[get_byte(p_blob, p_at)];
   v_strength := (array['required', 'preferred', 'adaptive'])[get_byte(p_blob, p_at + 1) & 127];
   v_direction := case when get_byte(p_blob, p_at + 1) > 127 then 'away' else 'toward' end;
-  v_type := (array['node_id', 'resource_id', 'lease_id', 'service_id', 'trust_domain',
-      'rack_id'])[get_byte(p_blob, p_at + 2)];
+  v_type := (array['node_id', 'resource_id', 'lease_id', 'service_id', 'trust_domain', 'rack_id'])[
+    get_byte(p_blob, p_at + 2)];
   v_length := hwqueue.wire_number(p_blob, p_at + 3);
   if v_category is null then
     perform hwqueue.refuse_wire('unknown_category', p_at, p_field);
@@ -198,18 +203,18 @@ begin
     perform hwqueue.refuse_wire('category_not_in_v1', p_at, p_field);
   elsif v_strength is null then
     perform hwqueue.refuse_wire('unknown_strength', p_at + 1, p_field);
-  elsif v_strength = 'adaptive' then  -- named, but no claim could honour it
+  elsif v_strength = 'adaptive' then  -- reserved in the format, no claim honours it
     perform hwqueue.refuse_wire('reserved_strength', p_at + 1, p_field);
   elsif v_type is null then
     perform hwqueue.refuse_wire('unknown_target_type', p_at + 2, p_field);
   elsif v_category || ' ' || v_type not in ('resource node_id', 'resource resource_id', 'state node_id',
-      'state lease_id',
-      'topology node_id', 'topology rack_id', 'topology service_id', 'trust trust_domain') then
+    'state lease_id', 'topology node_id', 'topology rack_id', 'topology service_id',
+    'trust trust_domain') then
     perform hwqueue.refuse_wire('target_type_not_allowed', p_at + 2, p_field);
-  elsif v_category = 'trust' and v_strength = 'preferred' then  -- a soft trust rule is a weaker one
+  elsif v_category = 'trust' and v_strength = 'preferred' then  -- a preferred trust rule would be no rule
     perform hwqueue.refuse_wire('strength_not_allowed', p_at + 1, p_field);
-  elsif v_type = 'trust_domain' and v_direction = 'away' or v_type = 'service_id' and v_direction = 'toward'
-    then
+  elsif v_type = 'trust_domain' and v_direction = 'away'
+    or v_type = 'service_id' and v_direction = 'toward' then
     perform hwqueue.refuse_wire('direction_not_allowed', p_at + 1, p_field);
   elsif v_length > p_length - 5 then
     perform hwqueue.refuse_wire('truncated_entry', p_at + 3, p_field);
@@ -219,24 +224,25 @@ begin
     perform hwqueue.refuse_wire('bad_target_length', p_at + 3, p_field);
   end if;
   v_target := substring(p_blob from p_at + 6 for v_length);
-  return jsonb_build_object('category', v_category, 'strength', v_strength, 'direction', v_direction,
-      'target_type', v_type,
+  return jsonb_build_object(
+    'category', v_category, 'strength', v_strength, 'direction', v_direction, 'target_type', v_type,
     'target', case v_type
       when 'trust_domain' then to_jsonb(hwqueue.parse_wire_domain(v_target, p_at + 5, p_field))
-      when 'rack_id' then to_jsonb(hwqueue.wire_number(v_target,
-          0) * 65536::bigint + hwqueue.wire_number(v_target, 2))
+      when 'rack_id' then to_jsonb(
+        hwqueue.wire_number(v_target, 0) * 65536::bigint + hwqueue.wire_number(v_target, 2))
       else to_jsonb(encode(v_target, 'hex')) end);
 end
 $$;
 
--- The name of a trust domain, byte for byte: folding case or blanks would let other names in. Raises: QHW01.
+-- Reads the name of a trust domain, byte for byte. Folding case or blanks would let other names match.
+-- Raises: QHW01.
 create or replace function hwqueue.parse_wire_domain(p_bytes bytea, p_at int, p_field text) returns text
 language plpgsql immutable
 as $$
 begin
   if p_bytes = '' then
     perform hwqueue.refuse_wire('empty_trust_domain', p_at, p_field);
-  -- no text of Postgres holds a zero byte
+  -- Postgres text cannot hold a zero byte
   elsif octet_length(p_bytes) > 255 or position(decode('00', 'hex') in p_bytes) > 0 then
     perform hwqueue.refuse_wire('invalid_trust_domain', p_at, p_field);
   end if;
@@ -249,7 +255,8 @@ begin
 end
 $$;
 
--- One class, of a list that begins with code 0. Raises: QHW01, naming the class.
+-- Reads one isolation class. The first element of p_classes has code 0.
+-- Raises: QHW01, naming the class.
 create or replace function hwqueue.parse_wire_class(p_blob bytea, p_at int, p_length int, p_classes text[],
   p_field text) returns text
 language plpgsql immutable
@@ -263,8 +270,7 @@ begin
   v_code := get_byte(p_blob, p_at);
   if p_classes[v_code + 1] is null then
     perform hwqueue.refuse_wire(case v_code when 255 then 'sentinel_class' else 'unknown_class' end, p_at,
-        p_field,
-      '0x' || encode(substring(p_blob from p_at + 1 for 1), 'hex'));
+      p_field, '0x' || encode(substring(p_blob from p_at + 1 for 1), 'hex'));
   end if;
   return p_classes[v_code + 1];
 end

@@ -1,8 +1,15 @@
--- Reading spawns: a lease's own options, and its class.
+-- Reads spawns: checks the options of each lease, and finds its placement class. It writes no row but
+-- new classes.
+-- spawn_lease calls read_single_spawn, and spawn_leases calls read_spawns. Both return spawn_request
+-- rows, which spawn/write inserts. Options are of two kinds: those that every lease has for itself
+-- (own_options), and those that make its class.
+-- A batch usually has few kinds of leases. So read_spawns finds the class once per kind, and reads the
+-- own options of all elements in one statement. It therefore knows that an element is at fault but not
+-- which. refuse_element then reads them one by one.
+-- Read read_single_spawn first, then spawn_class and read_spawn, then read_spawns.
 
--- Refuses the first element of a batch that is at fault, with its index. The batch was read as a whole,
--- which says that there is one and not which: here they are read one by one.
--- Locks: none beyond new classes. Raises: as read_spawns, with the index.
+-- Refuses the first element of a batch that is at fault, with its index.
+-- Locks: new classes. Raises: as read_spawns, with the index.
 create or replace function hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
@@ -29,8 +36,8 @@ begin
 end
 $$;
 
--- What an element of a batch has in common with others: all but its params and own options. One that is
--- no object stays as it is.
+-- Returns what an element of a batch shares with others: all but its params and own options. An element
+-- that is no object stays as it is.
 create or replace function hwqueue.spawn_kind(p_element jsonb) returns jsonb
 language sql immutable
 as $$
@@ -41,8 +48,8 @@ as $$
     else p_element - 'params' end
 $$;
 
--- The class of a kind.
--- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
+-- Returns the class of a kind, and writes it if it is new.
+-- Locks: the new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.kind_class(p_queue_id int, p_kind jsonb, p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -50,16 +57,14 @@ declare
   v_kind jsonb := hwqueue.check_object(p_kind, array['task', 'params', 'options'], 'lease');
 begin
   return hwqueue.spawn_class(p_queue_id, hwqueue.json_text(v_kind -> 'task', 'task', 200),
-                             coalesce(nullif(v_kind -> 'options', 'null'), '{}'), p_shard);
+    coalesce(nullif(v_kind -> 'options', 'null'), '{}'), p_shard);
 end
 $$;
 
--- A batch, read and checked, in its order. Most elements are of a few kinds: each kind is checked, and
--- its class found, once.
--- Locks: none beyond new classes. Raises: QHA01, QHC03, QHC04, QHW01, naming the field, not the element.
+-- Reads and checks a batch, in its order. Each kind of element is checked, and its class found, once.
+-- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, naming the field, not the element.
 create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
-  p_shard int)
-returns hwqueue.spawn_request[]
+  p_shard int) returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
@@ -76,18 +81,18 @@ begin
     order by o.ordinal);
   return array(
     select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], nextval('hwqueue.ready_position_seq'),
-           v_class_ids[e.ordinal],
-                              e.task, e.params, e.options, p_queue.max_params_bytes, p_now)
+      v_class_ids[e.ordinal], e.task, e.params, e.options, p_queue.max_params_bytes, p_now)
     from (
       select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
-             case when i.value -> 'options' ?| hwqueue.kept_options() then i.value -> 'options' end as options
+        case when i.value -> 'options' ?| hwqueue.spawn_options() then i.value -> 'options' end as options
       from jsonb_array_elements(p_leases) with ordinality i
-      offset 0) e  -- so that each value is taken out once, not wherever it is used
+      offset 0) e  -- a fence: each value is extracted once, not wherever it is used
     order by e.ordinal);
 end
 $$;
 
--- The time from which a spawn is claimable, for options that name one. Raises: QHA01.
+-- Returns the time from which a spawn is claimable, for options that name one.
+-- Raises: QHA01.
 create or replace function hwqueue.spawn_time(p_options jsonb, p_now timestamptz) returns timestamptz
 language plpgsql stable
 as $$
@@ -97,20 +102,17 @@ declare
 begin
   if v_delay is not null and v_at is not null then
     perform hwqueue.refuse('QHA01', 'options has both delay and available_at',
-        jsonb_build_object('field', 'options.delay'),
-      'give one of them');
+      jsonb_build_object('field', 'options.delay'), 'give one of them');
   end if;
   return coalesce(v_at, p_now + v_delay, p_now);
 end
 $$;
 
--- One spawn, read and checked: all but its class, which comes from spawn_class, checked there.
--- A single expression, so that Postgres puts it in place of the call: a batch is read by one statement.
+-- Returns one spawn, read and checked, but for its class, which spawn_class has checked.
+-- A single expression, so that Postgres inlines it: one statement reads a whole batch.
 -- Raises: QHA01, naming the field.
 create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_position bigint,
-  p_class_id bigint, p_task text,
-                                              p_params jsonb, p_options jsonb, p_max_params_bytes int,
-                                                p_now timestamptz)
+  p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes int, p_now timestamptz)
 returns hwqueue.spawn_request
 language sql stable
 as $$
@@ -123,8 +125,8 @@ as $$
     p_task,
     hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_max_params_bytes),
     case when p_options ? 'headers'
-      then hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers', 'options.headers'),
-          'options.headers', 16384) end,
+      then hwqueue.check_payload(
+        hwqueue.json_object(p_options -> 'headers', 'options.headers'), 'options.headers', 16384) end,
     coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767), 0),
     hwqueue.json_integer(p_options -> 'max_attempts', 'options.max_attempts', 1, 1000),
     case when p_options ? 'retry' then hwqueue.normalise_retry(p_options -> 'retry', 'options.retry') end,
@@ -139,61 +141,59 @@ as $$
   )::hwqueue.spawn_request
 $$;
 
--- A spawn on its own.
--- Locks: none beyond a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
+-- Reads and checks a spawn outside a batch.
+-- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
-  p_options jsonb, p_now timestamptz,
-                                                     p_shard int) returns hwqueue.spawn_request
+  p_options jsonb, p_now timestamptz, p_shard int) returns hwqueue.spawn_request
 language plpgsql volatile
 as $$
 declare
-  v_class_id bigint := hwqueue.spawn_class(p_queue.queue_id, p_task, hwqueue.class_options(p_options),
-      p_shard);
+  v_class_id bigint := hwqueue.spawn_class(
+    p_queue.queue_id, p_task, hwqueue.class_options(p_options), p_shard);
 begin
-  if p_options is null or not p_options ?| hwqueue.kept_options() then
-    -- null is written as a constant here, so that Postgres leaves out whatever reads options
+  if p_options is null or not p_options ?| hwqueue.spawn_options() then
+    -- with a constant null Postgres drops every part of the expression that reads options
     return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task,
-        p_params, null,
-                              p_queue.max_params_bytes, p_now);
+      p_params, null, p_queue.max_params_bytes, p_now);
   end if;
   return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task,
-      p_params, p_options,
-                            p_queue.max_params_bytes, p_now);
+    p_params, p_options, p_queue.max_params_bytes, p_now);
 end
 $$;
 
--- Options that every lease has for itself; the others decide where it may run and make its class.
+-- Returns the options that every lease has for itself. The others decide where it may run and make its
+-- class.
 create or replace function hwqueue.own_options() returns text[]
 language sql immutable parallel safe
 as $$
   select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout',
-         'deadline', 'idempotency_key',
-               'headers', 'notify']
+    'deadline', 'idempotency_key', 'headers', 'notify']
 $$;
 
--- Options that read_spawn reads: a lease's own, and the params blob, which is kept as it was sent.
-create or replace function hwqueue.kept_options() returns text[]
+-- Returns the options that read_spawn reads: a lease's own, and the params blob, which is stored as it
+-- was sent.
+create or replace function hwqueue.spawn_options() returns text[]
 language sql immutable parallel safe
 as $$ select hwqueue.own_options() || array['wire'] $$;
 
--- The options that make the class; what is no object stays as it is, for spawn_class to refuse.
+-- Returns the options that make the class. A value that is no object stays as it is, so that spawn_class
+-- refuses it.
 create or replace function hwqueue.class_options(p_options jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
   select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options()
-         else coalesce(p_options, '{}') end
+    else coalesce(p_options, '{}') end
 $$;
 
--- The class of a spawn, written if it is new. p_options is what class_options left.
--- Locks: none beyond a new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
-create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb,
-  p_shard int) returns bigint
+-- Returns the class of a spawn, and writes it if it is new. p_options comes from class_options.
+-- Locks: the new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
+create or replace function hwqueue.spawn_class(p_queue_id int, p_task text, p_options jsonb, p_shard int)
+returns bigint
 language plpgsql volatile
 as $$
 declare
-  v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with',
-      'wire', 'tenant', 'service_id',
-    'labels', 'patience'];
+  v_class_options text[] := array['placement', 'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire',
+    'tenant', 'service_id', 'labels', 'patience'];
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
@@ -201,18 +201,17 @@ begin
   end if;
   perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options');
   return hwqueue.find_class(p_queue_id, p_task,
-      coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
+    coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'),
-      hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    hwqueue.spawn_placement(p_options, 'options'), p_shard, hwqueue.json_interval(p_options -> 'patience',
-        'options.patience'));
+    hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
+    hwqueue.spawn_placement(p_options, 'options'), p_shard,
+    hwqueue.json_interval(p_options -> 'patience', 'options.patience'));
 end
 $$;
 
--- Checks of a spawn that are shared with updates and settlements.
+-- Refuses a payload that check_payload found too large. Updates and settlements share these checks with
+-- spawns.
 -- Raises: QHA01.
-
--- Refuses what check_payload does not let pass.
 create or replace function hwqueue.refuse_payload(p_bytes int, p_field text, p_max_bytes int) returns jsonb
 language plpgsql immutable
 as $$
@@ -224,18 +223,21 @@ begin
 end
 $$;
 
--- The value itself, unless it is larger than allowed. One expression, as the readers of base/json.sql;
--- format, unlike a cast, is not run when that is planned.
+-- Returns the value, unless its text is longer than p_max_bytes.
+-- One expression, like the readers of base/json. It calls format and does not cast, because Postgres
+-- would evaluate the cast at plan time.
+-- Raises: QHA01.
 create or replace function hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes int) returns jsonb
 language sql stable
 as $$
   select case when case when hwqueue.may_be_long(p_value) then hwqueue.text_bytes(p_value, p_max_bytes)
-                   else octet_length(format('%s', p_value)) end > p_max_bytes
+      else octet_length(format('%s', p_value)) end > p_max_bytes
     then hwqueue.refuse_payload(hwqueue.text_bytes(p_value, p_max_bytes), p_field, p_max_bytes)
-      else p_value end
+    else p_value end
 $$;
 
--- Lease labels: text to text.
+-- Returns lease labels, which map text to text.
+-- Raises: QHA01.
 create or replace function hwqueue.check_labels(p_labels jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -251,7 +253,8 @@ begin
   end if;
   select l.key into v_key from jsonb_each(p_labels) l
   where length(l.key) not between 1 and 253 or jsonb_typeof(l.value) <> 'string'
-    or length(l.value #>> '{}') > 1024 limit 1;
+    or length(l.value #>> '{}') > 1024
+  limit 1;
   if found then
     perform hwqueue.refuse('QHA01', format('%s has a bad label %s', p_field, to_json(left(v_key, 60))),
       jsonb_build_object('field', p_field || '.' || left(v_key, 100)),
@@ -261,20 +264,21 @@ begin
 end
 $$;
 
--- Lower runs first. Ageing is built in: with a step, every step of waiting is worth one priority.
--- Stable only because extract is: an expression that Postgres puts in place of the call.
-create or replace function hwqueue.lease_rank(p_step interval, p_eligible_at timestamptz,
-  p_priority int) returns bigint
+-- Returns the rank of a lease. Lower runs first. With an ageing step, each step of waiting counts as one
+-- priority.
+-- Stable only because extract is. A single expression, so that Postgres inlines it.
+create or replace function hwqueue.lease_rank(p_step interval, p_eligible_at timestamptz, p_priority int)
+returns bigint
 language sql stable
 as $$
   select case when p_step > interval '0'
     then floor(extract(epoch from p_eligible_at) / extract(epoch from p_step))::bigint else 0 end - p_priority
 $$;
 
--- The placement that a spawn's options ask for: `placement` ANDed with the shorthands and the params
--- blob, in normal form.
--- affinity_tags: node labels must contain them. affinity_with / anti_affinity_with: prefer that node /
--- to be away from it.
+-- Returns the placement that a spawn's options ask for, in normal form: `placement` ANDed with the
+-- shorthands and the params blob.
+-- affinity_tags: node labels must contain them. affinity_with and anti_affinity_with: prefer that node,
+-- or prefer to be away from it.
 -- Raises: QHA01, QHC03, QHC04, QHW01.
 create or replace function hwqueue.spawn_placement(p_options jsonb, p_field text) returns jsonb
 language plpgsql stable
@@ -284,29 +288,31 @@ declare
   v_required jsonb := hwqueue.normalise_tags(p_options -> 'affinity_tags', p_field || '.affinity_tags');
   v_with uuid := hwqueue.json_uuid(p_options -> 'affinity_with', p_field || '.affinity_with', 'QHC03');
   v_away uuid := hwqueue.json_uuid(p_options -> 'anti_affinity_with', p_field || '.anti_affinity_with',
-      'QHC03');
+    'QHC03');
   v_blob bytea := hwqueue.wire_blob(p_options -> 'wire', p_field || '.wire');
   v_preferred jsonb := '[]'::jsonb;
   v_wire jsonb;
 begin
   if v_with is not null then
-    v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
-      jsonb_build_object('when', jsonb_build_object('node', v_with))), p_field || '.affinity_with');
+    v_preferred := v_preferred
+      || hwqueue.normalise_preferences(
+        jsonb_build_array(jsonb_build_object('when', jsonb_build_object('node', v_with))),
+        p_field || '.affinity_with');
   end if;
   if v_away is not null then
-    v_preferred := v_preferred || hwqueue.normalise_preferences(jsonb_build_array(
-      jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))),
+    v_preferred := v_preferred
+      || hwqueue.normalise_preferences(
+        jsonb_build_array(jsonb_build_object('when', jsonb_build_object('node', v_away, 'away', true))),
         p_field || '.anti_affinity_with');
   end if;
   if v_required <> '[]' or v_preferred <> '[]' then
-    v_placement := hwqueue.check_cost(
-      hwqueue.merge_placements(v_placement, jsonb_build_object('require', v_required, 'prefer', v_preferred),
-          p_field), p_field);
+    v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement,
+        jsonb_build_object('require', v_required, 'prefer', v_preferred), p_field), p_field);
   end if;
   if v_blob is not null then
-    -- read like any placement: what normalise_placement would refuse, a blob must not bring in
-    v_wire := hwqueue.normalise_placement(hwqueue.wire_placement(hwqueue.parse_wire(v_blob,
-        p_field || '.wire')), p_field || '.wire');
+    -- normalised like any placement, so that a blob cannot ask for what the grammar refuses
+    v_wire := hwqueue.normalise_placement(
+      hwqueue.wire_placement(hwqueue.parse_wire(v_blob, p_field || '.wire')), p_field || '.wire');
     v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_placement, v_wire, p_field), p_field);
   end if;
   return v_placement;

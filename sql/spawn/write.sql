@@ -1,46 +1,55 @@
--- Writing spawns: idempotency keys, rows, and work that already runs.
+-- Writes spawns: idempotency keys first, then the entries in ready or scheduled, then the leases.
+-- spawn_lease and spawn_leases call write_spawns with the requests that spawn/read returned. adopt_lease
+-- also takes the devices and cores of work that already runs (adopted_devices, adopted_cores).
+-- A lease has either an entry in ready or one in scheduled, never both. An idempotency key stands for
+-- one lease, and the same key with other content is refused. Keys are inserted in sorted order, so that
+-- two batches cannot deadlock.
+-- Rows of new leases are invisible to others until commit, so no other locks are needed. Only ids that a
+-- producer chose can collide (insert_own_spawns).
+-- Read write_spawns first, then insert_spawns and reserve_keys.
 
--- What adopted work runs on.
-
--- Its devices: those named, else those with most left, over their limit if need be; what has devices to
--- itself must find them free.
--- Locks: node_state is held by the caller. Raises: QHA01 for devices that the node does not have, or
--- others have to themselves.
+-- Returns the devices that adopted work runs on: those named, else those with most left.
+-- Shared devices may be allocated over their limit, because the work runs there already. A lease that
+-- has devices to itself must find them free.
+-- Locks: the caller holds node_state. Raises: QHA01 for devices that the node does not have, or that
+-- another lease has to itself.
 create or replace function hwqueue.adopted_devices(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_load hwqueue.node_load, p_gpus jsonb)
-returns int[]
+  p_load hwqueue.node_load, p_gpus jsonb) returns int[]
 language plpgsql stable
 as $$
 declare
-  v_named uuid[] := hwqueue.json_uuids(p_gpus, 'options.gpus');
+  v_requested uuid[] := hwqueue.json_uuids(p_gpus, 'options.gpus');
   v_exclusivity text := hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode);
-  v_alone uuid[];
+  v_exclusive_ids uuid[];
   v_devices int[];
 begin
   if p_class.gpu_count = 0 then
     v_devices := '{}';
   elsif v_exclusivity is not null then
-    v_devices := hwqueue.choose_devices(p_class.gpu_count, 0, v_named, v_exclusivity,
-        hwqueue.node_headroom(p_node, p_load));
+    v_devices := hwqueue.choose_devices(p_class.gpu_count, 0, v_requested, v_exclusivity,
+      hwqueue.node_headroom(p_node, p_load));
   else
-    v_alone := array(
+    v_exclusive_ids := array(
       select (g.value ->> 'resource_id')::uuid
       from hwqueue.claim c cross join lateral jsonb_array_elements(c.assignment -> 'gpus') g
       where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment ? 'gpu_exclusivity');
-    v_alone := v_alone || array(select d.parent from unnest(p_node.gpu_ids, p_node.gpu_parents) d(id, parent)
-        where d.id = any (v_alone));
+    v_exclusive_ids := v_exclusive_ids || array(
+      select d.parent from unnest(p_node.gpu_ids, p_node.gpu_parents) d(id, parent)
+      where d.id = any (v_exclusive_ids));
     v_devices := array(
-      select d.position::int from unnest(p_node.gpu_ids, p_node.gpu_parents,
-             p_load.gpu_used) with ordinality d(id, parent, used, position)
-      where (v_named = '{}' or d.id = any (v_named)) and d.parent is null
-        and (d.id = any (v_alone)) is not true
+      select d.position::int
+      from unnest(p_node.gpu_ids, p_node.gpu_parents, p_load.gpu_used)
+        with ordinality d(id, parent, used, position)
+      where (v_requested = '{}' or d.id = any (v_requested)) and d.parent is null
+        and (d.id = any (v_exclusive_ids)) is not true
       order by d.used, d.position limit p_class.gpu_count);
   end if;
   if v_devices is null or cardinality(v_devices) < p_class.gpu_count
-    or cardinality(v_named) not in (0, p_class.gpu_count)
-     or not v_named <@ p_node.gpu_ids then
-    perform hwqueue.refuse('QHA01', format('node %s does not have the %s devices that this work runs on',
-        p_node.node_id, p_class.gpu_count),
+    or cardinality(v_requested) not in (0, p_class.gpu_count)
+    or not v_requested <@ p_node.gpu_ids then
+    perform hwqueue.refuse('QHA01',
+      format('node %s does not have the %s devices that this work runs on', p_node.node_id,
+        p_class.gpu_count),
       jsonb_build_object('field', 'options.gpus', 'node_id', p_node.node_id),
       'name as many of the node''s own devices as the lease asks for, none that another lease has to itself');
   end if;
@@ -48,9 +57,9 @@ begin
 end
 $$;
 
--- Its cores, chosen as for a claim: whoever runs the work has to pin it to them. Null when the node
--- counts none.
--- Locks: node_state is held by the caller. Raises: QHA01 when it has too few left.
+-- Returns the cores of adopted work, chosen as for a claim. The operator who adopts the work has to pin
+-- it to them. Null when the node counts no cores.
+-- Locks: the caller holds node_state. Raises: QHA01 when too few cores are left.
 create or replace function hwqueue.adopted_cores(p_class hwqueue.placement_class, p_node hwqueue.node,
   p_load hwqueue.node_load) returns int[]
 language plpgsql immutable
@@ -66,58 +75,57 @@ begin
   if v_cores is null then
     perform hwqueue.refuse('QHA01', format('node %s has not enough cores left for this work', p_node.node_id),
       jsonb_build_object('field', 'p_node', 'node_id', p_node.node_id),
-        'wait until running leases have ended, or adopt it elsewhere');
+      'wait until running leases have ended, or adopt it elsewhere');
   end if;
   return v_cores;
 end
 $$;
 
--- Writes spawns down that are read and checked: keys, entries in ready or scheduled, leases. Gives them
--- back, with stands_for set where a key stands for another lease.
--- Locks: idempotency keys in sorted order, lease ids of the caller's own; else only new rows. Raises:
--- QHT01, QHL06 own id exists already. Idempotent: per idempotency key. Wakes: waiting workers, when
--- something is claimable at once.
+-- Writes spawns that are read and checked: keys, entries, leases. Returns them, with stands_for set
+-- where a key stands for another lease.
+-- It wakes waiting workers when something is claimable at once. It is idempotent per idempotency key.
+-- Locks in order: idempotency keys sorted, then lease ids that the producer chose, then only new rows.
+-- Raises: QHT01, QHL06 when such an id exists.
 create or replace function hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz, p_shard int)
-returns hwqueue.spawn_request[]
+  p_now timestamptz, p_shard int) returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
   v_spawns hwqueue.spawn_request[] := p_spawns;
   v_fresh hwqueue.spawn_request[] := p_spawns;
   v_spawn hwqueue.spawn_request;
-  v_keyed boolean;
-  v_own boolean;
-  v_wake boolean;
+  v_has_keys boolean;
+  v_has_own_ids boolean;
+  v_must_wake boolean;
 begin
-  if cardinality(p_spawns) = 1 then  -- most calls: a statement would cost more than all of this
+  if cardinality(p_spawns) = 1 then  -- most calls: plain assignments are cheaper than a statement
     v_spawn := p_spawns[1];
-    v_keyed := v_spawn.idempotency_key is not null;
-    v_own := v_spawn.own_id;
-    v_wake := v_spawn.notify and v_spawn.available_at <= p_now;
+    v_has_keys := v_spawn.idempotency_key is not null;
+    v_has_own_ids := v_spawn.own_id;
+    v_must_wake := v_spawn.notify and v_spawn.available_at <= p_now;
   else
     select bool_or(s.idempotency_key is not null), bool_or(s.own_id),
            bool_or(s.notify and s.available_at <= p_now)
-    into v_keyed, v_own, v_wake from unnest(p_spawns) s;
+    into v_has_keys, v_has_own_ids, v_must_wake from unnest(p_spawns) s;
   end if;
-  if v_keyed then
+  if v_has_keys then
     v_spawns := hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard);
     v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
-    v_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
+    v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
-  if v_own then
+  if v_has_own_ids then
     perform hwqueue.insert_own_spawns(v_fresh, p_queue, p_now, p_shard);
   else
     perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
   end if;
-  if v_wake then
+  if v_must_wake then
     perform hwqueue.wake_workers(p_queue, p_shard);
   end if;
   return v_spawns;
 end
 $$;
 
--- The state that a spawn answers with.
+-- Returns the state of a lease that a spawn reports.
 create or replace function hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamptz,
   p_now timestamptz, p_shard int) returns text
 language sql stable
@@ -126,28 +134,30 @@ as $$
     when p_available_at > p_now then 'scheduled' else 'pending' end
 $$;
 
--- Refuses ids of the caller's own whose former lease went when it completed, as long as its outcome is
--- there: it would be taken for the end of the new lease, whose tokens would begin where the former one's did.
--- Locks: the caller has inserted the leases, so nobody else can have one of the ids from now on. Raises:
--- QHL06, 23505.
+-- Refuses ids that a producer chose and that a completed lease had, while its outcome still exists. The
+-- outcome would be taken for the end of the new lease, whose tokens would start where the former ones
+-- did.
+-- The caller has inserted the leases, so no other session can take one of the ids any more.
+-- Raises: QHL06, 23505.
 create or replace function hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_ids uuid[] := array(select s.lease_id from unnest(p_spawns) s where s.own_id);
-  v_gone uuid;
+  v_completed uuid;
 begin
   if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
-    v_gone := (select o.lease_id from hwqueue.outcome o where o.shard_id = p_shard
-        and o.lease_id = any (v_ids) limit 1);
-    if v_gone is not null then
-      perform hwqueue.refuse('QHL06', format('lease %s has just completed', v_gone),
-        jsonb_build_object('field', 'options.lease_id', 'lease_id', v_gone,
-          'index', (select s.ordinal - 1 from unnest(p_spawns) s where s.lease_id = v_gone)),
+    v_completed := (
+      select o.lease_id from hwqueue.outcome o
+      where o.shard_id = p_shard and o.lease_id = any (v_ids) limit 1);
+    if v_completed is not null then
+      perform hwqueue.refuse('QHL06', format('lease %s has just completed', v_completed),
+        jsonb_build_object('field', 'options.lease_id', 'lease_id', v_completed,
+          'index', (select s.ordinal - 1 from unnest(p_spawns) s where s.lease_id = v_completed)),
         'use a fresh id: what is left of that lease goes with one of the next calls of prune');
     end if;
-  else  -- an older snapshot may not show it, but the key knows
+  else  -- an older snapshot may not show the outcome, but its unique key does
     insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claim_token, attempt, state)
     select p_shard, i, 0, p_now, 0, 0, 'completed' from unnest(v_ids) i;
     delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (v_ids);
@@ -155,24 +165,25 @@ begin
 end
 $$;
 
--- The same as insert_spawns where producers chose ids themselves.
--- Locks: as insert_spawns; classes that wait, skip locked. Raises: QHL06. Idempotent: no.
+-- Writes spawns some of which have ids that their producer chose, like insert_spawns.
+-- Other leases may already ask about such an id, so the lease may need a class of its own
+-- (target_class).
+-- Locks: as insert_spawns, and waiting classes (skip locked). Raises: QHL06. Not idempotent.
 create or replace function hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz, p_shard int)
-returns void
+  p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_spawn record;
   v_spawns hwqueue.spawn_request[] := p_spawns;
   v_class_id bigint;
-  v_named bigint[] := '{}';
+  v_targets bigint[] := '{}';
 begin
   select o.lease_id, o.ordinal - 1 as index into v_spawn
   from (select s.lease_id, s.ordinal, row_number() over (partition by s.lease_id order by s.ordinal) as turn
         from unnest(p_spawns) s where s.own_id) o
-  where o.turn > 1 or exists (select 1 from hwqueue.lease l where l.shard_id = p_shard
-      and l.lease_id = o.lease_id)
+  where o.turn > 1
+    or exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = o.lease_id)
   order by o.ordinal limit 1;
   if found then
     perform hwqueue.refuse('QHL06', format('lease %s exists already', v_spawn.lease_id),
@@ -180,65 +191,62 @@ begin
       'use a fresh id, or idempotency_key to spawn once');
   end if;
   for v_index in 1 .. cardinality(v_spawns) loop
-    if v_spawns[v_index].own_id then  -- others may have asked something about it before it is there
+    if v_spawns[v_index].own_id then  -- other leases may already ask about this id
       v_class_id := v_spawns[v_index].class_id;
       v_spawns[v_index].class_id := hwqueue.target_class(v_class_id, v_spawns[v_index].lease_id, p_shard);
       if v_spawns[v_index].class_id <> v_class_id and v_spawns[v_index].available_at <= p_now then
-        v_named := v_named || v_spawns[v_index].class_id;
+        v_targets := v_targets || v_spawns[v_index].class_id;
       end if;
     end if;
   end loop;
   perform hwqueue.insert_spawns(v_spawns, p_queue, p_now, p_shard),
     hwqueue.check_own_ids(p_spawns, p_now, p_shard);
-  if v_named <> '{}' then  -- a class may be left of an earlier lease with this id
-    perform hwqueue.wake_classes_of_entries(v_named, p_shard);
+  if v_targets <> '{}' then  -- the class may be older: an earlier lease with this id had it
+    perform hwqueue.wake_classes_of_entries(v_targets, p_shard);
   end if;
 exception when unique_violation then  -- another session has just spawned with the same id
   perform hwqueue.refuse('QHL06', 'a lease with one of these ids exists already',
-      jsonb_build_object('field', 'options.lease_id'),
-    'use a fresh id, or idempotency_key to spawn once');
+    jsonb_build_object('field', 'options.lease_id'), 'use a fresh id, or idempotency_key to spawn once');
 end
 $$;
 
--- Writes the rows of spawns that are read, checked and of this call alone, in the order of the batch.
--- Locks: new rows; the caller's own lease ids. Raises: 23505 when a lease has one of those. Idempotent: no.
+-- Writes the rows of spawns that are read, checked and new, in the order of the batch.
+-- Locks: new rows, and lease ids that the producer chose. Raises: 23505 when a lease has one of those.
+-- Not idempotent.
 create or replace function hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
-  p_now timestamptz, p_shard int)
-returns void
+  p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_ready int;
 begin
   insert into hwqueue.ready (shard_id, queue_id, tier, attempt_count, claim_count, rank, position, class_id,
-      lease_id, eligible_at, deadline)
+    lease_id, eligible_at, deadline)
   overriding system value
   select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, p_now, s.priority),
-         s.position, s.class_id,
-         s.lease_id, p_now, s.deadline
+    s.position, s.class_id, s.lease_id, p_now, s.deadline
   from unnest(p_spawns) s where s.available_at <= p_now;
   get diagnostics v_ready = row_count;
   if v_ready < cardinality(p_spawns) then
     insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
-        lease_id, available_at, deadline)
-    select p_shard, p_queue.queue_id, 0, 0, 0, hwqueue.lease_rank(p_queue.ageing_step, s.available_at,
-           s.priority), s.class_id,
-           s.lease_id, s.available_at, s.deadline
+      lease_id, available_at, deadline)
+    select p_shard, p_queue.queue_id, 0, 0, 0,
+      hwqueue.lease_rank(p_queue.ageing_step, s.available_at, s.priority), s.class_id, s.lease_id,
+      s.available_at, s.deadline
     from unnest(p_spawns) s where s.available_at > p_now;
   end if;
   insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority,
-      tier, rank, position,
-    max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at, created_at, wire)
+    tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
+    created_at, wire)
   select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
-         hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
-         case when s.available_at <= p_now then s.position else 0 end,
-         s.max_attempts, s.retry, s.claim_timeout, s.deadline, s.idempotency_key, s.available_at, p_now,
-           s.wire
+    hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
+    case when s.available_at <= p_now then s.position else 0 end, s.max_attempts, s.retry, s.claim_timeout,
+    s.deadline, s.idempotency_key, s.available_at, p_now, s.wire
   from unnest(p_spawns) s;
 end
 $$;
 
--- The spawns of a batch that have an idempotency key, with what the key stands for.
+-- Returns the spawns of a batch that have an idempotency key, with the content that the key stands for.
 create or replace function hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard int)
 returns table (ordinal int, tenant text, idempotency_key text, lease_id uuid, content bytea)
 language sql stable
@@ -246,33 +254,32 @@ as $$
   select s.ordinal, c.tenant, s.idempotency_key, s.lease_id,
          sha256(convert_to(jsonb_build_array(s.task_name, s.params, c.placement, c.labels)::text, 'UTF8'))
   from unnest(p_spawns) s
-  -- limit: looked up by key, one by one, whatever the planner thinks of arrays and of tables that have
-  -- just been filled
-  cross join lateral (select c.* from hwqueue.placement_class c
-      where c.shard_id = p_shard and c.class_id = s.class_id limit 1) c
+  -- limit 1 makes one index lookup per spawn, whatever the planner estimates for arrays and new tables
+  cross join lateral (
+    select c.* from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = s.class_id limit 1) c
   where s.idempotency_key is not null
 $$;
 
--- Claims the idempotency keys of a batch, or finds who has them; gives the spawns back, with stands_for
--- set where the key is taken, be it by an earlier one of the batch.
--- Locks: the keys, in sorted order, so that two batches never wait in a circle. Raises: QHT01 same key,
--- other content.
--- Idempotent: yes.
+-- Takes the idempotency keys of a batch, or finds the leases that have them. Returns the spawns with
+-- stands_for set where the key was taken, also by an earlier spawn of the batch.
+-- Locks: the keys in sorted order, so that two batches cannot deadlock. Raises: QHT01 for the same key
+-- with other content.
 create or replace function hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id int, p_shard int)
 returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
-  v_keyed int := (select count(*) from unnest(p_spawns) s where s.idempotency_key is not null);
-  v_claimed hwqueue.idempotency[] := '{}'::hwqueue.idempotency[];
-  v_newly hwqueue.idempotency[];
-  v_next int;
+  v_key_count int := (select count(*) from unnest(p_spawns) s where s.idempotency_key is not null);
+  v_inserted hwqueue.idempotency[] := '{}'::hwqueue.idempotency[];
+  v_new_keys hwqueue.idempotency[];
+  v_index int;
   v_spawns hwqueue.spawn_request[];
   v_spawn record;
 begin
   <<attempt>>
   loop
-    with claimed as (
+    with inserted as (
       insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content)
       select p_shard, k.tenant, p_queue_id, k.idempotency_key, k.lease_id, k.content
       from hwqueue.keyed_spawns(p_spawns, p_shard) k
@@ -280,15 +287,15 @@ begin
       on conflict do nothing
       returning i as key
     )
-    select array_agg(c.key) into v_newly from claimed c;
-    v_claimed := v_claimed || v_newly;
+    select array_agg(c.key) into v_new_keys from inserted c;
+    v_inserted := v_inserted || v_new_keys;
     v_spawns := p_spawns;
-    if cardinality(v_claimed) = v_keyed then
+    if cardinality(v_inserted) = v_key_count then
       return v_spawns;
     end if;
-    v_claimed := array(select c from unnest(v_claimed) c order by c.tenant collate "C",
-        c.idempotency_key collate "C");
-    v_next := 1;
+    v_inserted := array(
+      select c from unnest(v_inserted) c order by c.tenant collate "C", c.idempotency_key collate "C");
+    v_index := 1;
     for v_spawn in
       select k.ordinal, k.tenant, k.idempotency_key, i.lease_id, i.content <> k.content as differs
       from hwqueue.keyed_spawns(p_spawns, p_shard) k
@@ -299,17 +306,17 @@ begin
         limit 1) i on true
       order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
     loop
-      continue attempt when v_spawn.lease_id is null;  -- pruned in between: try again
+      continue attempt when v_spawn.lease_id is null;  -- pruned since the insert: try again
       if v_spawn.differs then
         perform hwqueue.refuse('QHT01',
-            format('idempotency key %s belongs to lease %s, which has other content',
+          format('idempotency key %s belongs to lease %s, which has other content',
             to_json(v_spawn.idempotency_key), v_spawn.lease_id),
           jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_spawn.idempotency_key,
             'lease_id', v_spawn.lease_id, 'index', v_spawn.ordinal - 1),
           'a key stands for one task, params, placement and labels: use another key for other content');
-      elsif v_claimed[v_next].tenant = v_spawn.tenant and v_claimed[v_next].idempotency_key =
-        v_spawn.idempotency_key then
-        v_next := v_next + 1;  -- claimed just now, by the first spawn that has it
+      elsif v_inserted[v_index].tenant = v_spawn.tenant
+        and v_inserted[v_index].idempotency_key = v_spawn.idempotency_key then
+        v_index := v_index + 1;  -- taken just now, by the first spawn of the batch that has it
       else
         v_spawns[v_spawn.ordinal].stands_for := v_spawn.lease_id;
       end if;
