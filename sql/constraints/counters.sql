@@ -8,8 +8,7 @@
 --
 -- A counter is the sum over all rows of term_counter for its term and place. A session that ends a claim
 -- never waits for another: when the rows are locked it adds one more row, and prune_counts merges them.
--- The
--- invariant: the counters of a published term are the sum of the term_deltas of all claims
+-- The invariant: the counters of a published term are the sum of the term_deltas of all claims
 -- (verify_invariants).
 --
 -- Reading order: touched_terms, counted_terms, add_counts, read_count, stopping_count, count_running.

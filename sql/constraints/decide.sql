@@ -5,9 +5,10 @@
 -- gets it, reads the counters again under the lock, and counts its lease. The other finds the stripe
 -- locked and tries its next class.
 --
--- decide_class is the decision of a claim (claim/entries.sql) about one class. admit_class is its core
--- and also serves dry runs. The invariant: a claim decides by counters only while it holds the lock
--- stripes of those counters, and adds its own counts before the locks end, at commit.
+-- A claim (claim/entries.sql) calls decide_class for one class, and admit_class is its core. Dry runs and
+-- explanations call term_facts and terms_reason instead, without locks. The invariant: a claim decides by
+-- counters only while it holds the lock stripes of those counters, and adds its own counts before the
+-- locks end, at commit.
 --
 -- Reading order: decide_class, admit_class, stripes_of, term_facts, terms_reason.
 
