@@ -83,9 +83,10 @@ begin
   v_load.memory_used := v_load.memory_used - coalesce((p_assignment ->> 'memory_mib')::bigint, 0);
   if p_assignment ? 'gpus' then
     v_load.gpu_used := array(
-      select u.used - case when p_assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id',
-             n.gpu_ids[u.ordinality]))
-                           then (p_assignment ->> 'gpu_milli')::int else 0 end
+      select u.used - case
+        when p_assignment -> 'gpus' @> jsonb_build_array(
+          jsonb_build_object('resource_id', n.gpu_ids[u.ordinality]))
+        then (p_assignment ->> 'gpu_milli')::int else 0 end
       from hwqueue.node n, unnest(v_load.gpu_used) with ordinality u(used, ordinality)
       where n.shard_id = p_shard and n.node_id = p_node
       order by u.ordinality);
@@ -123,8 +124,8 @@ as $$
   select case when a.amounts <> '{}' or p_node.slots is not null then a.amounts end
   from (select jsonb_strip_nulls(jsonb_build_object(
           'cpu_milli', case when p_node.cpu_milli is not null then nullif(
-             case when p_held ->> 'cpu_isolation' <> 'best_effort'
-               then 1000 * jsonb_array_length(p_held -> 'cores') else p_class.cpu_milli end, 0) end,
+            case when p_held ->> 'cpu_isolation' <> 'best_effort'
+              then 1000 * jsonb_array_length(p_held -> 'cores') else p_class.cpu_milli end, 0) end,
           'memory_mib', case when p_node.memory_mib is not null then nullif(p_class.memory_mib, 0) end,
           'custom', p_class.custom,
           'gpu_milli', case when p_gpus is not null then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,

@@ -172,9 +172,9 @@ $$;
 -- Those of p_classes whose leases all wait for a better node, as far as it is cached how well nodes suit
 -- them (class_range).
 -- until: when the first of them may have waited long enough if no node moves (next_xid and unseen say
--- what this scan has seen). That is at most a second away, because a lease that changes its class
--- (update_lease) or commits late is older than the class head that this scan saw. Reads the cached rows
--- of many classes at once and joins them by hash, which takes half the time.
+-- what this scan has seen). That is at most a second away: a lease that changes its class (update_lease)
+-- or commits late may be older than the class head seen here. Reads the cached rows of many classes at
+-- once and joins them by hash, which takes half the time.
 create or replace function hwqueue.waiting_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamptz,
   p_shard int, out classes bigint[], out until timestamptz, out next_xid xid8, out unseen xid8[])
 language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
@@ -316,8 +316,8 @@ create or replace function hwqueue.wait_between(p_patience interval, p_here doub
   p_best double precision, p_worst double precision) returns interval
 language sql immutable parallel safe
 as $$
-  select case when p_best > p_here then p_patience * ((p_best - p_here) / (p_best - least(p_worst, p_here)))
-         else '0' end
+  select case when p_best > p_here
+    then p_patience * ((p_best - p_here) / (p_best - least(p_worst, p_here))) else '0' end
 $$;
 
 -- The highest affinity that any node could have for a class, its strength included. It equals what

@@ -5,10 +5,10 @@
 -- gets it, reads the counters again under the lock, and counts its lease. The other finds the stripe
 -- locked and tries its next class.
 --
--- A claim (claim/entries.sql) calls decide_class for one class, and admit_class is its core. Dry runs and
--- explanations call term_facts and terms_reason instead, without locks. The invariant: a claim decides by
--- counters only while it holds the lock stripes of those counters, and adds its own counts before the
--- locks end, at commit.
+-- A claim (claim/entries.sql) calls decide_class for one class, and admit_class is its core. Callers that
+-- grant nothing use term_facts and terms_reason without locks (claim/candidates.sql, explain). The
+-- invariant: a claim decides by counters only while it holds the lock stripes of those counters, and adds
+-- its own counts before the locks end, at commit.
 --
 -- Reading order: decide_class, admit_class, stripes_of, term_facts, terms_reason.
 
@@ -33,8 +33,8 @@ declare
   v_waits record;
   v_entered record;
 begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = p_class_id;
   v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now, p_shard);
   if not v_waits.is_known then
     perform hwqueue.refresh_fleet_cache(p_class_id, p_now, p_shard);
@@ -292,9 +292,9 @@ begin
     select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
   end if;
   if v_held > 0 then
-    v_here := case when p_recount is null then v_held - hwqueue.stopping_count(p_term_id, p_value,
-        p_use <> 'cap', p_now, p_shard)
-              else hwqueue.remaining_count(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
+    v_here := case when p_recount is null
+      then v_held - hwqueue.stopping_count(p_term_id, p_value, p_use <> 'cap', p_now, p_shard)
+      else hwqueue.remaining_count(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
   end if;
   if p_self and p_use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
     v_elsewhere := hwqueue.remaining_count(p_term_id, p_recount, null, true, p_now, p_shard) > 0;

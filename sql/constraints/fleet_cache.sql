@@ -105,7 +105,7 @@ $$;
 
 -- The highest and the lowest affinity for a class among live, uncordoned nodes that have room for it
 -- when idle; null when there are none. Valid for one second while a silent node may still turn out to be
--- alive, by a heartbeat that was given in time and is not committed (scan_fleet).
+-- alive: its heartbeat was given in time and is not committed (scan_fleet).
 create or replace function hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamptz, p_shard int)
 returns hwqueue.class_range
 language plpgsql stable

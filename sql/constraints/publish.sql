@@ -26,8 +26,8 @@ create or replace function hwqueue.is_stale(p_class hwqueue.placement_class, p_s
 language plpgsql stable
 as $$
 begin
-  return p_class.service_id is not null and p_class.away_from <>
-    hwqueue.service_away_from(p_class.service_id, p_shard);
+  return p_class.service_id is not null
+    and p_class.away_from <> hwqueue.service_away_from(p_class.service_id, p_shard);
 end
 $$;
 
@@ -186,8 +186,8 @@ begin
     select p.profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.profile_id = any (v_profile_ids) for no key update skip locked);
   update hwqueue.profile_eligibility e set is_checked = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.profile_id = any (v_locked)
-    and not e.is_checked;
+  where e.shard_id = p_shard and e.class_id = any (p_class_ids)
+    and e.profile_id = any (v_locked) and not e.is_checked;
   update hwqueue.profile_queue s
   set checked = array(select distinct u from unnest(s.checked || array(
         select e.class_id from hwqueue.profile_eligibility e
@@ -316,8 +316,8 @@ begin
     where not exists (
       select 1 from hwqueue.class_term m
       where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
-  insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id
-    from unnest(v_new) c;
+  insert into hwqueue.class_term (shard_id, class_id, term_id)
+  select p_shard, c, p_term.term_id from unnest(v_new) c;
   -- a new class that no profile has judged makes no difference: a session that judges it knows the term.
   -- A session that has judged it already may not have known the term. Claims then decide by class_term, and
   -- do not see the rows written here until this transaction commits

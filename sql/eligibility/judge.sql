@@ -21,9 +21,9 @@
 --
 -- Reading order: judge_classes, judge_for_profile, next_classes, judge_pinned, has_new_classes.
 
--- Judges the classes that a node's profile has not seen yet, and those that name nodes, resources or
--- trust domains and that the node has not seen, and caches which are eligible. A spawn of a new class
--- notifies no session and waits for none.
+-- Judges the classes that a node's profile has not seen yet, and caches which are eligible. Of classes
+-- that name nodes, resources or trust domains it judges those that the node itself has not seen. A spawn
+-- of a new class notifies no session and waits for none.
 -- extra: what could not be cached because another session is judging for the profile, as [{"class_id",
 -- "affinity"}]. more: there may be more to judge. awaits: there was something to judge, and terms are
 -- not published yet.
@@ -184,8 +184,8 @@ begin
     cross join lateral (
       select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
     where c.shard_id = p_shard and c.class_id = any (v_next.batch)
-      and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids,
-          p_node.gpu_parents)
+      and hwqueue.suits(
+        c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
     on conflict do nothing;
   end if;
   update hwqueue.node_state s
@@ -225,9 +225,8 @@ as $$
 begin
   return case when p_unseen = '{}' then p_unseen else array(
     select u from unnest(p_unseen) u
-    where not hwqueue.has_ended(u)
-       or exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u))
-         end;
+    where not hwqueue.has_ended(u) or exists (
+      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u)) end;
 end
 $$;
 
@@ -245,9 +244,9 @@ language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
   v_own xid8 := pg_current_xact_id_if_assigned();
-  v_from hwqueue.judging_progress := case when hwqueue.valid_next_xid(p_from.next_xid) = p_from.next_xid
-    then p_from
-                                      else row('0', '{}', null, null)::hwqueue.judging_progress end;
+  v_from hwqueue.judging_progress := case
+    when hwqueue.valid_next_xid(p_from.next_xid) = p_from.next_xid then p_from
+    else row('0', '{}', null, null)::hwqueue.judging_progress end;
   v_now record;
   v_own_judged bigint := case when v_from.xid = v_own then -v_from.class_id end;
   v_last xid8;
@@ -259,7 +258,7 @@ begin
     select coalesce(array_agg(k.class_id order by k.place) filter (where k.spent < hwqueue.judge_budget()),
            '{}') as classes,
            array_agg(k.created_xid order by k.place) filter (where k.spent < hwqueue.judge_budget()) as xids,
-             count(*) as found
+           count(*) as found
     from (
       select u.created_xid, u.class_id, row_number() over o as place, sum(u.cost) over o - u.cost as spent
       from (
@@ -267,8 +266,8 @@ begin
         from unnest(v_from.unseen) r(xid)
         cross join lateral (
           select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid
-            then v_from.class_id else -1 end
+          where c.shard_id = p_shard and c.created_xid = r.xid
+            and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
             and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
           order by c.class_id limit p_limit) x
@@ -276,8 +275,8 @@ begin
         union all
         (select false, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard
-           and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid
-               then v_from.class_id else -1 end)
+           and (c.created_xid, c.class_id)
+             > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
            and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
          order by c.created_xid, c.class_id limit p_limit)

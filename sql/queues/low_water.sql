@@ -50,8 +50,8 @@ begin
       where w.tiers is null or w.tiers = array[s.tier] and w.ranks = array[s.rank]
       union all
       select x.tier, x.rank, x.position
-      from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position,
-          p_shard) x
+      from hwqueue.class_scan_start(
+        k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position, p_shard) x
       where w.tiers <> array[s.tier] or w.ranks <> array[s.rank]) f;
   end if;
   return p_from;
@@ -182,10 +182,10 @@ end
 $$;
 
 -- Moves the low-water mark of a claimed entry's tier and rank to the first entry that lives there, but
--- not past the horizon. If the queue head is blocked, more than 1,000 positions behind the claimed entry
--- or in an earlier tier or rank, also moves the mark of the entry's class (class_scan_starts) and notes
--- the blocking in the queue's row. A class made for one lease gets no mark: it may get an entry that
--- another class had (assign_target_class), at an old position.
+-- not past the horizon. The queue is head-of-line blocked when its head is in an earlier tier or rank
+-- than the claimed entry, or more than 1,000 positions before it. Then this notes so in the queue's row,
+-- and moves the mark of the entry's class, too (class_scan_starts). A class made for one lease gets no
+-- mark: it may get an entry that another class had (assign_target_class), at an old position.
 -- Locks: the newest row of the queue's marks, skip locked; its holder may write those of the queue's
 -- classes, too.
 create or replace function hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard int) returns void
@@ -418,8 +418,8 @@ begin
   delete from hwqueue.low_water w
   where w.shard_id = p_marks.shard_id and w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id
     and w.version = p_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, blocked_until, tiers, ranks,
-      positions, moved)
+  insert into hwqueue.low_water
+    (shard_id, queue_id, class_id, version, blocked_until, tiers, ranks, positions, moved)
   select p_marks.shard_id, p_marks.queue_id, p_marks.class_id, v_version,
          case when p_is_blocked then v_version + 256 else p_marks.blocked_until end,
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
@@ -438,9 +438,9 @@ begin
 end
 $$;
 
--- Writes the first version of low-water marks. Of a queue (p_class_id 0) that is a mark at 0 in the tier
--- and rank that most leases have, so that the first claims find the queue head as later ones do. Of a
--- class there is none.
+-- Writes the first version of low-water marks. A queue (p_class_id 0) gets a mark at 0 in the tier and
+-- rank that most leases have. So its first claims find the queue head as later ones do. A class gets
+-- none.
 create or replace function hwqueue.write_first_low_water(p_queue_id int, p_class_id bigint, p_version bigint,
   p_shard int) returns void
 language sql volatile

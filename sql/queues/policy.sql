@@ -89,43 +89,47 @@ begin
     'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights', 'retain_completed',
     'retain_failed', 'patience', 'failure_domain'], 'policy');
   perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
-  v_row.claim_timeout := coalesce(hwqueue.json_short_interval(p_policy -> 'claim_timeout',
-      'policy.claim_timeout', '1 second', '30 days'), v_row.claim_timeout);
-  v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval',
-      'policy.heartbeat_interval', '0.1 second'),
+  v_row.claim_timeout := coalesce(
+    hwqueue.json_short_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second', '30 days'),
+    v_row.claim_timeout);
+  v_row.heartbeat_interval := coalesce(
+    hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
     case when p_policy ? 'claim_timeout' then v_row.claim_timeout / 4 else v_row.heartbeat_interval end);
-  v_row.poll_interval := coalesce(hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval',
-      '0.01 second'), v_row.poll_interval);
-  v_row.patience := coalesce(hwqueue.json_interval(p_policy -> 'patience', 'policy.patience'),
-      v_row.patience);
-  v_row.max_attempts := coalesce(hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1,
-      1000), v_row.max_attempts);
+  v_row.poll_interval := coalesce(
+    hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval', '0.01 second'),
+    v_row.poll_interval);
+  v_row.patience := coalesce(
+    hwqueue.json_interval(p_policy -> 'patience', 'policy.patience'), v_row.patience);
+  v_row.max_attempts := coalesce(
+    hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1, 1000), v_row.max_attempts);
   v_row.retry := coalesce(hwqueue.normalise_retry(p_policy -> 'retry', 'policy.retry'), v_row.retry);
-  v_row.ageing_step := coalesce(hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'),
-      v_row.ageing_step);
-  v_row.failure_domain := coalesce(hwqueue.json_domain(p_policy -> 'failure_domain',
-      'policy.failure_domain'), v_row.failure_domain);
+  v_row.ageing_step := coalesce(
+    hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'), v_row.ageing_step);
+  v_row.failure_domain := coalesce(
+    hwqueue.json_domain(p_policy -> 'failure_domain', 'policy.failure_domain'), v_row.failure_domain);
   v_row.notify := coalesce(hwqueue.json_boolean(p_policy -> 'notify', 'policy.notify'), v_row.notify);
-  v_row.reap_grace := coalesce(hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'),
-      v_row.reap_grace);
-  v_row.max_params_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_params_bytes',
-      'policy.max_params_bytes', 1, 104857600), v_row.max_params_bytes);
-  v_row.max_result_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_result_bytes',
-      'policy.max_result_bytes', 1, 104857600), v_row.max_result_bytes);
-  v_row.window_size := coalesce(hwqueue.json_integer(p_policy -> 'window', 'policy.window', 1, 10000),
-      v_row.window_size);
-  v_row.probe_size := coalesce(hwqueue.json_integer(p_policy -> 'probe', 'policy.probe', 0, 100000),
-      v_row.probe_size);
-  v_row.weight_affinity := coalesce(hwqueue.json_number(v_weights -> 'affinity', 'policy.weights.affinity',
-      0, 1000), v_row.weight_affinity);
-  v_row.weight_fit := coalesce(hwqueue.json_number(v_weights -> 'fit', 'policy.weights.fit', 0, 1000),
-      v_row.weight_fit);
-  v_row.weight_spread := coalesce(hwqueue.json_number(v_weights -> 'spread', 'policy.weights.spread', 0,
-      1000), v_row.weight_spread);
-  v_row.retain_completed := coalesce(hwqueue.json_interval(p_policy -> 'retain_completed',
-      'policy.retain_completed'), v_row.retain_completed);
-  v_row.retain_failed := coalesce(hwqueue.json_interval(p_policy -> 'retain_failed', 'policy.retain_failed'),
-      v_row.retain_failed);
+  v_row.reap_grace := coalesce(
+    hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'), v_row.reap_grace);
+  v_row.max_params_bytes := coalesce(
+    hwqueue.json_integer(p_policy -> 'max_params_bytes', 'policy.max_params_bytes', 1, 104857600),
+    v_row.max_params_bytes);
+  v_row.max_result_bytes := coalesce(
+    hwqueue.json_integer(p_policy -> 'max_result_bytes', 'policy.max_result_bytes', 1, 104857600),
+    v_row.max_result_bytes);
+  v_row.window_size := coalesce(
+    hwqueue.json_integer(p_policy -> 'window', 'policy.window', 1, 10000), v_row.window_size);
+  v_row.probe_size := coalesce(
+    hwqueue.json_integer(p_policy -> 'probe', 'policy.probe', 0, 100000), v_row.probe_size);
+  v_row.weight_affinity := coalesce(
+    hwqueue.json_number(v_weights -> 'affinity', 'policy.weights.affinity', 0, 1000), v_row.weight_affinity);
+  v_row.weight_fit := coalesce(
+    hwqueue.json_number(v_weights -> 'fit', 'policy.weights.fit', 0, 1000), v_row.weight_fit);
+  v_row.weight_spread := coalesce(
+    hwqueue.json_number(v_weights -> 'spread', 'policy.weights.spread', 0, 1000), v_row.weight_spread);
+  v_row.retain_completed := coalesce(
+    hwqueue.json_interval(p_policy -> 'retain_completed', 'policy.retain_completed'), v_row.retain_completed);
+  v_row.retain_failed := coalesce(
+    hwqueue.json_interval(p_policy -> 'retain_failed', 'policy.retain_failed'), v_row.retain_failed);
   if v_row.heartbeat_interval >= v_row.claim_timeout then
     perform hwqueue.refuse('QHA01',
       format('policy.heartbeat_interval (%s) must be shorter than claim_timeout (%s)',
