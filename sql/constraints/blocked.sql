@@ -5,9 +5,9 @@
 -- for all of them, those that require to be away from a lease in gpu-1's rack. Only the others are
 -- checked one by one, under lock stripes (decide_class, decide.sql).
 --
--- A claim calls this once for its candidate classes (claim_candidates, claim/candidates.sql) and caches
--- the answers whose reason lasts. The invariant: a class that may run is never returned. A class that is
--- not returned may still be refused by decide_class.
+-- A claim calls blocked_classes for its candidate classes (claim_candidates, claim/candidates.sql),
+-- which caches the answers whose reason lasts. The invariant: a class that may run is never returned. A
+-- class that is not returned may still be refused by decide_class.
 --
 -- The second half is delay scheduling (patience): how long a lease waits for a better node.
 --

@@ -5,10 +5,10 @@
 -- gets it, reads the counters again under the lock, and counts its lease. The other finds the stripe
 -- locked and tries its next class.
 --
--- A claim (claim/entries.sql) calls decide_class for one class, and admit_class is its core. Callers that
--- grant nothing use term_facts and terms_reason without locks (claim/candidates.sql, explain). The
--- invariant: a claim decides by counters only while it holds the lock stripes of those counters, and adds
--- its own counts before the locks end, at commit.
+-- A claim (claim/entries.sql) calls decide_class for one class, and admit_class is its core. Callers
+-- that grant nothing use term_facts and terms_reason without locks (claim/candidates.sql, explain). The
+-- invariant: a claim decides by counters only while it holds the lock stripes of those counters, and
+-- adds its own counts before the locks end, at commit.
 --
 -- Reading order: decide_class, admit_class, stripes_of, term_facts, terms_reason.
 

@@ -319,16 +319,16 @@ begin
   insert into hwqueue.class_term (shard_id, class_id, term_id)
   select p_shard, c, p_term.term_id from unnest(v_new) c;
   -- a new class that no profile has judged makes no difference: a session that judges it knows the term.
-  -- A session that has judged it already may not have known the term. Claims then decide by class_term, and
-  -- do not see the rows written here until this transaction commits
+  -- A session that has judged it already may not have known the term. Claims then decide by class_term,
+  -- and do not see the rows written here until this transaction commits
   return hwqueue.set_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard)
     or p_term.written_xid = '0';
 end
 $$;
 
 -- Which classes are candidates of claims, as far as their terms decide that: those whose terms are all
--- published and that do not wait for a lease to start (placement_class.waits, see selected.sql). The other
--- classes are not judged, so they are in no cached list of what may run.
+-- published and that do not wait for a lease to start (placement_class.waits, see selected.sql). The
+-- other classes are not judged, so they are in no cached list of what may run.
 
 -- Locks the classes of a term that is about to be published. False when another session has locked one,
 -- which may be waking it. A session that judges that class before the term is published passes it over,

@@ -1,8 +1,8 @@
 -- The state of a lease: the table that holds its row says which it is.
 --
 -- Example: lease L waits in ready (pending). A claim deletes that entry and writes a row in claim
--- (claimed). Completion replaces the claim by a row in outcome (completed). At each moment exactly one of
--- ready, scheduled, claim and outcome has a row of the lease.
+-- (claimed). Completion replaces the claim by a row in outcome (completed). At each moment exactly one
+-- of ready, scheduled, claim and outcome has a row of the lease.
 --
 -- The API reads a lease with find_lease and lease_state and takes a waiting one out of line with
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
