@@ -1,10 +1,19 @@
--- Allocating room of a node to a claim, and releasing it.
+-- Allocating capacity of a node to a claim, and releasing it.
+--
+-- Example: a claim of a class that needs one whole GPU allocates device 0 of gpu-1. Its assignment,
+-- {"gpus": [{"index": 0, ...}], "gpu_milli": 1000}, is written into the claim, and node_load counts
+-- device 0 as in use. The end of the claim releases exactly what its assignment says.
+--
+-- Claims call allocate_for_class, settlement and expiry call release_room. The invariant: node_load
+-- equals the sum of the assignments of the node's claims, which node_usage_of_claims computes from the
+-- claims themselves. Every caller that writes node_load holds node_state.
+--
+-- Reading order: allocate_for_class, allocate_room, claim_assignment, release_room,
+-- node_usage_of_claims.
 
--- What a node's claims hold, counted from the claims.
-
--- What an assignment holds beside amounts and devices, and keeps when the node is registered anew. A
--- claim that was granted before the node counted cores is pinned to none and may run on any: it takes a
--- thousandth of each, so that none is given away whole.
+-- What an assignment holds besides amounts and devices, and keeps when the node is registered again. A
+-- claim that was granted before the node declared cores is pinned to none and may run on any. It takes a
+-- thousandth of each core, so that no core is allocated whole.
 create or replace function hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) returns jsonb
 language sql immutable parallel safe
 as $$
@@ -16,7 +25,7 @@ as $$
       then '{"unpinned": true}'::jsonb else '{}' end, '{}')
 $$;
 
--- How much of each core its claims have, in thousandths.
+-- How much of each core a node's claims have, in thousandths.
 create or replace function hwqueue.core_use_of_claims(p_node hwqueue.node) returns int[]
 language sql stable
 as $$
@@ -28,14 +37,14 @@ as $$
     left join (
       select o.core, o.milli from hwqueue.claim u cross join lateral hwqueue.cores_of(u.assignment) o
       where u.shard_id = p_node.shard_id and u.node_id = p_node.node_id and u.assignment ? 'cores') h
-        on h.core = c.id
+      on h.core = c.id
     group by c.position order by c.position)
 $$;
 
--- What the claims of a node have set aside, counted from the claims: what node_load must say.
+-- What the claims of a node have allocated, computed from the claims. node_load must say the same.
 create or replace function hwqueue.node_usage_of_claims(p_node hwqueue.node)
 returns table (claim_count int, cpu_used bigint, memory_used bigint, gpu_used int[], custom_used jsonb,
-    core_used int[])
+  core_used int[])
 language sql stable
 as $$
   select count(*)::int, coalesce(sum((c.assignment ->> 'cpu_milli')::bigint), 0)::bigint,
@@ -56,9 +65,9 @@ as $$
   where c.shard_id = p_node.shard_id and c.node_id = p_node.node_id and c.assignment is not null
 $$;
 
--- Gives back what a claim had set aside. Devices and cores are found by id: the node may have been
--- registered anew meanwhile, and one that is gone needs nothing back.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: no.
+-- Releases what a claim had allocated. Devices and cores are found by id, because the node may have been
+-- registered again meanwhile; one that is gone needs no release.
+-- Locks: the caller holds node_state. Not idempotent.
 create or replace function hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -74,9 +83,10 @@ begin
   v_load.memory_used := v_load.memory_used - coalesce((p_assignment ->> 'memory_mib')::bigint, 0);
   if p_assignment ? 'gpus' then
     v_load.gpu_used := array(
-      select u.used - case when p_assignment -> 'gpus' @> jsonb_build_array(jsonb_build_object('resource_id',
-             n.gpu_ids[u.ordinality]))
-                           then (p_assignment ->> 'gpu_milli')::int else 0 end
+      select u.used - case
+        when p_assignment -> 'gpus' @> jsonb_build_array(
+          jsonb_build_object('resource_id', n.gpu_ids[u.ordinality]))
+        then (p_assignment ->> 'gpu_milli')::int else 0 end
       from hwqueue.node n, unnest(v_load.gpu_used) with ordinality u(used, ordinality)
       where n.shard_id = p_shard and n.node_id = p_node
       order by u.ordinality);
@@ -105,7 +115,7 @@ as $$
   from jsonb_array_elements_text(p_assignment -> 'cores') with ordinality c(core, ordinality)
 $$;
 
--- What a claim of a class sets aside on a node, given its devices and what else it holds there (p_held,
+-- What a claim of a class allocates on a node, given its devices and what else it holds there (p_held,
 -- see held_alone); null when the node counts none of it.
 create or replace function hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node,
   p_gpus jsonb, p_held jsonb) returns jsonb
@@ -114,21 +124,20 @@ as $$
   select case when a.amounts <> '{}' or p_node.slots is not null then a.amounts end
   from (select jsonb_strip_nulls(jsonb_build_object(
           'cpu_milli', case when p_node.cpu_milli is not null then nullif(
-             case when p_held ->> 'cpu_isolation' <> 'best_effort'
-               then 1000 * jsonb_array_length(p_held -> 'cores') else p_class.cpu_milli end, 0) end,
+            case when p_held ->> 'cpu_isolation' <> 'best_effort'
+              then 1000 * jsonb_array_length(p_held -> 'cores') else p_class.cpu_milli end, 0) end,
           'memory_mib', case when p_node.memory_mib is not null then nullif(p_class.memory_mib, 0) end,
           'custom', p_class.custom,
           'gpu_milli', case when p_gpus is not null then coalesce(nullif(p_class.gpu_milli, 0), 1000) end,
           'gpus', p_gpus)) || coalesce(p_held, '{}') as amounts) a
 $$;
 
--- Sets aside on a node what a class needs: the node's new load and the assignment that says what was
--- taken. p_cores: from choose_cores, null when the node counts none.
--- The assignment is null when nothing of it is counted; releasing needs nothing else than it.
--- Locks: none, the caller holds node_state and writes the load back. Raises: nothing. Idempotent: no.
+-- Allocates what a class needs on a node: returns the node's new load, and the assignment that says what
+-- was taken. p_cores: from choose_cores, null when the node counts none. The assignment is null when the
+-- node counts nothing of it. A release needs only the assignment. The caller holds node_state and writes
+-- the load back. Not idempotent.
 create or replace function hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_devices int[], p_cores int[],
-                                             inout p_load hwqueue.node_load, out assignment jsonb)
+  p_devices int[], p_cores int[], inout p_load hwqueue.node_load, out assignment jsonb)
 language plpgsql immutable
 as $$
 declare
@@ -141,15 +150,16 @@ begin
   end if;
   if p_cores is not null then
     v_held := coalesce(v_held, '{}')
-      || hwqueue.assigned_cores(p_node, p_cores, hwqueue.cpu_isolation_on(p_class.cpu_isolation,
-          p_node.default_cpu_isolation));
+      || hwqueue.assigned_cores(p_node, p_cores,
+        hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation));
     p_load.core_used := array(
-      select u.used + u.taken from unnest(p_load.core_used, p_cores) with ordinality u(used, taken,
-             ordinality) order by u.ordinality);
+      select u.used + u.taken
+      from unnest(p_load.core_used, p_cores) with ordinality u(used, taken, ordinality)
+      order by u.ordinality);
   end if;
   assignment := hwqueue.claim_assignment(p_class, p_node, (
-    select jsonb_agg(jsonb_build_object('index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model',
-           p_node.gpu_models[d]) order by d)
+    select jsonb_agg(jsonb_build_object(
+      'index', d - 1, 'resource_id', p_node.gpu_ids[d], 'model', p_node.gpu_models[d]) order by d)
     from unnest(p_devices) d), v_held);
   if assignment is null then
     return;
@@ -166,7 +176,7 @@ begin
 end
 $$;
 
--- Amounts by name, plus or minus others; what comes to nothing is left out.
+-- Amounts by name, plus or minus others; a name whose amount is 0 is left out.
 create or replace function hwqueue.add_amounts(p_amounts jsonb, p_others jsonb, p_sign int) returns jsonb
 language sql immutable
 as $$
@@ -178,14 +188,12 @@ as $$
         group by a.key) n
 $$;
 
--- Sets aside on a node what a class needs, which fits: shortage was asked under the same lock. Should it
--- not fit after all, the claim
--- fails: work never runs on cores or devices that others have.
--- Locks: none, the caller holds node_state and writes p_load back. Raises: XX000 when it does not fit.
--- Idempotent: no.
+-- Allocates what a class needs on a node. It fits, because shortage was checked under the same lock. If
+-- it does not fit after all, the claim fails, because work must never run on cores or devices that
+-- others have. The caller holds node_state and writes p_load back. Not idempotent.
+-- Raises: XX000 when it does not fit.
 create or replace function hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, p_shard int,
-  inout p_load hwqueue.node_load,
-                                             out assignment jsonb)
+  inout p_load hwqueue.node_load, out assignment jsonb)
 language plpgsql volatile
 as $$
 declare
@@ -194,12 +202,12 @@ declare
   v_cores int[];
   v_taken record;
 begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = p_class_id;
   if v_class.gpu_count > 0 then
     v_devices := hwqueue.choose_devices(v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted,
       hwqueue.gpu_exclusivity_on(v_class.gpu_exclusivity, p_node.gpu_share_mode),
-        hwqueue.node_headroom(p_node, p_load));
+      hwqueue.node_headroom(p_node, p_load));
   end if;
   if p_node.core_ids <> '{}' then
     v_cores := hwqueue.choose_cores(p_node, p_load.core_used, v_class.cpu_milli,

@@ -1,15 +1,21 @@
--- What a node has left, and whether a class fits: amounts, devices, cores.
+-- Headroom: what a node has left, and whether a class fits into it, in amounts, devices and cores.
+--
+-- Example: a node has 8,000 cpu_milli, 5,000 of them allocated, and two idle GPUs. Its headroom is 3,000
+-- cpu_milli and 2 whole GPUs. A class that needs 4,000 cpu_milli and a GPU is short of one resource:
+-- shortage returns 1, the bit of cpu_milli.
+--
+-- Claims call shortage for each candidate class and choose_devices and choose_cores for the one granted.
+-- The fleet module compares many classes and nodes as amounts by name (needed_amounts, amount_left): a
+-- class fits when the node has at least every amount. The invariant: both ways answer alike; a test
+-- holds them together. A class that names devices must be checked with shortage as well, since an amount
+-- does not say which devices are free.
+--
+-- Reading order: node_headroom, shortage, class_shortage, choose_devices, choose_cores.
 
--- What a class needs and what a node has left, as amounts by name: it fits when the node has at least
--- every amount. The same question as shortage, which asks it of one class and one node, for those that
--- compare many of both at once (sql/views); a test holds the two together. A class that names devices
--- must be asked with shortage besides: which ones are free is no amount.
-
--- What a class needs. p_cpu_milli, p_cpu_isolation and p_gpu_exclusivity are what it comes to on the
--- node, as for shortage.
+-- What a class needs, as amounts by name. p_cpu_milli, p_cpu_isolation and p_gpu_exclusivity are those
+-- that apply on the node, as for shortage.
 create or replace function hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
-  p_gpu_milli int, p_custom jsonb,
-                                                  p_cpu_isolation text, p_gpu_exclusivity text)
+  p_gpu_milli int, p_custom jsonb, p_cpu_isolation text, p_gpu_exclusivity text)
 returns table (name text, amount bigint)
 language sql immutable parallel safe
 as $$
@@ -17,12 +23,12 @@ as $$
   union all select 'memory_mib', p_memory_mib
   union all select 'slots', 1
   union all
-  select case when p_cpu_isolation is null then 'core_milli' when p_cpu_isolation = 'whole_core'
-         then 'core_whole' else 'core_numa' end,
+  select case when p_cpu_isolation is null then 'core_milli'
+              when p_cpu_isolation = 'whole_core' then 'core_whole' else 'core_numa' end,
          case when p_cpu_isolation is null then greatest(p_cpu_milli, 1) else p_cpu_milli end
   union all
-  select case when p_gpu_exclusivity = 'partition_exclusive' then 'gpu_parts' when p_gpu_milli > 0
-         then 'gpu_most' else 'gpu_whole' end,
+  select case when p_gpu_exclusivity = 'partition_exclusive' then 'gpu_parts'
+              when p_gpu_milli > 0 then 'gpu_most' else 'gpu_whole' end,
          case when p_gpu_milli > 0 and p_gpu_exclusivity is distinct from 'partition_exclusive'
            then p_gpu_milli else p_gpu_count end
   where p_gpu_count > 0
@@ -30,7 +36,7 @@ as $$
   select 'custom:' || c.key, c.value::bigint from jsonb_each(coalesce(p_custom, '{}')) c
 $$;
 
--- What a node has left of an amount; what it does not count is without end.
+-- What a node has left of an amount; unlimited for what it does not count.
 create or replace function hwqueue.amount_left(p_room hwqueue.headroom, p_name text) returns bigint
 language sql immutable parallel safe
 as $$
@@ -47,10 +53,10 @@ as $$
     else coalesce((p_room.custom ->> substr(p_name, 8))::bigint, 0) end
 $$;
 
--- What a node has left. GPUs and custom countables a node does not declare it does not have; cpu, memory
--- and slots it does not declare are not counted (null).
-create or replace function hwqueue.node_headroom(p_node hwqueue.node,
-  p_load hwqueue.node_load) returns hwqueue.headroom
+-- What a node has left. A node does not have GPUs and custom countables that it does not declare. The
+-- cpu, memory and slots that it does not declare are not counted (null).
+create or replace function hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load)
+returns hwqueue.headroom
 language plpgsql immutable parallel safe
 as $$
 declare
@@ -77,7 +83,7 @@ begin
     v_room.gpu_whole := cardinality(array_positions(v_used, 0));
     if v_used <> '{}'
       and v_room.gpu_whole + cardinality(array_positions(v_used, 1000)) = cardinality(v_used) then
-      -- no device is shared, as on most nodes: said without a query, which costs three times as much
+      -- no device is shared, as on most nodes: computed without a query, which takes three times as long
       v_room.gpu_free := array_replace(array_replace(array_replace(v_used, 0, -1), 1000, 0), -1, 1000);
       v_room.gpu_sorted := array_fill(0, array[cardinality(v_used) - v_room.gpu_whole])
         || array_fill(1000, array[v_room.gpu_whole]);
@@ -103,22 +109,22 @@ begin
 end
 $$;
 
--- Which devices a class gets: positions in gpu_ids, from 1. A share goes where it leaves the least,
--- whole devices are the lowest free ones, parts those whose turn it is, wanted devices come first. Null
--- when it does not fit.
+-- The devices that a class gets, as positions in gpu_ids, from 1; null when it does not fit. A share
+-- goes where it leaves the least. Whole devices are the lowest free ones, and parts are those next in
+-- order. Wanted devices come first.
 create or replace function hwqueue.choose_devices(p_count int, p_milli int, p_wanted uuid[],
   p_exclusivity text, p_room hwqueue.headroom) returns int[]
 language sql immutable parallel safe
 as $$
   select case when count(*) = p_count
-              and not exists (  -- a wanted device of this node that did not make it
+              and not exists (  -- a wanted device of this node that is not free
                 select 1 from unnest(p_room.gpu_ids) with ordinality d(id, position)
                 where d.id = any (p_wanted) and d.position <> all (coalesce(array_agg(c.position), '{}')))
          then coalesce(array_agg(c.position::int order by c.position), '{}') end
   from (
     select f.position
     from unnest(case when p_exclusivity = 'partition_exclusive' then p_room.gpu_parts
-        else p_room.gpu_free end, p_room.gpu_ids)
+      else p_room.gpu_free end, p_room.gpu_ids)
       with ordinality f(free, id, position)
     where f.free >= case when p_milli > 0 then p_milli else 1000 end
     order by (f.id = any (p_wanted)) desc, f.free, f.position
@@ -126,7 +132,7 @@ as $$
   ) c
 $$;
 
--- Custom countables that a class needs more of than there is; null when there is enough.
+-- Custom countables of which a class needs more than there is; null when there is enough.
 create or replace function hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -134,40 +140,38 @@ as $$
   where c.value::bigint > coalesce((p_free ->> c.key)::bigint, 0)
 $$;
 
--- What of a class's needs does not fit now, as bits: 1 cpu_milli, 2 memory_mib, 4 slots, 8 GPUs, 16
--- custom countables, 32 cores; 0 when all of it fits. p_cpu_isolation and p_gpu_exclusivity are what the
--- class comes to on the node (cpu_isolation_on); p_cpu_milli of one that takes whole cores is theirs
--- (cpu_needed).
--- One expression without subqueries, so that the planner inlines it: a claim asks it of many classes.
+-- Which of a class's needs do not fit now, as bits: 1 cpu_milli, 2 memory_mib, 4 slots, 8 GPUs, 16
+-- custom countables, 32 cores; 0 when all fit. p_cpu_isolation and p_gpu_exclusivity are those that
+-- apply on the node (cpu_isolation_on). For a class that takes whole cores, p_cpu_milli is the amount of
+-- those (cpu_needed). One expression without subqueries, so that the planner inlines it: a claim
+-- evaluates it for many classes.
 create or replace function hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
-  p_gpu_milli int, p_gpu_wanted uuid[],
-                                            p_custom jsonb, p_room hwqueue.headroom,
-                                              p_cpu_isolation text default null,
-                                            p_gpu_exclusivity text default null) returns int
+  p_gpu_milli int, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom,
+  p_cpu_isolation text default null, p_gpu_exclusivity text default null) returns int
 language sql stable parallel safe
 as $$
   select case when p_cpu_milli > p_room.cpu_milli then 1 else 0 end
     + case when p_memory_mib > p_room.memory_mib then 2 else 0 end
     + case when p_room.slots < 1 then 4 else 0 end
     + case when p_gpu_count = 0 then 0
-           when p_gpu_wanted <> '{}' and hwqueue.choose_devices(p_gpu_count, p_gpu_milli, p_gpu_wanted,
-               p_gpu_exclusivity, p_room) is null then 8
-           when p_gpu_exclusivity = 'partition_exclusive' then case when p_gpu_count > p_room.gpu_parts_free
-             then 8 else 0 end
+           when p_gpu_wanted <> '{}' and hwqueue.choose_devices(
+             p_gpu_count, p_gpu_milli, p_gpu_wanted, p_gpu_exclusivity, p_room) is null then 8
+           when p_gpu_exclusivity = 'partition_exclusive' then
+             case when p_gpu_count > p_room.gpu_parts_free then 8 else 0 end
            when p_gpu_milli > 0 and p_gpu_milli > p_room.gpu_most then 8
            when p_gpu_milli = 0 and p_gpu_count > p_room.gpu_whole then 8
            else 0 end
     + case when p_custom is null or hwqueue.lacking_custom(p_custom, p_room.custom) is null then 0 else 16 end
     + case when p_room.core_milli is null then 0
-           when p_cpu_isolation is null then case when greatest(p_cpu_milli, 1) > p_room.core_milli then 32
-             else 0 end
+           when p_cpu_isolation is null then
+             case when greatest(p_cpu_milli, 1) > p_room.core_milli then 32 else 0 end
            when p_cpu_milli > 1000 * case when p_cpu_isolation = 'whole_core' then p_room.core_whole
              else p_room.core_numa end then 32
            else 0 end
 $$;
 
--- The same of a class on a node. In PL/pgSQL, which keeps what each step comes to: shortage is inlined only
--- where its arguments are variables.
+-- The same for a class on a node. In PL/pgSQL, whose variables keep each intermediate result: the
+-- planner inlines shortage only where its arguments are variables.
 create or replace function hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node,
   p_load hwqueue.node_load) returns int
 language plpgsql stable parallel safe
@@ -179,12 +183,11 @@ declare
   v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_load);
 begin
   return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
-      p_class.gpu_wanted, p_class.custom,
-                          v_room, v_cpu, v_gpu);
+    p_class.gpu_wanted, p_class.custom, v_room, v_cpu, v_gpu);
 end
 $$;
 
--- What is short, in words: names of resources, '' when nothing is.
+-- What is short, in words: names of resources; '' when nothing is.
 create or replace function hwqueue.lacking(p_shortage int, p_class hwqueue.placement_class,
   p_room hwqueue.headroom) returns text
 language sql stable parallel safe
@@ -198,10 +201,10 @@ as $$
     case when p_shortage & 32 > 0 then 'cores' end)
 $$;
 
--- Cores and devices one by one: what is idle, and which of it a lease gets. Asked only of nodes that
+-- Cores and devices one by one: which are idle, and which of them a lease gets. Only for nodes that
 -- count them.
 
--- How much of each device is in use to those that want whole ones: all of a part, and all of a device
+-- How much of each device is in use for leases that want whole ones: all of a part, and all of a device
 -- that has parts in use.
 create or replace function hwqueue.use_of_devices(p_node hwqueue.node, p_used int[]) returns int[]
 language sql immutable parallel safe
@@ -213,27 +216,28 @@ as $$
   from unnest(p_node.gpu_ids, p_node.gpu_parents, p_used) with ordinality d(id, parent, used, ordinality)
 $$;
 
--- Which parts of devices are free and in which order they are given, lowest number first: those of
--- devices that are broken already, the fewest free parts first, so that most devices stay whole. 0: in
--- use, its device is, or no part.
+-- The order in which free parts of devices are allocated, lowest number first. Parts of devices that are
+-- broken up already come first, and among those the devices with the fewest free parts, so that most
+-- devices stay whole. 0: the part or its device is in use, or it is not a part.
 create or replace function hwqueue.parts_of_devices(p_node hwqueue.node, p_used int[]) returns int[]
 language sql immutable parallel safe
 as $$
   select array_agg(case when d.parent is null or d.used > 0 or w.used > 0 then 0
                         else 1000 + case when d.parts_used > 0 then 0 else 2000 end + d.parts_free end
-                          order by d.ordinality)
+                   order by d.ordinality)
   from (select x.*, sum(x.used) over p as parts_used, count(*) filter (where x.used = 0) over p as parts_free
-        from unnest(p_node.gpu_parents, p_used) with ordinality x(parent, used,
-            ordinality) window p as (partition by x.parent)) d
+        from unnest(p_node.gpu_parents, p_used) with ordinality x(parent, used, ordinality)
+        window p as (partition by x.parent)) d
   left join unnest(p_node.gpu_ids, p_used) w(id, used) on w.id = d.parent
 $$;
 
 -- How many thousandths of each core a lease gets, in the order of core_ids; null when it does not fit.
--- p_isolation is what its class comes to on the node, p_cpu_milli what it needs.
--- whole_core: idle cores, of NUMA nodes that are in use already before untouched ones, so that few are
--- left broken. strict_isolated: idle cores of the NUMA node with the fewest that suffice. Best effort:
--- as few cores as can be, never one that is full; the rest of its amount on the core where it leaves the
--- least.
+-- p_isolation is what applies on the node, p_cpu_milli what the class needs.
+--   - whole_core: idle cores, of NUMA nodes that are in use already before untouched ones, so that few
+--     NUMA nodes are left broken.
+--   - strict_isolated: idle cores of the NUMA node with the fewest idle cores that suffice.
+--   - Best effort: as few cores as possible, never a full one. The rest of the amount goes to the core
+--     where it leaves the least.
 create or replace function hwqueue.choose_cores(p_node hwqueue.node, p_used int[], p_cpu_milli bigint,
   p_isolation text) returns int[]
 language plpgsql immutable
@@ -249,9 +253,9 @@ begin
     v_full := array(
       select c.position
       from (select u.position, u.used, u.numa, count(*) filter (where u.used = 0) over n as idle,
-          count(*) over n as cores
-            from unnest(p_used, p_node.core_numa) with ordinality u(used, numa,
-                position) window n as (partition by u.numa)) c
+              count(*) over n as cores
+            from unnest(p_used, p_node.core_numa) with ordinality u(used, numa, position)
+            window n as (partition by u.numa)) c
       where c.used = 0 and (p_isolation = 'whole_core' or c.idle >= v_need / 1000)
       order by p_isolation = 'whole_core' and c.idle = c.cores, c.idle, c.numa, c.position
       limit v_need / 1000);
@@ -260,10 +264,10 @@ begin
     select coalesce(array_agg(c.position::int) filter (where c.so_far <= v_need), '{}'),
            v_need - coalesce(max(c.so_far) filter (where c.so_far <= v_need), 0)
     into v_full, v_rest
-    from (select f.position, sum(f.free) over (order by f.free desc, f.idle, f.numa,
-        f.position rows unbounded preceding) as so_far
+    from (select f.position, sum(f.free) over (
+            order by f.free desc, f.idle, f.numa, f.position rows unbounded preceding) as so_far
           from (select u.position, u.numa, 1000 - u.used as free,
-              count(*) filter (where u.used = 0) over (partition by u.numa) as idle
+                  count(*) filter (where u.used = 0) over (partition by u.numa) as idle
                 from unnest(p_used, p_node.core_numa) with ordinality u(used, numa, position)) f
           where f.free > 0) c;
     if v_rest > 0 then
@@ -278,16 +282,16 @@ begin
   end if;
   v_rest := v_need - coalesce((select sum(1000 - p_used[p]) from unnest(v_full) p), 0);
   return array(
-    select case when u.position = any (v_full) then 1000 - u.used when u.position = v_last then v_rest
-           else 0 end
+    select case when u.position = any (v_full) then 1000 - u.used
+                when u.position = v_last then v_rest else 0 end
     from unnest(p_used) with ordinality u(used, position) order by u.position);
 end
 $$;
 
--- What an assignment says of cores: {"cpu_isolation", "cores", "core_milli", "numa", "cpus"}: the ids,
--- how much of each, the NUMA nodes and the threads they have. Null when the node counts none.
-create or replace function hwqueue.assigned_cores(p_node hwqueue.node, p_taken int[],
-  p_isolation text) returns jsonb
+-- What an assignment says of cores: {"cpu_isolation", "cores", "core_milli", "numa", "cpus"}, that is,
+-- the ids, how much of each, the NUMA nodes and the threads. Null when the node counts none.
+create or replace function hwqueue.assigned_cores(p_node hwqueue.node, p_taken int[], p_isolation text)
+returns jsonb
 language sql immutable
 as $$
   select jsonb_build_object('cpu_isolation', coalesce(p_isolation, 'best_effort'),
@@ -295,19 +299,20 @@ as $$
     'numa', jsonb_agg(distinct t.numa),
     'cpus', (select jsonb_agg(cpu order by cpu) from (
                select c::int as cpu from unnest(p_taken) with ordinality x(milli, position)
-               cross join lateral jsonb_array_elements_text(p_node.cores -> (x.position::int - 1) ->
-                   'threads') c where x.milli > 0) cpus))
+               cross join lateral jsonb_array_elements_text(
+                 p_node.cores -> (x.position::int - 1) -> 'threads') c
+               where x.milli > 0) cpus))
   from unnest(p_taken, p_node.core_ids, p_node.core_numa) with ordinality t(milli, core, numa, position)
   where t.milli > 0
   having count(*) > 0
 $$;
 
--- Amounts that a class asks for, and what a node has of them: for reasons and explanations.
+-- Amounts that a class asks for and a node has left, for reasons and explanations.
 
--- What a class needs on a node of the resources that these bits name (see shortage), as an object of
--- amounts; p_node null: as it was asked.
-create or replace function hwqueue.needs_of(p_class hwqueue.placement_class, p_bits int,
-  p_node hwqueue.node) returns jsonb
+-- What a class needs on a node of the resources in p_bits (see shortage), as an object of amounts. With
+-- a null p_node: as it was asked for.
+create or replace function hwqueue.needs_of(p_class hwqueue.placement_class, p_bits int, p_node hwqueue.node)
+returns jsonb
 language sql stable parallel safe
 as $$
   select jsonb_strip_nulls(jsonb_build_object(
@@ -316,13 +321,13 @@ as $$
       'slots', case when p_bits & 4 > 0 then 1 end,
       'gpu', case when p_bits & 8 > 0 and p_class.gpu_milli = 0 then p_class.gpu_count end,
       'gpu_milli', case when p_bits & 8 > 0 and p_class.gpu_milli > 0 then p_class.gpu_milli end,
-      'cores', case when p_bits & 32 > 0 then hwqueue.cpu_needed(greatest(p_class.cpu_milli, 1),
-          i.cpu) / 1000.0 end))
+      'cores', case when p_bits & 32 > 0
+        then hwqueue.cpu_needed(greatest(p_class.cpu_milli, 1), i.cpu) / 1000.0 end))
     || case when p_bits & 16 > 0 then p_class.custom else '{}' end
   from (select hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
 $$;
 
--- What a node has left of these; with the room of an idle node, what it has in all.
+-- What a node has left of these; given the headroom of an idle node, what it has in all.
 create or replace function hwqueue.room_for(p_class hwqueue.placement_class, p_bits int, p_node hwqueue.node,
   p_room hwqueue.headroom) returns jsonb
 language sql stable parallel safe

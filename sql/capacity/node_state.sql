@@ -1,12 +1,21 @@
--- The node's own row: its lock, its epoch, its load.
+-- A node's own rows: its lock, its epoch and its load.
+--
+-- Example: two calls settle claims that have devices of gpu-1 at the same moment. Both start with
+-- lock_node. The second waits until the first commits, and then reads the load that the first has
+-- written.
+--
+-- Every call that grants on a node, settles for it or edits it starts with lock_node. The invariant:
+-- node_load is written only while node_state is locked.
+--
+-- Reading order: lock_node, read_node, read_load, write_load, refresh_node_state.
 
--- Locks a node's state, first thing in everything that grants on it, settles for it or edits it.
--- Locks: node_state. Raises: QHN01 unknown or deregistered, QHN03 when p_epoch is not its epoch, QHN04
--- another login's. Idempotent: yes.
--- Null is for callers that act on a node from outside, for whichever login: functions that a node calls
--- pass its epoch, 0 for none.
-create or replace function hwqueue.lock_node(p_node uuid, p_epoch bigint,
-  p_shard int) returns hwqueue.node_state
+-- Locks a node's state. Every call that grants on the node, settles for it or edits it does this first.
+-- p_epoch: functions that a node calls pass its epoch, 0 for none. Null is for callers that act on a
+-- node from outside, whichever login registered it.
+-- Locks: node_state.
+-- Raises: QHN01 unknown or deregistered, QHN03 when p_epoch is not its epoch, QHN04 another login's.
+create or replace function hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard int)
+returns hwqueue.node_state
 language plpgsql volatile
 as $$
 declare
@@ -24,11 +33,11 @@ begin
 end
 $$;
 
--- Refuses a call for a node that is not registered (p_node_epoch is null) or at another epoch than the
--- caller says.
--- Locks: none. Raises: QHN01, QHN03. Idempotent: yes.
-create or replace function hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint,
-  p_shard int) returns void
+-- Refuses a call for a node that is not registered (p_node_epoch is null) or is at another epoch than
+-- the caller has.
+-- Raises: QHN01, QHN03.
+create or replace function hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard int)
+returns void
 language plpgsql volatile
 as $$
 begin
@@ -36,14 +45,15 @@ begin
     perform hwqueue.refuse('QHN01', format('node %s is not registered', coalesce(p_node::text, 'null')),
       jsonb_build_object('node_id', p_node, 'shard_id', p_shard), 'register it first with register_node');
   end if;
-  perform hwqueue.refuse('QHN03', format('node %s is at epoch %s, this call has %s', p_node, p_node_epoch,
-      p_epoch),
+  perform hwqueue.refuse('QHN03',
+    format('node %s is at epoch %s, this call has %s', p_node, p_node_epoch, p_epoch),
     jsonb_build_object('node_id', p_node, 'node_epoch', p_node_epoch, 'given_epoch', p_epoch),
     'another instance registered this node: stop this one, or register again to take over');
 end
 $$;
 
--- What a locked node is. Read after the lock, in a statement of its own, so that no edit is missed.
+-- The row of a locked node. Read after the lock, in a statement of its own, so that no edit is missed.
+-- Raises: QHN01.
 create or replace function hwqueue.read_node(p_node uuid, p_shard int) returns hwqueue.node
 language plpgsql volatile
 as $$
@@ -60,18 +70,17 @@ begin
 end
 $$;
 
--- Whether anything of a node is counted: then its claims set something aside and must be granted one by one.
+-- True if any capacity of a node is counted. Then its claims allocate and must be granted one at a time.
 create or replace function hwqueue.has_limits(p_node hwqueue.node) returns boolean
 language sql immutable parallel safe
 as $$
   select p_node.slots is not null or p_node.cpu_milli is not null or p_node.memory_mib is not null
-    or p_node.gpu_ids <> '{}'
-         or p_node.custom <> '{}' or p_node.core_ids <> '{}'
+    or p_node.gpu_ids <> '{}' or p_node.custom <> '{}' or p_node.core_ids <> '{}'
 $$;
 
--- Brings a node's state up to date with what the node is; called by whatever edits a node, or gives it
--- work past its claims.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+-- Brings a node's state up to date with its row. Called by every function that edits a node, or gives it
+-- work outside its claims.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.refresh_node_state(p_node uuid, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -81,18 +90,15 @@ begin
       where p.shard_id = p_shard and p.profile_id = n.profile_id),
       heartbeat_timeout = n.heartbeat_timeout, moved_xid = pg_current_xact_id(),
       on_fast_path = n.deregistered_at is null and n.cordoned_at is null and n.gpu_ids = '{}'
-        and n.custom = '{}'
-        and n.core_ids = '{}',
+        and n.custom = '{}' and n.core_ids = '{}',
       has_limits = hwqueue.has_limits(n)
   from hwqueue.node n
   where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
 end
 $$;
 
--- What is in use on a node now: its newest version, which is the last of its index, so that none of
--- those before is looked at.
--- A node without one uses nothing.
--- Locks: none; whoever goes on to write holds node_state. Raises: nothing. Idempotent: yes.
+-- What is in use on a node now: its newest version, the last in the index, so that the scan reads none
+-- before it. A node without one uses nothing. A caller that goes on to write holds node_state.
 create or replace function hwqueue.read_load(p_node uuid, p_shard int) returns hwqueue.node_load
 language plpgsql stable
 as $$
@@ -108,8 +114,8 @@ begin
 end
 $$;
 
--- Writes what is in use on a node now: in place, and every 32 times in a fresh row.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: no.
+-- Writes what is in use on a node now: in place, and every 32 updates as a new row.
+-- Locks: the caller holds node_state. Not idempotent.
 create or replace function hwqueue.write_load(p_load hwqueue.node_load) returns void
 language plpgsql volatile
 as $$
@@ -117,18 +123,16 @@ begin
   if p_load.version > 0 and p_load.updates < 32 then
     update hwqueue.node_load u
     set updates = p_load.updates + 1, claim_count = p_load.claim_count, cpu_used = p_load.cpu_used,
-      memory_used = p_load.memory_used,
-        gpu_used = p_load.gpu_used, custom_used = p_load.custom_used, core_used = p_load.core_used
+        memory_used = p_load.memory_used, gpu_used = p_load.gpu_used, custom_used = p_load.custom_used,
+        core_used = p_load.core_used
     where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
   else
     delete from hwqueue.node_load u
     where u.shard_id = p_load.shard_id and u.node_id = p_load.node_id and u.version = p_load.version;
-    insert into hwqueue.node_load (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used,
-        custom_used,
-                                   core_used)
+    insert into hwqueue.node_load
+      (shard_id, node_id, version, claim_count, cpu_used, memory_used, gpu_used, custom_used, core_used)
     values (p_load.shard_id, p_load.node_id, p_load.version + 1, p_load.claim_count, p_load.cpu_used,
-        p_load.memory_used, p_load.gpu_used,
-            p_load.custom_used, p_load.core_used);
+      p_load.memory_used, p_load.gpu_used, p_load.custom_used, p_load.core_used);
   end if;
 end
 $$;

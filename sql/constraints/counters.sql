@@ -1,15 +1,29 @@
--- Counters of affinity terms: what runs where, kept by claims.
+-- Counters of affinity terms: how many leases of a term run in each place. Claims keep them, so that a
+-- decision reads a few counters instead of all claims.
+--
+-- Example: a lease of app=db is claimed in rack 12. Its claim carries term_deltas [{"t": 7, "d": "12",
+-- "n": 1, "h": 0}], and 1 is added to the counter of term 7 in place "12". The end of the claim
+-- subtracts the same deltas. t is the term, d the place, n is 1 if the term selects the lease, and h is
+-- 1 if the lease is a holder: it requires to be away from the leases of the term.
+--
+-- A counter is the sum over all rows of term_counter for its term and place. A session that ends a claim
+-- never waits for another: when the rows are locked it adds one more row, and prune_counts merges them.
+-- The invariant: the counters of a published term are the sum of the term_deltas of all claims
+-- (verify_invariants).
+--
+-- Reading order: touched_terms, counted_terms, add_counts, read_count, stopping_count, count_running.
 
--- Counts for a term what runs already and was claimed by calls that did not know it. False when a claim
--- is held by somebody, who may be settling it, or when there are any and p_holds is false: then nothing
--- was done, and a later call tries again.
--- Locks: claims, skip locked; term_count, skip locked.
-create or replace function hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean,
-  p_shard int) returns boolean
+-- Counts for a term what runs already, granted by claims that did not know the term. Returns false
+-- without having done anything when another session has locked such a claim, and may be settling it.
+-- Also returns false when such claims exist and p_holds does not allow to lock them. A later call tries
+-- again.
+-- Locks: claims, skip locked; term_counter, skip locked.
+create or replace function hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard int)
+returns boolean
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
-  v_known jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
+  v_counted jsonb := jsonb_build_array(jsonb_build_object('t', p_term.term_id));
   v_lease uuid := (p_term.spec #>> '{all,0,lease}')::uuid;
   v_classes bigint[];
   v_claims uuid[];
@@ -26,16 +40,16 @@ begin
     select c.lease_id
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
-    where c.shard_id = p_shard and c.class_id = any (v_classes) and (c.term_deltas @> v_known) is not true
+    where c.shard_id = p_shard and c.class_id = any (v_classes) and (c.term_deltas @> v_counted) is not true
       and (coalesce(c.lease_id = v_lease, true)
-           or p_term.use = 'away' and k.terms @> jsonb_build_array(jsonb_build_object('digest',
-               p_term.digest))));
+           or p_term.use = 'away'
+             and k.terms @> jsonb_build_array(jsonb_build_object('digest', p_term.digest))));
   if v_claims <> '{}' and not p_holds then
     return false;
   end if;
   select count(*) into v_locked from (
-    select 1 from hwqueue.claim c where c.shard_id = p_shard
-      and c.lease_id = any (v_claims) for update skip locked) l;
+    select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = any (v_claims)
+    for update skip locked) l;
   if v_locked < cardinality(v_claims) then
     return false;
   end if;
@@ -45,8 +59,8 @@ begin
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = c.node_id
     cross join lateral jsonb_array_elements(hwqueue.counts_of(k, c.lease_id, n, p_shard)) t
-    -- asked again: before it was ours, register_node may have counted it anew
-    where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.term_deltas @> v_known) is not true
+    -- checked again: before the claim was locked, register_node may have counted it
+    where c.shard_id = p_shard and c.lease_id = any (v_claims) and (c.term_deltas @> v_counted) is not true
       and (t.value -> 't')::bigint = p_term.term_id
   loop
     update hwqueue.claim c set term_deltas = coalesce(c.term_deltas, '[]') || v_count.term_deltas
@@ -57,22 +71,22 @@ begin
 end
 $$;
 
--- The terms that a claim of a class touches on a node: its own and those that select it. place is ''
--- where the node has no value for it.
--- decides: the class goes by it; counts: the claim changes it; by_counters_alone: it is counted, and
--- selects by what classes are. Of terms that name a lease, those that name p_lease; is_named: some name
--- a lease of the class, this one or another.
+-- The terms that a claim of a class touches on a node: its own terms and those that select it. place is
+-- '' where the node has no value of the term's domain.
+-- decides: the class decides by the term. counts: the claim changes the counter. by_counters_alone: the
+-- term is counted, and selects leases by their class. Of the terms that name a lease only those that
+-- name p_lease are returned; is_named: some term names a lease of the class, this one or another.
 create or replace function hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node, p_shard int,
-                                                 out touched hwqueue.touched_term[], out is_named boolean)
+  p_node hwqueue.node, p_shard int, out touched hwqueue.touched_term[], out is_named boolean)
 language plpgsql stable
 as $$
 begin
   select coalesce(array_agg(
            row(t.term_id, t.use, t.domain,
                coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
-               t.decides, t.counts, t.lease_id is null and (t.published_at is not null or not t.decides
-                   and not t.holds_up))::hwqueue.touched_term
+               t.decides, t.counts,
+               t.lease_id is null and (t.published_at is not null or not t.decides and not t.holds_up)
+             )::hwqueue.touched_term
            order by t.term_id) filter (where t.decides or coalesce(t.lease_id = p_lease, true)), '{}'),
          coalesce(bool_or(t.is_member and t.lease_id is not null), false)
   into touched, is_named
@@ -93,7 +107,7 @@ begin
 end
 $$;
 
--- What a claim that touches these terms adds to term_count; null: nothing.
+-- What a claim that touches these terms adds to the counters; null when that is nothing.
 create or replace function hwqueue.counted_terms(p_touched hwqueue.touched_term[]) returns jsonb
 language plpgsql immutable
 as $$
@@ -104,23 +118,23 @@ begin
   foreach v_term in array p_touched loop
     if v_term.counts or v_term.use = 'away' then
       v_deltas := coalesce(v_deltas, '[]') || jsonb_build_object(
-        't', v_term.term_id, 'd', v_term.place, 'n', v_term.counts::int, 'h',
-          (v_term.use = 'away' and v_term.decides)::int);
+        't', v_term.term_id, 'd', v_term.place, 'n', v_term.counts::int,
+        'h', (v_term.use = 'away' and v_term.decides)::int);
     end if;
   end loop;
   return v_deltas;
 end
 $$;
 
--- The same of a claim of a class on a node.
+-- The same for a claim of a class on a node.
 create or replace function hwqueue.counts_of(p_class hwqueue.placement_class, p_lease uuid,
   p_node hwqueue.node, p_shard int) returns jsonb
 language sql stable
 as $$ select hwqueue.counted_terms((hwqueue.touched_terms(p_class, p_lease, p_node, p_shard)).touched) $$;
 
--- Counts running leases anew: those of a node that has other labels or another rack now, or those of a
--- class with other terms; the other one is null.
--- Locks: node_state is held by the caller, for a node; the claims by lease_id; term_count, skip locked.
+-- Counts running leases again: those of a node whose labels or rack have changed, or those of a class
+-- whose terms have changed. The other argument is null.
+-- Locks: for a node the caller holds node_state; the claims by lease_id; term_counter, skip locked.
 create or replace function hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -148,16 +162,10 @@ begin
 end
 $$;
 
--- How many leases of a term run in a domain: the sum over all its rows in term_count, each written under
--- its own lock. So nobody who ends a claim waits for anybody: if the row is held, another one is added.
--- counted, in a claim, says what it has added:
---   [{"t": term_id, "d": domain value, "n": 1 if the term selects it, "h": 1 if it keeps away from the
---   term's leases}]
-
--- Adds a claim's counts (p_sign 1) or takes them away (-1). Gives what it was given. A row is updated in
--- place 32 times, then written anew: under an old snapshot every version must be passed. Counts of
--- max_skew say when they were last lowered (spread_fleet).
--- Locks: one row of term_count for each count, skip locked. Idempotent: no.
+-- Adds a claim's counts (p_sign 1) or subtracts them (-1), and returns p_deltas. A row is updated in
+-- place 32 times and then written again, because under an old MVCC snapshot a reader must step over all
+-- its versions. Counters of max_skew carry the transaction that last lowered them (spread_floor).
+-- Locks: one row of term_counter per delta, skip locked. Not idempotent.
 create or replace function hwqueue.add_counts(p_deltas jsonb, p_sign int, p_shard int) returns jsonb
 language plpgsql volatile
 as $$
@@ -188,33 +196,32 @@ begin
 end
 $$;
 
--- Writes one of the rows of a count anew, with so much more; another one, if all of them are held or
--- there are none.
--- Locks: one row of term_count, skip locked. Idempotent: no.
+-- Replaces one row of a counter by one with p_leases and p_holders added. If all its rows are locked, or
+-- there are none, writes another one.
+-- Locks: one row of term_counter, skip locked. Not idempotent.
 create or replace function hwqueue.write_count(p_term_id bigint, p_domain text, p_leases int, p_holders int,
-  p_is_less boolean, p_shard int)
-returns void
+  p_is_less boolean, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
   v_row record;
 begin
-  select k.ctid as place, k.leases, k.holders, k.dropped_xid into v_row
+  select k.ctid as row_ctid, k.leases, k.holders, k.dropped_xid into v_row
   from hwqueue.term_counter k
   where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain
   limit 1 for no key update skip locked;
-  delete from hwqueue.term_counter k where k.ctid = v_row.place;
+  delete from hwqueue.term_counter k where k.ctid = v_row.row_ctid;
   insert into hwqueue.term_counter (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
   select p_shard, p_term_id, p_domain, p_leases + coalesce(v_row.leases, 0),
          p_holders + coalesce(v_row.holders, 0), 0,
          case when t.use <> 'skew' then null when p_is_less then pg_current_xact_id()
            else coalesce(v_row.dropped_xid, '0') end
-  -- pruned meanwhile: nobody asks any more
+  -- no row if the term was pruned meanwhile: no claim reads its counters any more
   from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = p_term_id;
 end
 $$;
 
--- What runs of a term in a domain: leases selected, and leases that keep away from those.
+-- What runs of a term in a place: leases that it selects, and holders that keep away from those.
 create or replace function hwqueue.read_count(p_term_id bigint, p_domain text, p_shard int,
   out leases bigint, out holders bigint)
 language plpgsql stable
@@ -226,7 +233,7 @@ begin
 end
 $$;
 
--- What runs of a term in all.
+-- How many leases that a term selects run in all places together.
 create or replace function hwqueue.read_total(p_term_id bigint, p_shard int) returns bigint
 language plpgsql stable
 as $$
@@ -236,16 +243,16 @@ begin
 end
 $$;
 
--- How many of those are asked to stop, or, with p_expired, have expired and are not reaped: they count
--- for away, capacity and exclusivity, no longer for toward and spread. With a null domain those of all
--- domains.
+-- How many of those are about to stop: asked to stop or, with p_expired, expired and not reaped yet.
+-- Such leases still count for away, capacity and exclusivity, but no longer for toward and spread. A
+-- null p_domain means all places.
 create or replace function hwqueue.stopping_count(p_term_id bigint, p_domain text, p_expired boolean,
   p_now timestamptz, p_shard int) returns bigint
 language plpgsql stable
 as $$
 declare
-  v_wanted jsonb := jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain,
-      'n', 1)));
+  v_wanted jsonb := jsonb_build_array(
+    jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
 begin
   return (
     select count(*) from (
@@ -253,40 +260,42 @@ begin
       where c.shard_id = p_shard and c.stop_requested_at <= p_now and c.term_deltas @> v_wanted
       union
       select c.lease_id from hwqueue.claim c
-      where p_expired and c.shard_id = p_shard and c.check_at between hwqueue.claims_scan_start(p_shard)
-        and p_now
+      where p_expired and c.shard_id = p_shard
+        and c.check_at between hwqueue.claims_scan_start(p_shard) and p_now
         and c.expires_at <= p_now and c.term_deltas @> v_wanted) l);
 end
 $$;
 
--- Where looks for expired claims start, by check_at: what has been reaped or settled below it may still
--- be in the index (lead_reap).
+-- Where scans for expired claims start, by check_at. Below it, dead tuples of claims that were reaped or
+-- settled may still be in the index (lead_reap).
 create or replace function hwqueue.claims_scan_start(p_shard int) returns timestamptz
 language sql stable
 as $$
-  select coalesce((select m.claims_from from hwqueue.reap_cursor m where m.shard_id = p_shard
-         order by m.version desc limit 1), '-infinity')
+  select coalesce((
+    select m.claims_from from hwqueue.reap_cursor m
+    where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
 $$;
 
--- How many stay, in a place or, with null, in all: without those asked to stop and, with p_expired, the
--- expired. p_recount: by place, see recount_term; null: by what claims have counted.
+-- How many leases of a term stay in a place, or with a null place in all: without those asked to stop
+-- and, with p_expired, the expired. p_recount: counts by place, see recount_term; null: by what claims
+-- have counted.
 create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text,
-  p_expired boolean, p_now timestamptz, p_shard int)
-returns bigint
+  p_expired boolean, p_now timestamptz, p_shard int) returns bigint
 language plpgsql stable
 as $$
 declare
   v_held bigint;
 begin
   if p_recount is not null then
-    return coalesce((select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
-                     from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
+    return coalesce((
+      select sum((r.value ->> case when p_expired then 'here' else 'bound' end)::bigint)
+      from jsonb_each(p_recount) r where r.key = coalesce(p_place, r.key)), 0);
   elsif p_place is null then
     v_held := hwqueue.read_total(p_term_id, p_shard);
   else
     v_held := (hwqueue.read_count(p_term_id, p_place, p_shard)).leases;
   end if;
-  return case when v_held > 0 then v_held - hwqueue.stopping_count(p_term_id, p_place, p_expired, p_now,
-      p_shard) else 0 end;
+  return case when v_held > 0
+    then v_held - hwqueue.stopping_count(p_term_id, p_place, p_expired, p_now, p_shard) else 0 end;
 end
 $$;

@@ -1,18 +1,29 @@
--- Deciding whether a lease may join what runs, under the locks of its counters.
+-- Deciding whether a lease may run on a node beside what runs now, under lock stripes.
+--
+-- Example: a service's leases must be in different racks. Two claims on two nodes of rack 12 both read
+-- that nothing of the service runs there. Both need the lock stripe of (affinity term, rack 12). One
+-- gets it, reads the counters again under the lock, and counts its lease. The other finds the stripe
+-- locked and tries its next class.
+--
+-- A claim (claim/entries.sql) calls decide_class for one class, and admit_class is its core. Callers
+-- that grant nothing use term_facts and terms_reason without locks (claim/candidates.sql, explain). The
+-- invariant: a claim decides by counters only while it holds the lock stripes of those counters, and
+-- adds its own counts before the locks end, at commit.
+--
+-- Reading order: decide_class, admit_class, stripes_of, term_facts, terms_reason.
 
--- Whether a class that must be checked may run on a node now: the decision of a claim, made by the class
--- before any entry of it is locked.
--- p_lease, p_eligible_at: of its oldest entry, which stands at p_tier and p_rank. reason: why it may
--- not, null when it may. Then the claim takes the oldest entry there that has been claimable since
--- `since` (null: any), of only_lease if that is not null, and adds counted. is_named: a term names a
--- lease of the class.
--- If the oldest entry waits for a better node, an entry of another rank behind it may have waited long
--- enough: that is 'later', at tier and rank, and nothing else is decided.
--- Locks: node_state is held by the caller; gates, skip locked: those of a class that may not run stay
--- held until the transaction ends, and others pass by them. Raises: nothing. Idempotent: yes.
+-- Decides whether a class that must be checked may run on a node now. A claim asks this by class, before
+-- it locks any entry of the class.
+-- p_lease, p_eligible_at: of the class head, which is at p_tier and p_rank. reason: why the class may
+-- not run; null when it may. Then the claim takes the oldest entry there that has been claimable since
+-- `since` (null: any), or only_lease if that is not null, and adds term_deltas. is_named: a term names a
+-- lease of the class. If the class head waits for a better node, an entry of a later rank may have
+-- waited long enough. Then reason is 'later', tier and rank say where that entry is, and nothing else is
+-- decided.
+-- Locks: the caller holds node_state; lock stripes, skip locked. The stripes of a class that may not run
+-- stay locked until the transaction ends, and other claims pass by them.
 create or replace function hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamptz,
-  p_tier smallint, p_rank bigint,
-  p_node hwqueue.node, p_now timestamptz, p_shard int,
+  p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamptz, p_shard int,
   out reason text, out term_deltas jsonb, out tier smallint, out rank bigint, out since timestamptz,
   out only_lease uuid, out is_named boolean)
 language plpgsql volatile
@@ -22,8 +33,8 @@ declare
   v_waits record;
   v_entered record;
 begin
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = p_class_id;
   v_waits := hwqueue.waits_for(v_class, p_node, p_eligible_at, true, p_now, p_shard);
   if not v_waits.is_known then
     perform hwqueue.refresh_fleet_cache(p_class_id, p_now, p_shard);
@@ -31,14 +42,14 @@ begin
   if v_waits.wait > '0' then
     since := p_now - v_waits.wait;
     if p_eligible_at > since then
-      select x.tier, x.rank, case when x.lease_id is null then 'waits' else 'later' end into tier, rank,
-             reason
+      select x.tier, x.rank, case when x.lease_id is null then 'waits' else 'later' end
+      into tier, rank, reason
       from hwqueue.next_waiting_rank(p_class_id, p_tier, p_rank, since, p_now, p_shard) x;
       return;
     end if;
   end if;
   v_entered := hwqueue.admit_class(v_class, p_lease, p_node, false, p_now, p_shard);
-  if v_entered.reason = 'unlooked' then  -- what is remembered of the fleet does not tell
+  if v_entered.reason = 'unlooked' then  -- a miss in the cached fleet
     perform hwqueue.refresh_fleet_cache(p_class_id, p_now, p_shard);
     v_entered := hwqueue.admit_class(v_class, p_lease, p_node, true, p_now, p_shard);
   end if;
@@ -46,17 +57,16 @@ begin
   term_deltas := v_entered.term_deltas;
   is_named := v_entered.is_named;
   if is_named then
-    only_lease := p_lease;  -- what was decided holds for this lease of the class, not for others
+    only_lease := p_lease;  -- the decision holds for this lease of the class, not for others
   end if;
 end
 $$;
 
--- The next tier and rank behind a place where an entry of a class has been claimable since p_since;
--- looks at the heads of 16 ranks: within one, the head is the oldest. lease_id: the head's; null: there
--- is none.
+-- The next tier and rank after a given one where an entry of a class has been claimable since p_since.
+-- Reads the heads of at most 16 ranks, because within a rank the head is the oldest. lease_id: that
+-- entry's lease; null when there is none.
 create or replace function hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint,
-  p_since timestamptz, p_now timestamptz, p_shard int,
-                                                out tier smallint, out rank bigint, out lease_id uuid)
+  p_since timestamptz, p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out lease_id uuid)
 language plpgsql stable
 as $$
 declare
@@ -64,10 +74,10 @@ declare
 begin
   tier := p_tier;
   rank := p_rank;
-  for v_look in 1 .. 16 loop
+  for v_try in 1 .. 16 loop
     select r.tier, r.rank, r.eligible_at, r.lease_id into v_head from hwqueue.ready r
-    where r.shard_id = p_shard and r.class_id = p_class_id and (r.tier, r.rank) > (next_waiting_rank.tier,
-        next_waiting_rank.rank)
+    where r.shard_id = p_shard and r.class_id = p_class_id
+      and (r.tier, r.rank) > (next_waiting_rank.tier, next_waiting_rank.rank)
       and (r.deadline is null or r.deadline > p_now)
     order by r.tier, r.rank, r.position limit 1;
     exit when not found;
@@ -81,14 +91,14 @@ begin
 end
 $$;
 
--- A lease that asks something about others, or that others ask something about, joins those that run on
--- a node: the decision, under gates, and its counts. A gate is a row that stands for (term, place):
--- whoever decides by a count there holds it alone, whoever only changes that count shares it; claims on
--- one node take turns by node_state anyway. Nobody waits for a gate: a lease whose gate is held is not
--- for this claim, and the next lease is tried.
+-- Lock stripes. A stripe is a row that stands for (affinity term, place). A claim that decides by a
+-- counter locks its stripe exclusively. A claim that only changes the counter locks it for share. Claims
+-- on one node are serialised by node_state already. No claim waits for a stripe: if one is locked, the
+-- claim leaves the lease alone and tries the next one.
 
--- Takes gates, alone or shared; false when somebody else has one of them.
--- Locks: gates, skip locked, so that the order does not matter.
+-- Locks stripes, exclusively (p_alone) or for share (p_shared). False when another session holds one of
+-- them.
+-- Locks: stripes, skip locked, so that the order does not matter.
 create or replace function hwqueue.lock_stripes(p_alone int[], p_shared int[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -97,21 +107,21 @@ declare
 begin
   if p_alone <> '{}' then
     select count(*) into v_locked from (
-      select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard
-        and g.stripe_id = any (p_alone) for no key update skip locked) l;
+      select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard and g.stripe_id = any (p_alone)
+      for no key update skip locked) l;
   end if;
   if v_locked = cardinality(p_alone) and p_shared <> '{}' then
     select v_locked + count(*) into v_locked from (
-      select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard
-        and g.stripe_id = any (p_shared) for share skip locked) l;
+      select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard and g.stripe_id = any (p_shared)
+      for share skip locked) l;
   end if;
   return v_locked = cardinality(p_alone) + cardinality(p_shared);
 end
 $$;
 
--- Whether a class would be the first of a group that it requires to be with.
-create or replace function hwqueue.would_seed_group(p_class hwqueue.placement_class,
-  p_facts jsonb) returns boolean
+-- True if a class would be the first of a group that it requires to be with.
+create or replace function hwqueue.would_seed_group(p_class hwqueue.placement_class, p_facts jsonb)
+returns boolean
 language sql immutable
 as $$
   select exists (
@@ -120,10 +130,10 @@ as $$
       and p_class.terms #>> array[(f.ordinality - 1)::text, 'spec', 'use'] = 'toward')
 $$;
 
--- Whether a look at the places of these terms, without max_skew, would come upon nothing that could keep
--- a lease out.
-create or replace function hwqueue.are_counters_zero(p_touched hwqueue.touched_term[],
-  p_shard int) returns boolean
+-- True if no counter of these terms, max_skew apart, is non-zero in its place, so that the check without
+-- locks could not refuse a lease.
+create or replace function hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard int)
+returns boolean
 language plpgsql stable
 as $$
 begin
@@ -134,13 +144,12 @@ begin
 end
 $$;
 
--- The gates of these terms. A group's is one for all places; a member that goes by another group shares
--- it, too: two may each be the other's first. by_counters_alone: nothing but what runs in their places
--- can keep a lease of the class out: its own terms, of which it has p_terms, keep away or limit how many
--- there are, and all are counted.
+-- The lock stripes of these terms. A group ("toward") has one stripe for all places. A member that goes
+-- by another group locks it for share: two such leases could each be the other's first.
+-- by_counters_alone: only what runs in the places of these terms can keep a lease of the class out. All
+-- p_terms of its own terms keep away or limit a number, and all are counted.
 create or replace function hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms int, p_joins boolean,
-  p_starts boolean,
-                                            out alone int[], out shared int[], out by_counters_alone boolean)
+  p_starts boolean, out alone int[], out shared int[], out by_counters_alone boolean)
 language plpgsql immutable
 as $$
 declare
@@ -157,7 +166,7 @@ begin
     v_own := v_own + v_term.decides::int;
     if v_term.use in ('away', 'apart', 'cap', 'skew') and v_term.domain <> 'node' and v_term.place <> ''
        or v_term.use = 'toward' and v_term.counts and p_joins then
-      -- 0..16383: two places may share one, then one of them is busy without need
+      -- 0..16383: two places may share a stripe, and one may then find it locked without need
       v_stripe := hashtextextended(
         v_term.term_id || '@' || case v_term.use when 'toward' then '' else v_term.place end, 0) & 16383;
       if v_term.decides and (p_starts or v_term.use <> 'toward') then
@@ -171,16 +180,15 @@ begin
 end
 $$;
 
--- Decides whether a lease may join what runs now. p_exact: by what nodes are now, not by what is
--- remembered of them (spread_reason).
--- counted: what to write into its claim, and to count (add_counts) while the gates are held; reason: why
--- it may not join, a reason code, or 'busy', 'unpublished' or 'unlooked', which the next claim may find
--- otherwise. is_named: a term names a lease of the class.
--- Locks: the caller holds node_state; gates, skip locked.
+-- Decides whether a lease may run beside what runs now. p_exact: by the nodes as they are now, not by
+-- the cached fleet (spread_reason).
+-- term_deltas: what to write into its claim, and to count (add_counts) while the lock stripes are held.
+-- reason: why it may not run, a reason code, or 'busy', 'unpublished' or 'unlooked' (a cache miss),
+-- which the next claim may find otherwise. is_named: a term names a lease of the class.
+-- Locks: the caller holds node_state; lock stripes, skip locked.
 create or replace function hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node, p_exact boolean, p_now timestamptz,
-                                               p_shard int, out term_deltas jsonb, out reason text,
-                                                 out is_named boolean)
+  p_node hwqueue.node, p_exact boolean, p_now timestamptz, p_shard int,
+  out term_deltas jsonb, out reason text, out is_named boolean)
 language plpgsql volatile
 as $$
 declare
@@ -188,9 +196,9 @@ declare
   v_joins boolean := p_class.terms @> '[{"spec": {"use": "toward"}}]';
   v_starts boolean := false;
   v_stripes record;
-  v_free boolean;
+  v_needs_none boolean;  -- no lock stripe
   v_by_counters boolean;
-  v_empty boolean := false;
+  v_all_zero boolean := false;
   v_facts jsonb;
 begin
   is_named := p_class.target is not null or v_terms.is_named;
@@ -199,25 +207,24 @@ begin
     v_starts := hwqueue.would_seed_group(p_class, v_facts);
   end if;
   v_stripes := hwqueue.stripes_of(v_terms.touched, jsonb_array_length(p_class.terms), v_joins, v_starts);
-  v_free := v_stripes.alone = '{}' and v_stripes.shared = '{}';
+  v_needs_none := v_stripes.alone = '{}' and v_stripes.shared = '{}';
   v_by_counters := v_stripes.by_counters_alone and not v_terms.is_named and p_class.service_id is null
     and p_class.trusts = '{}';
-  -- a first look, if there is anything that it could come upon: mostly that is the end of it
+  -- a check without locks, skipped when all counters are zero: most classes that are refused end here
   if not v_joins then
-    v_empty := hwqueue.are_counters_zero(v_terms.touched, p_shard);
+    v_all_zero := hwqueue.are_counters_zero(v_terms.touched, p_shard);
   end if;
-  if not v_empty or v_free and not v_by_counters then
+  if not v_all_zero or v_needs_none and not v_by_counters then
     v_facts := coalesce(v_facts, hwqueue.term_facts(p_class, p_node, null, p_now, p_shard));
-    reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_free, p_exact, p_now, p_shard);
+    reason := hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, v_needs_none, p_exact, p_now, p_shard);
   end if;
-  if reason is null and not v_free then
+  if reason is null and not v_needs_none then
     if hwqueue.lock_stripes(v_stripes.alone, v_stripes.shared, p_shard) then
-      -- what was read before the gates were ours may have changed
+      -- what was read before the stripes were locked may have changed
       if not v_by_counters or not hwqueue.are_counters_zero(v_terms.touched, p_shard) then
         v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
         reason := case when v_joins and hwqueue.would_seed_group(p_class, v_facts) > v_starts then 'busy'
-                       else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now,
-                           p_shard) end;
+          else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
       end if;
     else
       reason := 'busy';
@@ -229,17 +236,19 @@ begin
 end
 $$;
 
--- What a claim must know of each of a class's terms on one node, in their order: {"value": where the
--- node is, "held": leases there, "here": those that are not about to leave (for max_per_domain the
--- expired stay: they may go on), "elsewhere": of toward, whether any run in another place, "self": the
--- class is selected}.
--- Null for a term that is not published yet: nothing may be decided by it. expr_reason and spread_reason
+-- What a claim must know of each of a class's terms on one node, in their order:
+--   - "value": the node's value of the term's domain
+--   - "held": leases running there
+--   - "here": those that are not about to stop. For max_per_domain expired leases stay, since they may
+--     go on.
+--   - "elsewhere": for toward, whether any run in another place
+--   - "self": whether the term selects the class itself
+-- A term that is not published yet is null: nothing may be decided by it. expr_reason and spread_reason
 -- judge by these facts.
--- p_recount: what recount_terms gave, for dry runs; null: by what claims have counted.
--- Locks: none; what is decided by them is read again under the gates.
+-- p_recount: what recount_terms returned, for dry runs; null: by what claims have counted. A decision
+-- reads these facts again under the lock stripes.
 create or replace function hwqueue.term_facts(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_recount jsonb, p_now timestamptz, p_shard int)
-returns jsonb
+  p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -250,24 +259,24 @@ begin
     select (s.value -> 'self')::boolean and s.value #>> '{spec,use}' <> 'soft' as is_self, t.term_id,
            t.published_at, coalesce(t.domain, hwqueue.term_domain(s.value -> 'spec', p_shard)) as domain,
            s.value #>> '{spec,all,0,lease}' as lease_id, s.value #>> '{spec,use}' as use,
-             p_recount #> array['terms', (s.ordinality - 1)::text] as recount
+           p_recount #> array['terms', (s.ordinality - 1)::text] as recount
     from jsonb_array_elements(p_class.terms) with ordinality s
     left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
     order by s.ordinality
   loop
     v_facts := v_facts || case
       when v_term.published_at is null and p_recount is null then 'null'::jsonb
-      when v_term.lease_id is not null then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node,
-          p_now, p_shard)
-      else hwqueue.count_fact(v_term.term_id, hwqueue.domain_value(v_term.domain, p_node.node_id,
-          p_node.rack, p_node.labels),
-                              v_term.is_self, v_term.use, v_term.recount, p_now, p_shard) end;
+      when v_term.lease_id is not null
+        then hwqueue.lease_fact(v_term.lease_id::uuid, v_term.domain, p_node, p_now, p_shard)
+      else hwqueue.count_fact(v_term.term_id,
+        hwqueue.domain_value(v_term.domain, p_node.node_id, p_node.rack, p_node.labels),
+        v_term.is_self, v_term.use, v_term.recount, p_now, p_shard) end;
   end loop;
   return v_facts;
 end
 $$;
 
--- The fact of a term that selects by what classes are.
+-- The fact of a term that selects leases by their class.
 create or replace function hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text,
   p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -283,19 +292,19 @@ begin
     select c.leases into v_held from hwqueue.read_count(p_term_id, p_value, p_shard) c;
   end if;
   if v_held > 0 then
-    v_here := case when p_recount is null then v_held - hwqueue.stopping_count(p_term_id, p_value,
-        p_use <> 'cap', p_now, p_shard)
-              else hwqueue.remaining_count(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
+    v_here := case when p_recount is null
+      then v_held - hwqueue.stopping_count(p_term_id, p_value, p_use <> 'cap', p_now, p_shard)
+      else hwqueue.remaining_count(p_term_id, p_recount, p_value, p_use <> 'cap', p_now, p_shard) end;
   end if;
-  if p_self and p_use = 'toward' and v_here <= 0 then  -- may it start its group?
+  if p_self and p_use = 'toward' and v_here <= 0 then  -- may it be the first of its group?
     v_elsewhere := hwqueue.remaining_count(p_term_id, p_recount, null, true, p_now, p_shard) > 0;
   end if;
-  return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here, 'elsewhere', v_elsewhere,
-      'self', p_self);
+  return jsonb_build_object('value', p_value, 'held', v_held, 'here', v_here,
+    'elsewhere', v_elsewhere, 'self', p_self);
 end
 $$;
 
--- The fact of a term on one lease: where it runs, else where it succeeded.
+-- The fact of a term on one lease: where it runs, or else where it succeeded.
 create or replace function hwqueue.lease_fact(p_lease uuid, p_domain text, p_node hwqueue.node,
   p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -305,8 +314,8 @@ declare
   v_runs record;
   v_there boolean;
 begin
-  select c.node_id, 1 as held, (c.stop_requested_at <= p_now is not true
-         and c.expires_at > p_now)::int as here into v_runs
+  select c.node_id, 1 as held,
+         (c.stop_requested_at <= p_now is not true and c.expires_at > p_now)::int as here into v_runs
   from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
   if not found then
     select o.node_id, 0 as held, 1 as here into v_runs
@@ -320,11 +329,10 @@ begin
 end
 $$;
 
--- Why a lease may not join what runs: the first reason code, null when it may. 'unpublished': a term of
--- its class is not counted yet.
--- p_skew: max_skew as well, which costs most; p_exact: by what nodes are now, not by what is remembered
--- of them.
--- Locks: none; the caller holds what it decides by, or only looks.
+-- Why a lease may not run beside what runs: the first reason code, null when it may. 'unpublished': a
+-- term of its class is not counted yet.
+-- p_skew: check max_skew as well, which costs most. p_exact: by the nodes as they are now, not by the
+-- cached fleet. The caller holds the locks of what it decides by, or does not decide.
 create or replace function hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid,
   p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamptz, p_shard int)
 returns text
@@ -337,8 +345,8 @@ declare
   v_holds_up boolean;
   v_keeps_out boolean;
 begin
-  -- of the terms that select the class: whether one is to be counted first, and whether what runs here
-  -- might keep it out
+  -- of the terms that select the class: whether one must be published first, and whether running leases
+  -- might keep the class out of this place
   select coalesce(bool_or(t.published_at is null and t.holds_up), false),
          coalesce(bool_or(n.holders > 0), false) into v_holds_up, v_keeps_out
   from hwqueue.class_term m
@@ -354,14 +362,13 @@ begin
   end if;
   if p_facts <> '[]' and p_class.required <> '[]' then
     v_attested := case when p_node.attested = '{}' then '{}' else hwqueue.attested_at(p_node, p_now) end;
-    -- what says nothing about other leases, nor about trust, was decided when the class was judged
+    -- requirements that mention neither other leases nor trust were decided when the class was judged
     for v_expr in
       select e.value from jsonb_array_elements(p_class.required) e
       where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.term) || exists(@.trust))', '{}', true)
     loop
       v_reason := hwqueue.expr_reason(v_expr, p_node.labels, p_node.rack, p_node.node_id,
-          p_node.resources || p_node.gpu_ids, p_facts,
-                                      v_attested);
+        p_node.resources || p_node.gpu_ids, p_facts, v_attested);
       if v_reason is not null then
         return v_reason;
       end if;
@@ -371,8 +378,8 @@ begin
     for v_expr in select s.value from jsonb_array_elements(p_class.spread) s
       where p_skew or not s.value ? 'max_skew' loop
       v_reason := hwqueue.spread_reason(v_expr, p_class, p_facts,
-        case when p_exact and v_expr ? 'max_skew' then hwqueue.spread_counts(v_expr, p_class, null, p_now,
-            p_shard) end, p_now, p_shard);
+        case when p_exact and v_expr ? 'max_skew'
+          then hwqueue.spread_counts(v_expr, p_class, null, p_now, p_shard) end, p_now, p_shard);
       if v_reason is not null then
         return v_reason;
       end if;
@@ -385,11 +392,10 @@ begin
 end
 $$;
 
--- The first domain out of which something that runs keeps a lease of this class: required "away" holds
--- both ways. Null: there is none.
+-- The first domain out of which a running lease keeps a lease of this class; null when there is none. A
+-- required "away" holds both ways.
 create or replace function hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid,
-  p_node hwqueue.node,
-    p_shard int) returns text
+  p_node hwqueue.node, p_shard int) returns text
 language plpgsql stable
 as $$
 begin
@@ -397,19 +403,19 @@ begin
     select t.domain
     from hwqueue.class_term m
     join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id
-    cross join lateral hwqueue.read_count(t.term_id, hwqueue.domain_value(t.domain, p_node.node_id,
-        p_node.rack, p_node.labels), p_shard) c
+    cross join lateral hwqueue.read_count(t.term_id,
+      hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels), p_shard) c
     where m.shard_id = p_shard and m.class_id = p_class.class_id and t.use = 'away' and c.holders > 0
       and coalesce((t.spec #>> '{all,0,lease}')::uuid = p_lease, true)
     order by t.term_id limit 1);
 end
 $$;
 
--- The same by what kept_out_places gave.
+-- The same, by what kept_out_places returned.
 create or replace function hwqueue.cached_kept_out_of(p_known jsonb, p_node hwqueue.node) returns text
 language sql immutable parallel safe
 as $$
   select min(d) from jsonb_array_elements_text(p_known -> 'kept_out') d
-  where p_known -> 'kept_at' ? (d || '@' || hwqueue.domain_value(d, p_node.node_id, p_node.rack,
-      p_node.labels))
+  where p_known -> 'kept_at'
+    ? (d || '@' || hwqueue.domain_value(d, p_node.node_id, p_node.rack, p_node.labels))
 $$;

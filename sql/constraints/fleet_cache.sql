@@ -1,11 +1,33 @@
--- What is cached of the fleet for max_skew and for patience.
+-- The cached fleet, for max_skew and for patience, so that a claim need not scan all nodes.
+--
+-- Example: max_skew 1 by zone. Zones a, b and c have live nodes, and the fewest leases of the term in a
+-- zone are 4. Both facts are cached: spread_fleet has the zones, spread_floor the 4. A claim in zone a,
+-- which would be the fifth lease there, decides by reading a few rows (cached_skew_reason, spread.sql).
+--
+-- Each cached fact is kept with what its reader had seen (unseen and next_xid, base/session.sql):
+--   - spread_fleet: the places of live nodes, for a domain and a kind of nodes. It holds as long as no
+--     node has moved or come back (node_state.moved_xid) and none can have died (live_until). A
+--     heartbeat may commit long after it was given. Its node was then alive to itself and dead to the
+--     scan, and does not count as come back. So the scan lists the nodes that may still live by such a
+--     heartbeat (doubtful): one given within their timeout, which is good for another timeout.
+--   - spread_floor: the fewest leases of a term in one of those places. Claims only raise that minimum.
+--     Where leases have ended since, the counter says so (term_counter.dropped_xid). So reading those
+--     places tells whether the floor still holds.
+--   - class_range: how well the best and the worst node suit a class, for patience. It holds as
+--     spread_fleet.
+--
+-- A claim calls refresh_fleet_cache on a cache miss. The invariant: a cached fact is used only if
+-- nothing that its reader had not seen can have changed it.
+--
+-- Reading order: refresh_fleet_cache, cached_fleet, scan_fleet, scan_floor, then cached_range and
+-- scan_range.
 
--- Looks at the fleet for what a class asks of max_skew and prefers, and remembers it: the fleet itself
--- if what is remembered of it holds no longer, the floors of its terms, and how well nodes suit it. A
--- walk over all nodes and places, so it is for when somebody came upon the need of it.
--- Locks: what was remembered before, skip locked.
-create or replace function hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamptz,
-  p_shard int) returns void
+-- Scans the fleet for what a class asks of max_skew and prefers, and caches it: the fleet, if the cached
+-- one no longer holds, the floors of the class's terms, and how well nodes suit the class. It reads all
+-- nodes and places, so call it only on a cache miss.
+-- Locks: the rows cached before, skip locked.
+create or replace function hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamptz, p_shard int)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -15,13 +37,13 @@ declare
   v_class hwqueue.placement_class;
   v_range hwqueue.class_range;
 begin
-  lock table hwqueue.spread_floor in row exclusive mode;  -- before the look (prune_counts)
+  lock table hwqueue.spread_floor in row exclusive mode;  -- before the scan, for prune_counts
   for v_term in
     select t.*
     from hwqueue.placement_class c
     cross join lateral jsonb_array_elements(c.spread) s
-    join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest =
-      (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
+    join hwqueue.affinity_term t on t.shard_id = p_shard
+      and t.digest = (c.terms #>> array[s.value ->> 'term', 'digest'])::bigint
     where c.shard_id = p_shard and c.class_id = p_class_id and t.use = 'skew' and not s.value ? 'tally'
       and t.published_at is not null
   loop
@@ -43,31 +65,28 @@ begin
       select o.ctid from hwqueue.spread_floor o
       where o.shard_id = p_shard and o.term_id = v_term.term_id for update skip locked));
     insert into hwqueue.spread_floor (shard_id, term_id, places_digest, least, lowest, unseen, next_xid)
-    values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest, v_floor.unseen,
-        v_floor.next_xid);
+    values (p_shard, v_term.term_id, v_fleet.places_digest, v_floor.least, v_floor.lowest,
+      v_floor.unseen, v_floor.next_xid);
   end loop;
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = p_class_id;
   v_range := hwqueue.cached_range(p_class_id, p_now, p_shard);
   if v_class.preferred <> '[]' and v_range.class_id is null then
     v_range := hwqueue.scan_range(v_class, p_now, p_shard);
     delete from hwqueue.class_range r where r.ctid = any (array(
-      select o.ctid from hwqueue.class_range o where o.shard_id = p_shard
-        and o.class_id = p_class_id for update skip locked));
+      select o.ctid from hwqueue.class_range o
+      where o.shard_id = p_shard and o.class_id = p_class_id for update skip locked));
     v_range.range_id := nextval('hwqueue.class_range_range_id_seq');
     insert into hwqueue.class_range overriding system value select v_range.*;
   end if;
 end
 $$;
 
--- How well nodes suit a class at best and at worst, for patience: remembered as the fleet is for
--- max_skew (spread_fleet).
-
--- How well the best and the worst node suit a class, as it is remembered; null when that holds no
--- longer: a node has moved (see spread_fleet), or one of the two has been silent for too long. What
--- others do in silence makes no difference.
-create or replace function hwqueue.cached_range(p_class_id bigint, p_now timestamptz,
-  p_shard int) returns hwqueue.class_range
+-- How well the best and the worst node suit a class, from the cache. Null when that no longer holds: a
+-- node has moved (see spread_fleet), or one of the two has been silent for too long. Silence of other
+-- nodes makes no difference.
+create or replace function hwqueue.cached_range(p_class_id bigint, p_now timestamptz, p_shard int)
+returns hwqueue.class_range
 language plpgsql stable
 as $$
 declare
@@ -76,24 +95,23 @@ begin
   select r.* into v_range from hwqueue.class_range r
   where r.shard_id = p_shard and r.class_id = p_class_id order by r.range_id desc limit 1;
   return case
-    when v_range.live_until > p_now and not hwqueue.has_fleet_changed(v_range.unseen, v_range.next_xid,
-        p_shard) and not exists (
+    when v_range.live_until > p_now
+      and not hwqueue.has_fleet_changed(v_range.unseen, v_range.next_xid, p_shard) and not exists (
       select 1 from hwqueue.node_state s
       where s.shard_id = p_shard and s.node_id = any (array[v_range.best_node, v_range.worst_node])
         and (s.seen_at + s.heartbeat_timeout > p_now) is not true) then v_range end;
 end
 $$;
 
--- The highest and the lowest affinity for a class among live, uncordoned nodes with room for it when
--- they are idle; null: there are none.
--- Good for a second while a node may yet prove to be alive, by a sign of life that was given in time and
--- is not committed (scan_fleet).
-create or replace function hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamptz,
-  p_shard int) returns hwqueue.class_range
+-- The highest and the lowest affinity for a class among live, uncordoned nodes that have room for it
+-- when idle; null when there are none. Valid for one second while a silent node may still turn out to be
+-- alive: its heartbeat was given in time and is not committed (scan_fleet).
+create or replace function hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamptz, p_shard int)
+returns hwqueue.class_range
 language plpgsql stable
 as $$
 declare
-  v_named uuid[] := array(  -- in its preferences
+  v_named uuid[] := array(  -- nodes that its preferences name
     select (t #>> '{}')::uuid from jsonb_path_query(p_class.preferred, 'lax $[*].when.**.node[*]') t
     where jsonb_typeof(t) = 'string' and t #>> '{}' ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$');
   v_range hwqueue.class_range;
@@ -104,7 +122,7 @@ begin
     union all
     select e.affinity, null, e.node_id from hwqueue.node_eligibility e
     where e.shard_id = p_shard and e.class_id = p_class.class_id
-    union all  -- those that have not seen the class yet; of a class that costs much, claims will tell
+    union all  -- profiles that have not seen the class yet; a class that costs much is left to claims
     select hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints), p.profile_id, null
     from hwqueue.profile p
     where p.shard_id = p_shard and p.judged_as is null and p_class.cost <= 500
@@ -127,7 +145,7 @@ begin
     select p_now + interval '1 second' as until from hwqueue.node_state s
     where s.shard_id = p_shard and s.seen_at + s.heartbeat_timeout <= p_now
       and s.seen_at + 2 * s.heartbeat_timeout > p_now limit 1) d on true
-  -- from either end, to the first that lives
+  -- from the best and from the worst, to the first that lives
   left join lateral (
     select a.affinity, l.node_id from (select * from able order by affinity desc offset 0) a
     cross join lateral hwqueue.able_node(p_class, a.profile_id, v_named, a.node_id, p_now, p_shard) l(node_id)
@@ -142,12 +160,10 @@ begin
 end
 $$;
 
--- One of these nodes that lives, is not cordoned and has room for a class when it is idle: those of a
--- profile, without some, or one node.
--- Null: there is none.
+-- A node that lives, is not cordoned and has room for a class when idle: one of a profile, without the
+-- nodes in p_without, or p_node. Null when there is none.
 create or replace function hwqueue.able_node(p_class hwqueue.placement_class, p_profile_id bigint,
-  p_without uuid[], p_node uuid, p_now timestamptz,
-                                             p_shard int) returns uuid
+  p_without uuid[], p_node uuid, p_now timestamptz, p_shard int) returns uuid
 language plpgsql stable
 as $$
 begin
@@ -170,38 +186,27 @@ begin
 end
 $$;
 
--- What is remembered of the fleet for max_skew, so that a claim need not walk over all nodes. Two
--- things, each with what its reader had seen (base/session.sql):
---   spread_fleet: the places of live nodes, for a domain and a kind of nodes. It holds as long as no
---   node has moved or come
---     back (node_state.moved_xid) and none can have died (live_until). A sign of life may be committed
---     long after it was given: then its node was alive to itself and dead to the look, and says nothing
---     of coming back. So the look names all that may yet live by such a sign (doubtful): it was given
---     within their timeout, and is good for another one.
---   spread_floor: the fewest leases of a term in one of those places. Claims only raise that; where
---   leases have ended since, the count says
---     so (term_count.dropped_xid). So it takes a look at those places to know that the floor still bears.
-
--- Whether a node has moved or come back in a transaction that a look knew nothing of.
-create or replace function hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8,
-  p_shard int) returns boolean
+-- True if a node has moved or come back in a transaction that a scan had not seen.
+create or replace function hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard int)
+returns boolean
 language plpgsql stable
 as $$
 begin
-  return exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid >= p_next_xid)
-      or exists (select 1 from hwqueue.node_state s where s.shard_id = p_shard
-          and s.moved_xid = any (p_unseen));
+  return exists (
+      select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid >= p_next_xid)
+    or exists (
+      select 1 from hwqueue.node_state s where s.shard_id = p_shard and s.moved_xid = any (p_unseen));
 end
 $$;
 
--- What spread_fleet is found by.
+-- The key of spread_fleet: a digest of a domain and a kind of nodes.
 create or replace function hwqueue.fleet_key(p_spec jsonb, p_domain text) returns bigint
 language sql immutable parallel safe
 as $$ select hashtextextended(p_domain || coalesce((p_spec -> 'nodes')::text, ''), 0) $$;
 
--- The fleet as it is remembered, without its places; null when that holds no longer.
-create or replace function hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamptz,
-  p_shard int) returns hwqueue.spread_fleet
+-- The cached fleet, without its places; null when it no longer holds.
+create or replace function hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int)
+returns hwqueue.spread_fleet
 language plpgsql stable
 as $$
 declare
@@ -212,22 +217,21 @@ begin
   from hwqueue.spread_fleet f
   where f.shard_id = p_shard and f.fleet_key = hwqueue.fleet_key(p_spec, p_domain)
   order by f.fleet_id desc limit 1;
-  return case when v_fleet.live_until > p_now and not hwqueue.has_fleet_changed(v_fleet.unseen,
-      v_fleet.next_xid, p_shard)
-                   and not exists (
-                     select 1 from hwqueue.node_state s
-                     where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful)
-                       and s.seen_at + s.heartbeat_timeout > p_now)
-              then v_fleet end;
+  return case
+    when v_fleet.live_until > p_now
+      and not hwqueue.has_fleet_changed(v_fleet.unseen, v_fleet.next_xid, p_shard) and not exists (
+      select 1 from hwqueue.node_state s
+      where s.shard_id = p_shard and s.node_id = any (v_fleet.doubtful)
+        and s.seen_at + s.heartbeat_timeout > p_now) then v_fleet end;
 end
 $$;
 
--- The fleet as it is: a walk over all nodes.
-create or replace function hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamptz,
-  p_shard int) returns hwqueue.spread_fleet
+-- The fleet as it is now. Reads all nodes.
+create or replace function hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamptz, p_shard int)
+returns hwqueue.spread_fleet
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
   set plan_cache_mode = force_custom_plan
-  set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
+  set enable_nestloop = off  -- it reads all nodes: by hash, whatever the statistics say
 as $$
 declare
   v_fleet hwqueue.spread_fleet;
@@ -236,7 +240,7 @@ begin
          coalesce(array_agg(l.node_id) filter (where l.has_died), '{}'),
          coalesce(array_agg(l.node_id) filter (where not l.is_live and l.doubtful_until > p_now), '{}'),
          coalesce(min(l.live_until) filter (where l.is_live), 'infinity'),
-           (select x.unseen from hwqueue.visible_now() x),
+         (select x.unseen from hwqueue.visible_now() x),
          (select x.next_xid from hwqueue.visible_now() x)
   into v_fleet.places, v_fleet.dead, v_fleet.doubtful, v_fleet.live_until, v_fleet.unseen, v_fleet.next_xid
   from (
@@ -244,13 +248,13 @@ begin
            s.seen_at + n.heartbeat_timeout as live_until,
            s.seen_at + 2 * n.heartbeat_timeout as doubtful_until,
            hwqueue.is_live(n, s, p_now) as is_live,
-           -- one in doubt may have claims that are not committed
+           -- a node in doubt may have claims that are not committed
            not hwqueue.is_live(n, s, p_now) and (s.seen_at + 2 * n.heartbeat_timeout > p_now or exists (
              select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = n.node_id)) as has_died
     from (
       select k.profile_id, k.rack, k.labels from hwqueue.profile k
-      where k.shard_id = p_shard and (not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes',
-          k.rack, k.labels)) offset 0) p
+      where k.shard_id = p_shard
+        and (not p_spec ? 'nodes' or hwqueue.scope_includes(p_spec -> 'nodes', k.rack, k.labels)) offset 0) p
     join hwqueue.node n on n.shard_id = p_shard and n.profile_id = p.profile_id and n.deregistered_at is null
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
   ) l
@@ -263,9 +267,9 @@ begin
 end
 $$;
 
--- The fewest leases of a term in one of these places: a walk over all of them.
-create or replace function hwqueue.scan_floor(p_term_id bigint, p_places text[],
-  p_shard int) returns hwqueue.spread_floor
+-- The fewest leases of a term in one of these places. Reads all of them.
+create or replace function hwqueue.scan_floor(p_term_id bigint, p_places text[], p_shard int)
+returns hwqueue.spread_floor
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
   set plan_cache_mode = force_custom_plan
 as $$

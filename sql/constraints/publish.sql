@@ -1,25 +1,44 @@
--- New affinity terms: publishing them so that every claim counts for them before one decides by them.
+-- Publishing affinity terms: every claim counts for a new term before any claim decides by it.
+--
+-- Example: a spawn writes the first lease that must be away from app=db. At that moment a claim of
+-- another lease with app=db is under way that has never heard of the term, so it counts nothing. If the
+-- new lease were decided by the counters now, it could start beside the other one. So the lease waits
+-- until the term is published. A spawn writes a class with its terms, notifies no session and waits for
+-- none. The rest happens in steps, each in whatever transaction comes by: a claim that wants such a
+-- lease, or reap.
+--   1. The term gets its row. The classes that it selects get class_term rows and are marked as checked
+--      in what nodes may run. Claims that see this count.
+--   2. When every transaction that was open then has ended, the same is done again, for what those could
+--      not see. If that finds nothing, every claim from now on knows the term.
+--   3. What runs and has not been counted is counted, and the term is published.
+-- On an otherwise idle server steps 2 and 3 are one call: two calls in all.
+--
+-- A class with an unpublished term is no candidate, and no profile judges it (published_classes), so it
+-- costs claims nothing however long that lasts. When its last term is published it gets a new
+-- created_xid, so that every profile judges it as a new class.
+--
+-- Reading order: publish_terms, spread_term, take_publish_step, then rebind_classes and move_terms for
+-- services whose policy has changed.
 
--- Classes that are new, and the terms that select them.
-
--- Whether a class goes by a policy of its service that has changed: until it is bound anew, none of its
--- leases is claimed.
+-- True if a class follows a policy of its service that has changed since. Until the class is bound again
+-- (rebind_classes), none of its leases is claimed.
 create or replace function hwqueue.is_stale(p_class hwqueue.placement_class, p_shard int) returns boolean
 language plpgsql stable
 as $$
 begin
-  return p_class.service_id is not null and p_class.away_from <>
-    hwqueue.service_away_from(p_class.service_id, p_shard);
+  return p_class.service_id is not null
+    and p_class.away_from <> hwqueue.service_away_from(p_class.service_id, p_shard);
 end
 $$;
 
--- Gives stale classes among these the terms that their service's policy asks for now. The terms are
--- counted anew: claims of these classes may be under way that count for nothing yet. Whoever judges new
--- classes calls it, too, since a spawn may write a class while the policy changes; with p_waits it waits
--- for whom it must tell, else, if the shard's row is taken, the classes stay stale for now.
+-- Gives the stale classes among these the terms that their service's policy asks for now. The terms are
+-- counted again, because claims of these classes may be under way that count for nothing yet. A session
+-- that judges new classes calls this, too, since a spawn may write a class while the policy changes.
+-- With p_waits the call waits for the rows that it must change. Otherwise, if the shard's row is locked,
+-- the classes stay stale for now.
 -- Locks: the shard's row; profile rows by id; the classes; terms.
-create or replace function hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean,
-  p_shard int) returns void
+create or replace function hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard int)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -33,7 +52,7 @@ begin
   elsif p_waits then
     perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update;
     perform 1 from hwqueue.profile p where p.shard_id = p_shard order by p.profile_id for no key update;
-    -- what nodes remember as blocked may not be any more (cached_candidates)
+    -- classes that nodes have cached as blocked may be free now (cached_candidates)
     update hwqueue.profile p set classes_seen = p.classes_seen
     where p.shard_id = p_shard and p.profile_id = any (array(
       select distinct e.profile_id from hwqueue.profile_eligibility e
@@ -53,8 +72,7 @@ begin
     v_class := hwqueue.bind_terms(v_class);
     update hwqueue.placement_class c
     set away_from = v_class.away_from, required = v_class.required, preferred = v_class.preferred,
-      spread = v_class.spread,
-        terms = v_class.terms, terms_written = false
+      spread = v_class.spread, terms = v_class.terms, terms_written = false
     where c.shard_id = p_shard and c.class_id = v_class.class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class.class_id;
     perform hwqueue.set_checked(array[v_class.class_id], p_shard);
@@ -62,15 +80,15 @@ begin
       perform hwqueue.recount_claims(null, v_class.class_id, p_shard);
     end if;
     update hwqueue.affinity_term t set published_at = null, barrier = null, written_xid = pg_current_xact_id()
-    where t.shard_id = p_shard and t.digest in (select (s.value ->> 'digest')::bigint
-        from jsonb_array_elements(v_class.terms) s);
+    where t.shard_id = p_shard and t.digest in (
+      select (s.value ->> 'digest')::bigint from jsonb_array_elements(v_class.terms) s);
   end loop;
 end
 $$;
 
--- Puts the terms in force that speak of a service in its failure domain, or of any service in that of a
--- queue, where that has changed: they are counted anew, in other places, and until that is done nobody
--- decides by them, nor may what they select be claimed.
+-- Moves affinity terms whose failure domain has changed: those that mention a service in its failure
+-- domain, or any service in that of a queue. They are counted again, in other places. Until that is done
+-- no claim decides by them, and no lease that they select is claimed.
 -- Locks: the shard's row.
 create or replace function hwqueue.move_terms(p_shard int) returns void
 language plpgsql volatile
@@ -92,23 +110,22 @@ begin
       and t.domain <> hwqueue.term_domain(t.spec, p_shard)
   loop
     delete from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = v_term.term_id;
-    insert into hwqueue.affinity_term (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up,
-        created_at)
+    insert into hwqueue.affinity_term
+      (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up, created_at)
     values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard),
-        v_term.anchors, '0', true, hwqueue.clock())
+      v_term.anchors, '0', true, hwqueue.clock())
     returning term_id into v_new_id;
-    update hwqueue.class_term m set term_id = v_new_id where m.shard_id = p_shard
-      and m.term_id = v_term.term_id;
-    update hwqueue.class_rule r set term_id = v_new_id where r.shard_id = p_shard
-      and r.term_id = v_term.term_id;
+    update hwqueue.class_term m set term_id = v_new_id
+    where m.shard_id = p_shard and m.term_id = v_term.term_id;
+    update hwqueue.class_rule r set term_id = v_new_id
+    where r.shard_id = p_shard and r.term_id = v_term.term_id;
     delete from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = v_term.term_id;
   end loop;
 end
 $$;
 
--- What a class must meet in a node's own place (class_rule), so that many classes can be asked about at once.
-
--- Writes the rules of classes whose terms have their rows.
+-- Writes the rules of classes (class_rule): what a class must meet in a node's own place, so that one
+-- statement can check many classes (blocked_classes). The terms of the classes must have their rows.
 -- Locks: the caller holds the shard's row.
 create or replace function hwqueue.write_rules(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile
@@ -121,7 +138,7 @@ begin
          case when d.decides then (t.spec #>> '{all,0,lease}')::uuid end
   from hwqueue.placement_class c
   cross join lateral jsonb_array_elements(c.terms) with ordinality s
-  cross join lateral (  -- fenced: by digest, not all terms for each class
+  cross join lateral (  -- fenced: found by digest, instead of reading all terms for each class
     select * from hwqueue.affinity_term x where x.shard_id = p_shard
       and x.digest = (s.value ->> 'digest')::bigint offset 0) t
   left join lateral (
@@ -139,8 +156,8 @@ begin
 end
 $$;
 
--- Marks classes that must be checked at the claim wherever it is remembered that somebody may run them.
--- True when there was something to mark, or a profile or node was held by another session.
+-- Marks classes as checked at the claim, wherever it is cached that a profile or a node may run them.
+-- True when there was a row to mark, or another session held a profile or a node.
 -- Locks: profile rows and node_eligibility, skip locked.
 create or replace function hwqueue.set_checked(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
@@ -154,13 +171,13 @@ declare
 begin
   if v_pinned then
     update hwqueue.node_eligibility e set is_checked = true
-    -- skip locked: register_node deletes them, in a transaction that may last. One that is updated
-    -- between the snapshot and the lock is missed: v_pinned says that there was something to mark, and
-    -- whoever is told so asks again
+    -- skip locked: register_node deletes these rows, in a transaction that may last. A row that is updated
+    -- between the MVCC snapshot and the lock is missed. But v_pinned makes the result true, and the caller
+    -- then calls again
     where e.ctid = any (array(
       select o.ctid from hwqueue.node_eligibility o
-      where o.shard_id = p_shard and o.class_id = any (p_class_ids)
-        and not o.is_checked for update skip locked));
+      where o.shard_id = p_shard and o.class_id = any (p_class_ids) and not o.is_checked
+      for update skip locked));
   end if;
   v_profile_ids := array(
     select distinct e.profile_id from hwqueue.profile_eligibility e
@@ -169,41 +186,26 @@ begin
     select p.profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.profile_id = any (v_profile_ids) for no key update skip locked);
   update hwqueue.profile_eligibility e set is_checked = true
-  where e.shard_id = p_shard and e.class_id = any (p_class_ids) and e.profile_id = any (v_locked)
-    and not e.is_checked;
+  where e.shard_id = p_shard and e.class_id = any (p_class_ids)
+    and e.profile_id = any (v_locked) and not e.is_checked;
   update hwqueue.profile_queue s
   set checked = array(select distinct u from unnest(s.checked || array(
         select e.class_id from hwqueue.profile_eligibility e
         where e.shard_id = p_shard and e.profile_id = s.profile_id and e.queue_id = s.queue_id
-          and e.class_id = any (p_class_ids)
-          and e.gpu_count = 0 and e.custom is null)) u limit 201)
+          and e.class_id = any (p_class_ids) and e.gpu_count = 0 and e.custom is null)) u limit 201)
   where s.shard_id = p_shard and s.profile_id = any (v_locked);
   return v_pinned or v_profile_ids <> '{}';
 end
 $$;
 
--- New terms come into force here. A spawn writes a class with its terms and tells nobody; until every
--- claim knows of a term and counts for it, leases that decide by it wait. In steps, each in whatever
--- transaction comes by (a claim that wants such a lease, reap):
---   1. The term gets its row; classes that it selects get class_term rows and are marked in what nodes
---   may run. Claims that see this count.
---   2. When every transaction that was open then has ended, the same is done again: it finds what those
---   could not see. If it
---      finds nothing, every claim from now on knows the term.
---   3. What runs and has not been counted is counted, and the term is published.
--- With nobody else at work steps 2 and 3 are one call: two calls in all.
--- A class some of whose terms are not in force is no candidate: nobody judges it (in_force), so it costs
--- claims nothing however long that lasts. When its last term comes into force it gets a new created_xid:
--- to everybody who judges classes it is new then.
-
--- Brings on up to p_limit terms that are not published. pending: some are left. p_holds: whether running
--- claims may be held to count them, until the caller's transaction ends. Claims leave that to reap,
--- since their transaction may stay open while other nodes want to settle; but not for longer than ten
--- seconds: nobody may be calling reap. Null: publish nothing, since the caller has entered a lease that
--- does not run yet.
+-- Takes the next step for up to p_limit terms that are not published. pending: some are left.
+-- p_holds: whether running claims may be locked until the caller's transaction ends, to count them. A
+-- claim leaves that to reap, since its transaction may stay open while other nodes want to settle. After
+-- ten seconds it locks them all the same, because it may be that no worker calls reap. Null: publish
+-- nothing, since the caller has counted a lease that does not run yet.
 -- Locks: the shard's row, skip locked; profile rows, class rows and claims, skip locked.
-create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz,
-  p_shard int, out published int, out pending boolean)
+create or replace function hwqueue.publish_terms(p_limit int, p_holds boolean, p_now timestamptz, p_shard int,
+  out published int, out pending boolean)
 language plpgsql volatile
 as $$
 declare
@@ -218,17 +220,17 @@ begin
     return;
   end if;
   perform hwqueue.write_terms(p_limit, p_now, p_shard);
-  if hwqueue.has_unpublished_terms(p_shard) and not exists (select 1 from hwqueue.lock_stripe g
-      where g.shard_id = p_shard) then
+  if hwqueue.has_unpublished_terms(p_shard)
+    and not exists (select 1 from hwqueue.lock_stripe g where g.shard_id = p_shard) then
     insert into hwqueue.lock_stripe (shard_id, stripe_id) select p_shard, g from generate_series(0, 16383) g;
   end if;
   for v_term in
     select t.* from hwqueue.affinity_term t where t.shard_id = p_shard and t.published_at is null
     order by t.term_id limit p_limit
   loop
-    -- written by this very transaction: others cannot see it yet
+    -- written by this transaction: no other can see it yet
     continue when v_term.written_xid = pg_current_xact_id();
-    -- asked before the look: what ends later than that, the look may not see
+    -- read before spread_term: what a transaction writes that ends after this, spread_term may not see
     v_is_over := hwqueue.no_open_xid_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
     v_changed := hwqueue.spread_term(v_term, p_shard);
     if v_changed then
@@ -238,13 +240,13 @@ begin
       update hwqueue.affinity_term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
       where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
     elsif p_holds is not null and hwqueue.lock_classes(v_term.digest, p_shard)
-      and hwqueue.count_running(v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now,
-          p_shard) then
+      and hwqueue.count_running(
+        v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
       update hwqueue.affinity_term t set published_at = p_now
         where t.shard_id = p_shard and t.term_id = v_term.term_id;
       perform hwqueue.admit_classes(v_term.digest, p_shard);
-      perform hwqueue.note_event('term_published', format('term %s is in force: %s, by %s', v_term.term_id,
-          v_term.use, v_term.domain), p_shard,
+      perform hwqueue.note_event('term_published',
+        format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
         jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
       published := published + 1;
     end if;
@@ -253,7 +255,7 @@ begin
 end
 $$;
 
--- Whether no other transaction below an id is open.
+-- True if no other transaction below an id is open.
 create or replace function hwqueue.no_open_xid_below(p_xid xid8) returns boolean
 language sql volatile
 as $$
@@ -262,8 +264,8 @@ as $$
       and x is distinct from pg_current_xact_id_if_assigned())
 $$;
 
--- Gives the terms of up to p_limit classes that are new their rows, but for classes that another session
--- holds: it may be waking them.
+-- Writes the rows for the terms of up to p_limit new classes. Skips classes that another session has
+-- locked: it may be waking them.
 -- Locks: the caller holds the shard's row; class rows, skip locked.
 create or replace function hwqueue.write_terms(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -277,16 +279,15 @@ begin
   if v_classes <> '{}' then
     insert into hwqueue.affinity_term (shard_id, digest, spec, use, domain, anchors, written_xid, created_at)
     select distinct on (s.value ->> 'digest') p_shard, (s.value ->> 'digest')::bigint, s.value -> 'spec',
-           s.value #>> '{spec,use}',
-           hwqueue.term_domain(s.value -> 'spec', p_shard), hwqueue.term_anchors(s.value -> 'spec'),
-             '0'::xid8, p_now
+           s.value #>> '{spec,use}', hwqueue.term_domain(s.value -> 'spec', p_shard),
+           hwqueue.term_anchors(s.value -> 'spec'), '0'::xid8, p_now
     from hwqueue.placement_class c, jsonb_array_elements(c.terms) s
     where c.shard_id = p_shard and c.class_id = any (v_classes)
     on conflict do nothing;
     perform hwqueue.write_rules(v_classes, p_shard);
     update hwqueue.placement_class c
     set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c, p_shard),
-        -- for who judged it while a term of it was being published
+        -- new to the profiles that passed it over while a term of it was being published
         created_xid = case when hwqueue.published_classes(c.terms, p_shard) then pg_current_xact_id()
           else c.created_xid end
     where c.shard_id = p_shard and c.class_id = any (v_classes);
@@ -294,8 +295,9 @@ begin
 end
 $$;
 
--- Tells the classes that a term selects: class_term, and a mark wherever a profile or a node may run
--- them, so that claims check. True when there was something new to tell, or somebody could not be told yet.
+-- Writes which classes a term selects: class_term rows, and a mark wherever a profile or a node may run
+-- them, so that claims check. True when something was new, or another session held a row that must be
+-- marked.
 -- Locks: the caller holds the shard's row; profile rows, skip locked.
 create or replace function hwqueue.spread_term(p_term hwqueue.affinity_term, p_shard int) returns boolean
 language plpgsql volatile
@@ -311,25 +313,26 @@ begin
   v_classes := hwqueue.selected_classes(p_term.spec, p_shard);
   v_new := array(
     select c from unnest(v_classes) c
-    where not exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = c
-        and m.term_id = p_term.term_id));
-  insert into hwqueue.class_term (shard_id, class_id, term_id) select p_shard, c, p_term.term_id
-    from unnest(v_new) c;
-  -- a class that is new and was judged by nobody makes no difference: whoever judges it knows the term.
-  -- Who judged one before may not have known it; claims go by class_term then, and do not see these rows
-  -- until this is committed
+    where not exists (
+      select 1 from hwqueue.class_term m
+      where m.shard_id = p_shard and m.class_id = c and m.term_id = p_term.term_id));
+  insert into hwqueue.class_term (shard_id, class_id, term_id)
+  select p_shard, c, p_term.term_id from unnest(v_new) c;
+  -- a new class that no profile has judged makes no difference: a session that judges it knows the term.
+  -- A session that has judged it already may not have known the term. Claims then decide by class_term,
+  -- and do not see the rows written here until this transaction commits
   return hwqueue.set_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard)
     or p_term.written_xid = '0';
 end
 $$;
 
 -- Which classes are candidates of claims, as far as their terms decide that: those whose terms are all
--- in force (publish_terms), and that do not wait for a lease which has not started yet. The others are
--- not judged, and so are in nobody's list of what may run.
+-- published and that do not wait for a lease to start (placement_class.waits, see selected.sql). The
+-- other classes are not judged, so they are in no cached list of what may run.
 
--- Locks the classes of a term that is about to be published. False when another session holds any, which
--- may be waking it: who judges that before the term is published passes it over, so admit_classes must
--- come after.
+-- Locks the classes of a term that is about to be published. False when another session has locked one,
+-- which may be waking it. A session that judges that class before the term is published passes it over,
+-- so admit_classes must come after.
 -- Locks: the caller holds the shard's row; class rows, skip locked.
 create or replace function hwqueue.lock_classes(p_digest bigint, p_shard int) returns boolean
 language plpgsql volatile set enable_bitmapscan = on
@@ -347,22 +350,23 @@ begin
 end
 $$;
 
--- Makes the classes that a term was the last to hold up candidates: they are new to everybody who judges.
--- Locks: the caller holds the shard's row, and theirs (lock_classes).
+-- Makes candidates of the classes for which this term was the last one not published: every profile
+-- judges them as new.
+-- Locks: the caller holds the shard's row, and those of the classes (lock_classes).
 create or replace function hwqueue.admit_classes(p_digest bigint, p_shard int) returns void
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 begin
   update hwqueue.placement_class c
-  set created_xid = pg_current_xact_id(), is_woken = true, waits = c.waits
-    and hwqueue.waits_for_start(c, p_shard)
+  set created_xid = pg_current_xact_id(), is_woken = true,
+      waits = c.waits and hwqueue.waits_for_start(c, p_shard)
   where c.shard_id = p_shard and c.terms <> '[]'
     and c.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
     and hwqueue.published_classes(c.terms, p_shard);
 end
 $$;
 
--- Whether terms wait to be in force.
+-- True if terms are not published yet.
 create or replace function hwqueue.has_unpublished_terms(p_shard int) returns boolean
 language plpgsql stable
 as $$
@@ -376,12 +380,12 @@ begin
 end
 $$;
 
--- Takes a step for new terms, if a step is due: a claim does so first, on a node that has met one
--- (node_state.awaits_terms). It is not due while the oldest of them wait for transactions that are open.
--- Returns whether any term is left.
--- Locks: node_state is held by the caller; as publish_terms.
-create or replace function hwqueue.take_publish_step(p_node uuid, p_now timestamptz,
-  p_shard int) returns boolean
+-- Takes a step for new terms if one is due, and returns whether any term is left. A claim does so first
+-- on a node that has met an unpublished term (node_state.awaits_terms). No step is due while the oldest
+-- terms wait for open transactions.
+-- Locks: the caller holds node_state; then as publish_terms.
+create or replace function hwqueue.take_publish_step(p_node uuid, p_now timestamptz, p_shard int)
+returns boolean
 language plpgsql volatile
 as $$
 begin
@@ -402,6 +406,3 @@ begin
   return true;
 end
 $$;
-
--- Classes that wait (placement_class.waits) are no candidates: they must be with one lease, which has
--- not started, or are for one lease only (target_class), which is scheduled.

@@ -1,15 +1,20 @@
 -- Counting running leases from the claims themselves, for dry runs and checks.
+--
+-- Claims decide by counters. This module reads all claims instead. match_nodes and explanations use it
+-- for a class that may not be written anywhere. verify_invariants uses it to prove that the counters are
+-- right.
+--
+-- Reading order: recount_terms, recount_term and kept_out_places for dry runs; recounted_terms,
+-- broken_counts and broken_terms for checks.
 
--- What must hold of terms, counted from the claims (verify_invariants).
-
--- touched_terms without what is remembered of classes: by what terms select.
+-- touched_terms without the cached class_term: by what the terms select now.
 create or replace function hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid,
   p_node hwqueue.node, p_shard int)
 returns table (term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
 language sql stable
 as $$
-  select u.term_id, u.use, u.domain, coalesce(hwqueue.term_place(u.spec, u.domain, p_node.node_id,
-         p_node.rack, p_node.labels), ''),
+  select u.term_id, u.use, u.domain,
+         coalesce(hwqueue.term_place(u.spec, u.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
          u.decides, u.counts
   from (
     select t.*, p_class.terms @> jsonb_build_array(jsonb_build_object('digest', t.digest)) as decides,
@@ -20,7 +25,7 @@ as $$
   where u.decides or u.counts
 $$;
 
--- Published terms whose counts are not what runs.
+-- Published terms whose counters differ from what runs (verify_invariants).
 create or replace function hwqueue.broken_counts(p_shard int) returns table (term_id bigint, detail jsonb)
 language sql stable
 as $$
@@ -37,14 +42,12 @@ as $$
     select k.term_id, k.domain as place, sum(k.leases) as leases, sum(k.holders) as holders
     from hwqueue.term_counter k where k.shard_id = p_shard group by k.term_id, k.domain
   )
-  select t.term_id, jsonb_build_object('spec', t.spec, 'place', d.place, 'written',
-         array[d.leases, d.holders],
-                                       'counted', array[d.running_leases, d.running_holders])
+  select t.term_id, jsonb_build_object('spec', t.spec, 'place', d.place,
+           'written', array[d.leases, d.holders], 'counted', array[d.running_leases, d.running_holders])
   from (
     select coalesce(w.term_id, r.term_id) as term_id, coalesce(w.place, r.place) as place,
-           coalesce(w.leases, 0) as leases,
-           coalesce(w.holders, 0) as holders, coalesce(r.leases, 0) as running_leases,
-             coalesce(r.holders, 0) as running_holders
+           coalesce(w.leases, 0) as leases, coalesce(w.holders, 0) as holders,
+           coalesce(r.leases, 0) as running_leases, coalesce(r.holders, 0) as running_holders
     from written w full join running r on r.term_id = w.term_id and r.place = w.place
   ) d
   join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = d.term_id
@@ -52,10 +55,10 @@ as $$
   where (d.leases, d.holders) <> (d.running_leases, d.running_holders)
 $$;
 
--- Running leases that are where they required to be away from others that run there, or that are too
--- many of a max_per_domain.
-create or replace function hwqueue.broken_terms(p_shard int) returns table (rule text, lease_id uuid,
-  detail jsonb)
+-- Running leases that break a required term: they are with others that they must be away from, or there
+-- are too many of a max_per_domain (verify_invariants).
+create or replace function hwqueue.broken_terms(p_shard int)
+returns table (rule text, lease_id uuid, detail jsonb)
 language sql stable
 as $$
   with touched as (
@@ -66,15 +69,15 @@ as $$
     cross join lateral hwqueue.recounted_terms(k, c.lease_id, n, p_shard) t
     where c.shard_id = p_shard and t.place <> ''
   )
-  select 'away', h.lease_id, jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place,
-         'from', m.lease_id)
+  select 'away', h.lease_id,
+         jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'from', m.lease_id)
   from touched h
   join touched m on m.term_id = h.term_id and m.place = h.place and m.counts and m.lease_id <> h.lease_id
   where h.use = 'away' and h.decides
   union all
   select 'max_per_domain', min(h.lease_id::text)::uuid,
-         jsonb_build_object('term', h.term_id, 'domain', h.domain, 'place', h.place, 'limit', s.most,
-             'running', count(*))
+         jsonb_build_object(
+           'term', h.term_id, 'domain', h.domain, 'place', h.place, 'limit', s.most, 'running', count(*))
   from touched h
   cross join lateral (
     select min((s.value ->> 'max_per_domain')::bigint) as most
@@ -87,12 +90,9 @@ as $$
   having count(*) > s.most
 $$;
 
--- What runs, counted from the claims themselves: for dry runs (match_nodes, explanations), whose class
--- may not be written anywhere, and to hold the counts against.
-
--- All that a class must know of others, on every node: {"terms": [{PLACE: {"held", "here"}}, ...] in the
--- order of its terms, "spread": [spread_counts, ...] in the order of its spread, and what
--- kept_out_places gives}.
+-- All that a class must know of other leases, on every node: {"terms": [{PLACE: {"held", "here"}}, ...]
+-- in the order of its terms, "spread": [spread_counts, ...] in the order of its spread, and what
+-- kept_out_places returns}.
 -- p_lease: the lease that asks; null: one that is not spawned yet.
 create or replace function hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid,
   p_now timestamptz, p_shard int) returns jsonb
@@ -110,21 +110,20 @@ begin
   end loop;
   for v_spread in select s.value from jsonb_array_elements(p_class.spread) with ordinality s
     order by s.ordinality loop
-    v_counts := v_counts || coalesce(
-      case when v_spread ? 'max_skew' then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now, p_shard)
-        end, 'null');
+    v_counts := v_counts || coalesce(case when v_spread ? 'max_skew'
+      then hwqueue.spread_counts(v_spread, p_class, v_terms, p_now, p_shard) end, 'null');
   end loop;
   return hwqueue.kept_out_places(p_class, p_lease, p_shard)
     || jsonb_build_object('terms', v_terms, 'spread', v_counts);
 end
 $$;
 
--- Running leases that a term selects, by place: {PLACE: {"held", "bound", "here"}}; bound without those
--- asked to stop, here without the expired, either, nor, of max_skew, those on dead nodes.
+-- Running leases that a term selects, by place: {PLACE: {"held", "bound", "here"}}. bound is without
+-- those asked to stop. here is also without the expired and, for max_skew, without those on dead nodes.
 create or replace function hwqueue.recount_term(p_spec jsonb, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
-  -- all that term_selects asks of a class; very many may run that differ in what they need
+  -- grouped by all that term_selects reads of a class: very many classes may run that differ in the rest
   with alike as materialized (
     select array_agg(k.class_id) as class_ids
     from hwqueue.placement_class k
@@ -139,8 +138,8 @@ as $$
   ), domain as materialized (
     select hwqueue.term_domain(p_spec, p_shard) as domain
   )
-  select coalesce(jsonb_object_agg(r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound',
-         r.bound)), '{}')
+  select coalesce(jsonb_object_agg(
+    r.place, jsonb_build_object('held', r.held, 'here', r.here, 'bound', r.bound)), '{}')
   from (
     select coalesce(hwqueue.term_place(p_spec, d.domain, n.node_id, n.rack, n.labels), '') as place,
            count(*) as held, count(*) filter (where c.stop_requested_at <= p_now is not true) as bound,
@@ -155,10 +154,10 @@ as $$
   ) r
 $$;
 
--- Where a class is kept out by running leases that require to be away from it: {"kept_out": [DOMAIN, ...],
+-- Where running leases that require to be away from a class keep it out: {"kept_out": [DOMAIN, ...],
 -- "kept_at": {"DOMAIN@PLACE": true}}.
-create or replace function hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid,
-  p_shard int) returns jsonb
+create or replace function hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard int)
+returns jsonb
 language sql stable
 as $$
   select jsonb_build_object('kept_out', coalesce(jsonb_agg(distinct h.domain), '[]'),
@@ -168,8 +167,8 @@ as $$
     from (
       select k.class_id, hwqueue.term_domain(t.value -> 'spec', p_shard) as domain
       from hwqueue.placement_class k, jsonb_array_elements(k.terms) t
-      where k.shard_id = p_shard and k.class_id in (select u.class_id from hwqueue.claim u
-          where u.shard_id = p_shard)
+      where k.shard_id = p_shard
+        and k.class_id in (select u.class_id from hwqueue.claim u where u.shard_id = p_shard)
         and t.value #>> '{spec,use}' = 'away'
         and (hwqueue.term_selects(t.value -> 'spec', p_class)
             or (t.value #>> '{spec,all,0,lease}')::uuid = p_lease)

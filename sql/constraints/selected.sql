@@ -1,10 +1,21 @@
--- Which affinity terms select a class, the classes made for leases that a term names, and which classes
--- are candidates: those whose terms are published and that wait for no lease to start.
+-- Which affinity terms select a class, the classes made for single leases, and which classes are
+-- candidates.
+--
+-- Example: a lease must be on the same node as lease L. L shares a class with 2,000 others, and only L
+-- may be counted. So L gets a class of its own (target_class), which the term selects. The class of the
+-- lease that asks waits (placement_class.waits) until L starts. Until then no profile judges it and it
+-- costs claims nothing.
+--
+-- Spawns and judges call note_selected. publish.sql calls selected_classes and assign_target_class.
+-- Spawns, claims and reap wake classes. The invariant: a class is a candidate only when its terms are
+-- published and the lease that it waits for has started.
+--
+-- Reading order: note_selected, selected_classes, target_class, waits_for_start, wake_classes_of_lease.
 
--- Writes down which terms select the classes of a batch. A term that is written at this moment finds
--- them itself, or this call's mark.
--- Without index scans: a young term table would be read by its key, all of it for each class.
--- Idempotent: yes; two calls at once may write the same row twice, which does no harm.
+-- Writes which terms select the classes of a batch (class_term). A term that another session writes at
+-- this moment finds the classes itself, or finds them marked as checked by this call. Index scans are
+-- off: while the term table is young the planner would read all of it by its key for each class. Two
+-- calls at once may write the same row twice, which does no harm.
 create or replace function hwqueue.note_selected(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile set enable_bitmapscan = on set enable_indexscan = off
 as $$
@@ -23,25 +34,30 @@ begin
 end
 $$;
 
--- Whether any term selects a class.
+-- True if any term selects a class.
 create or replace function hwqueue.is_selected(p_class_id bigint, p_shard int) returns boolean
 language sql stable
-as $$ select exists (select 1 from hwqueue.class_term m where m.shard_id = p_shard
-    and m.class_id = p_class_id) $$;
+as $$
+  select exists (
+    select 1 from hwqueue.class_term m where m.shard_id = p_shard and m.class_id = p_class_id)
+$$;
 
--- Whether somebody remembers of one of these classes who may run it.
+-- True if it is cached for one of these classes which profile or node may run it.
 create or replace function hwqueue.is_judged(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
 begin
-  return exists (select 1 from hwqueue.profile_eligibility e
+  return exists (
+      select 1 from hwqueue.profile_eligibility e
       where e.shard_id = p_shard and e.class_id = any (p_class_ids))
-      or exists (select 1 from hwqueue.node_eligibility e where e.shard_id = p_shard
-          and e.class_id = any (p_class_ids));
+    or exists (
+      select 1 from hwqueue.node_eligibility e
+      where e.shard_id = p_shard and e.class_id = any (p_class_ids));
 end
 $$;
 
--- The classes whose leases a term selects; of a term on one lease, its class, and the one that it runs as.
+-- The classes whose leases a term selects. For a term on one lease: the lease's class, and the class
+-- that it runs as.
 create or replace function hwqueue.selected_classes(p_spec jsonb, p_shard int) returns bigint[]
 language plpgsql stable set enable_bitmapscan = on
 as $$
@@ -50,8 +66,9 @@ declare
   v_service uuid := (
     select (i.value ->> 'service')::uuid from jsonb_array_elements(p_spec -> 'all') i
     where i.value ? 'service' limit 1);
-  v_queue int := (select (i.value ->> 'queue')::int from jsonb_array_elements(p_spec -> 'all') i
-      where i.value ? 'task' limit 1);
+  v_queue int := (
+    select (i.value ->> 'queue')::int from jsonb_array_elements(p_spec -> 'all') i
+    where i.value ? 'task' limit 1);
   v_equal jsonb := (
     select coalesce(jsonb_object_agg(e.value ->> 'label', e.value #>> '{values,0}'), '{}')
     from jsonb_array_elements(p_spec -> 'all') i, jsonb_array_elements(i.value -> 'exprs') e
@@ -78,43 +95,42 @@ begin
 end
 $$;
 
--- The class of a lease that a term names: one of its own, so that the others of its class go on as
--- before; else the class as it is.
--- Above read committed every lease with an id of the caller's own gets one.
--- Locks: as find_class. Raises: as find_class.
+-- The class for a lease that a term names: one of its own, so that the others of its class are not
+-- affected. When no term names the lease, its class as it is. Above read committed every lease with an
+-- id chosen by the caller gets its own class, because the old snapshot may not show the term.
+-- Locks and raises as find_class.
 create or replace function hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard int) returns bigint
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
   v_class hwqueue.placement_class;
 begin
-  perform 1 from hwqueue.affinity_term t where t.shard_id = p_shard
-    and t.anchors && array['lease:' || p_lease] limit 1;
+  perform 1 from hwqueue.affinity_term t
+  where t.shard_id = p_shard and t.anchors && array['lease:' || p_lease] limit 1;
   -- an older snapshot may not show the term
   if not found and current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
     return p_class_id;
   end if;
-  select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
-    and c.class_id = p_class_id;
+  select c.* into v_class from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = p_class_id;
   if not found or v_class.target = p_lease then
     return v_class.class_id;
   end if;
   return hwqueue.find_class(v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
-      v_class.labels, v_class.placement,
-                            p_shard, v_class.patience, p_lease);
+    v_class.labels, v_class.placement, p_shard, v_class.patience, p_lease);
 end
 $$;
 
 -- Gives a lease that a term names a class of its own, if it has none, so that the term does not concern
--- others; while it runs, from its next attempt on. False when its entry is held by another session, or
--- deleted by this one: then nothing was done.
--- Locks: the lease's entry, skip locked; its class, skip locked; its row. Raises: as find_class.
+-- others. A running lease changes its class at its next attempt. False, without having done anything,
+-- when another session holds the lease's entry or this one has deleted it.
+-- Locks: the lease's entry, skip locked; its class, skip locked; its row. Raises as find_class.
 create or replace function hwqueue.assign_target_class(p_lease uuid, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_lease hwqueue.lease;
-  v_place tid;
+  v_ctid tid;
   v_class_id bigint;
 begin
   select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
@@ -123,27 +139,27 @@ begin
     or (hwqueue.lease_end(p_lease, p_shard)).state is not null then
     return true;
   end if;
-  -- the one update that entries ever see: who locks one looks at its class again
-  select r.ctid into v_place from hwqueue.ready r
+  -- the only update that entries ever see: a session that locks an entry reads its class again
+  select r.ctid into v_ctid from hwqueue.ready r
   where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
-    and r.rank = v_lease.rank
-    and r.position = v_lease.position and r.lease_id = p_lease for update skip locked;
+    and r.rank = v_lease.rank and r.position = v_lease.position and r.lease_id = p_lease
+  for update skip locked;
   if found then
-    update hwqueue.ready r set class_id = v_class_id where r.ctid = v_place;
+    update hwqueue.ready r set class_id = v_class_id where r.ctid = v_ctid;
     perform hwqueue.wake_classes_of_entries(array[v_class_id], p_shard);
   else
-    select s.ctid into v_place from hwqueue.scheduled s
+    select s.ctid into v_ctid from hwqueue.scheduled s
     where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at
       and s.lease_id = p_lease
     for update skip locked;
     if found then
-      update hwqueue.scheduled s set class_id = v_class_id where s.ctid = v_place;
+      update hwqueue.scheduled s set class_id = v_class_id where s.ctid = v_ctid;
       -- no candidate before the lease is due (wake_classes_of_entries)
       update hwqueue.placement_class c set waits = true
       where c.shard_id = p_shard and c.class_id = v_class_id and c.created_xid = pg_current_xact_id();
     else
-      perform 1 from hwqueue.claim c where c.shard_id = p_shard
-        and c.lease_id = p_lease for update skip locked;
+      perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
+      for update skip locked;
       if not found then
         return false;
       end if;
@@ -154,7 +170,7 @@ begin
 end
 $$;
 
--- Whether all of a class's terms are in force.
+-- True if all terms of a class are published.
 create or replace function hwqueue.published_classes(p_terms jsonb, p_shard int) returns boolean
 language sql stable
 as $$
@@ -166,14 +182,14 @@ as $$
         and t.published_at is not null))
 $$;
 
--- Whether the only lease of a class is scheduled, or a class must be with a lease that neither runs nor
--- has succeeded: until that one starts no node may run the class, but for nodes outside the domain that
--- the class lets pass.
-create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class,
-  p_shard int) returns boolean
+-- True if the only lease of a class is scheduled, or if the class must be with a lease that neither runs
+-- nor has succeeded. Until that lease starts no node may run the class, except nodes outside the domain
+-- that the class lets pass.
+create or replace function hwqueue.waits_for_start(p_class hwqueue.placement_class, p_shard int)
+returns boolean
 language sql stable
 as $$
-  -- put to sleep once (assign_target_class): while a class is awake its lease may be on its way into ready
+  -- waits is set once (assign_target_class): later the lease of an awake class may be moving into ready
   select p_class.waits and p_class.target is not null
     and coalesce(hwqueue.lease_state(p_class.target, p_shard) = 'scheduled', false) or exists (
     select 1 from jsonb_array_elements(p_class.required) e
@@ -185,8 +201,8 @@ as $$
           and o.state = 'completed'))
 $$;
 
--- A lease starts: classes that waited for it are candidates from when the caller's transaction commits.
--- Those that another session holds are found by wake_missed_classes.
+-- Wakes the classes that wait for a lease that starts now: they are candidates once the caller's
+-- transaction commits. Classes that another session has locked are found later by wake_missed_classes.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_classes_of_lease(p_lease uuid, p_shard int) returns void
 language plpgsql volatile
@@ -201,10 +217,10 @@ begin
 end
 $$;
 
--- Entries come into ready: whoever puts them there wakes their classes, which are candidates from when
--- the caller's transaction commits.
--- Those that another session holds are found by wake_missed_classes; of those whose terms are not in
--- force it is decided when they are (admit_classes), and until then a lock on them would hold that up.
+-- Wakes the classes of entries that the caller has put into ready: they are candidates once its
+-- transaction commits. Classes that another session has locked are found later by wake_missed_classes. A
+-- class with unpublished terms is skipped: admit_classes wakes it when they are published, and a lock on
+-- it would hold that up.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_classes_of_entries(p_classes bigint[], p_shard int) returns void
 language plpgsql volatile
@@ -220,10 +236,9 @@ begin
 end
 $$;
 
--- Makes classes candidates that still wait for leases that have started: such a lease was adopted, or
--- started while the class was written.
--- Looks at the first p_limit that wait, and at as many from where watch_classes goes on, so all have
--- their turn, however long the first wait.
+-- Wakes classes that still wait for leases that have started: such a lease was adopted, or started while
+-- the class was written. Reads the first p_limit that wait, and p_limit more from where watch_classes
+-- goes on, so that each has its turn however long the first ones wait.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.wake_missed_classes(p_limit int, p_shard int) returns void
 language plpgsql volatile

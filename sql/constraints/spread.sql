@@ -1,15 +1,22 @@
--- Spread of leases over domains: max_skew, max_per_domain and the preference.
+-- Spread of leases over domains: max_skew, max_per_domain and the preferences for spread.
+--
+-- Example: max_skew 1 by zone, with 5 leases in a, 4 in b and 4 in c. One more in a would make 6, two
+-- more than the minimum of 4, so a claim there is refused with spread_exceeded. In b it may run.
+--
+-- spread_reason decides about required limits and spread_score ranks nodes by preferences. A claim goes
+-- by the cached fleet (cached_skew_reason, fleet_cache.sql). Dry runs and explanations count exactly
+-- (spread_counts). The invariant: a claim that holds the lock stripe of its own place decides safely,
+-- because what other claims do in other places can only raise the minimum.
+--
+-- Reading order: spread_reason, cached_skew_reason, spread_counts, spread_score.
 
--- Whether one more lease of a class would break one of its required spread limits on a node:
--- spread_exceeded, or null.
--- Kubernetes' topology spread (max_skew), and a cap on matching leases in a domain (max_per_domain).
--- p_counts: what spread_counts gave; null: a claim, which goes by what is remembered of the fleet
--- ('unlooked' when that does not tell).
--- Locks: none; the caller holds the gate of its own domain, or only looks: what others do elsewhere can
--- only raise the minimum.
+-- Returns 'spread_exceeded' if one more lease of a class would break a required spread limit on a node,
+-- else null. The limits are max_skew, as in Kubernetes' topology spread, and max_per_domain, a cap on
+-- matching leases in a domain.
+-- p_counts: what spread_counts returned. Null for a claim, which goes by the cached fleet; on a cache
+-- miss the result is 'unlooked'. The caller holds the lock stripe of its own place, or only explains.
 create or replace function hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class,
-  p_facts jsonb, p_counts jsonb, p_now timestamptz, p_shard int)
-returns text
+  p_facts jsonb, p_counts jsonb, p_now timestamptz, p_shard int) returns text
 language plpgsql stable
 as $$
 declare
@@ -25,7 +32,7 @@ begin
     return case when (v_fact ->> 'here')::bigint + v_self > (p_spread ->> 'max_per_domain')::bigint
       then 'spread_exceeded' end;
   elsif (v_fact ->> 'here')::bigint + v_self <= (p_spread ->> 'max_skew')::bigint then
-    return null;  -- however few there are elsewhere
+    return null;  -- however few run in other places
   elsif p_counts is null and not p_spread ? 'tally' then
     return hwqueue.cached_skew_reason(p_spread, v_fact,
         (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint, p_now, p_shard);
@@ -38,17 +45,16 @@ begin
 end
 $$;
 
--- How well one more lease of a class would be spread if it ran on a node, 0..100, the mean over its
--- kinds of spread preferences; 0 without any.
--- "when": "prefer": 100 / (1 + c), c the rounded sum of count x ln(domains + 2) + max_skew - 1
--- (Kubernetes' PodTopologySpread score, turned round); 0 where the node lacks a domain. "targets": 100 x
--- percent / (percent + share), weighted, share what the domain would hold of all that match, this lease
--- included, in percent: 50 at the target; without a target the rest of the hundred, and without any all
--- domains alike.
--- p_recounts, p_counts: what recount_terms gave as terms and spread; null: not known, for claims.
+-- How well one more lease of a class would be spread if it ran on a node, 0 to 100: the mean over its
+-- kinds of spread preferences, 0 without any.
+--   - "when": "prefer": 100 / (1 + c), where c is the rounded sum of count x ln(domains + 2) + max_skew
+--     - 1. This is Kubernetes' PodTopologySpread score, inverted. 0 where the node lacks a domain.
+--   - "targets": 100 x percent / (percent + share), weighted. share is what the domain would hold of all
+--     that match, this lease included, in percent: at the target the score is 50. A domain without a
+--     target gets the rest of the hundred. Without any targets all domains are equal.
+-- p_recounts, p_counts: what recount_terms returned as terms and spread; null for claims.
 create or replace function hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb,
-  p_recounts jsonb, p_counts jsonb, p_now timestamptz, p_shard int)
-returns double precision
+  p_recounts jsonb, p_counts jsonb, p_now timestamptz, p_shard int) returns double precision
 language plpgsql stable
 as $$
 declare
@@ -66,14 +72,14 @@ begin
     if v_spread ? 'targets' then
       v_weight := coalesce((v_spread ->> 'weight')::double precision, 100);
       v_gain := v_gain + v_weight * hwqueue.target_gain(v_spread, v_fact, p_class,
-          p_recounts -> (v_spread ->> 'term')::int, p_now, p_shard);
+        p_recounts -> (v_spread ->> 'term')::int, p_now, p_shard);
       v_weights := v_weights + v_weight;
     elsif v_spread ? 'when' then
-      v_counts := coalesce(p_counts -> v_index, hwqueue.spread_counts(v_spread, p_class, null, p_now,
-          p_shard));
+      v_counts := coalesce(p_counts -> v_index,
+        hwqueue.spread_counts(v_spread, p_class, null, p_now, p_shard));
       v_cost := coalesce(v_cost, 0) + case when v_fact ->> 'value' is null then 'infinity' else
-        coalesce((v_counts #>> array['here', v_fact ->> 'value'])::double precision,
-            0) * ln((v_counts ->> 'places')::double precision + 2)
+        coalesce((v_counts #>> array['here', v_fact ->> 'value'])::double precision, 0)
+        * ln((v_counts ->> 'places')::double precision + 2)
         + (v_spread ->> 'max_skew')::int - 1 end;
     end if;
   end loop;
@@ -85,25 +91,24 @@ begin
 end
 $$;
 
--- The gain of one {"targets"}, 0..1.
+-- The gain of one "targets" preference, 0 to 1.
 create or replace function hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class,
-  p_recount jsonb, p_now timestamptz, p_shard int)
-returns double precision
+  p_recount jsonb, p_now timestamptz, p_shard int) returns double precision
 language plpgsql stable
 as $$
 declare
   v_term_id bigint := (
     select t.term_id from hwqueue.affinity_term t
-    where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_spread ->> 'term',
-        'digest'])::bigint);
+    where t.shard_id = p_shard
+      and t.digest = (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint);
   v_share double precision;
   v_percent double precision;
 begin
   if p_fact ->> 'value' is null then
     return 0;
   end if;
-  v_share := 100 * ((p_fact ->> 'here')::double precision + 1) / (hwqueue.remaining_count(v_term_id,
-      p_recount, null, true, p_now, p_shard) + 1);
+  v_share := 100 * ((p_fact ->> 'here')::double precision + 1)
+    / (hwqueue.remaining_count(v_term_id, p_recount, null, true, p_now, p_shard) + 1);
   v_percent := case when p_spread -> 'targets' = '[]' then 100.0 / greatest(1, (
       select count(distinct hwqueue.domain_value(p_spread ->> 'domain', n.node_id, n.rack, n.labels))
       from hwqueue.node n
@@ -113,18 +118,19 @@ begin
       (select (t.value ->> 'percent')::double precision from jsonb_array_elements(p_spread -> 'targets') t
        where case when p_spread ->> 'domain' like 'label:%' then (t.value -> 'value')::text
          else t.value ->> 'value' end = p_fact ->> 'value'),
-      100 - (select coalesce(sum((t.value ->> 'percent')::double precision), 0)
-          from jsonb_array_elements(p_spread -> 'targets') t
-             where t.value ->> 'value' <> '*')) end;
+      100 - (
+        select coalesce(sum((t.value ->> 'percent')::double precision), 0)
+        from jsonb_array_elements(p_spread -> 'targets') t where t.value ->> 'value' <> '*')) end;
   return v_percent / (v_percent + v_share);
 end
 $$;
 
--- How leases are spread over a domain, for max_skew: {"places": domains that count, "least": the fewest
--- leases in one of them, "here": {PLACE: leases}, where there are any}. As Kubernetes counts: domains of
--- live nodes that have a value for every domain of the class's spreads of the same kind (required or
--- preferred) and, as asked, meet its requirements on nodes and have no taint that keeps it out; leases
--- on other nodes are not there. p_recounts: the terms of recount_terms; null: by what claims have counted.
+-- How leases are spread over a domain, for max_skew: {"places": the number of domains that count,
+-- "least": the fewest leases in one of them, "here": {PLACE: leases} where there are any}. Counts as
+-- Kubernetes does. A domain counts if a live node in it has a value for every domain of the class's
+-- spreads of the same kind (required or preferred). As asked, that node must also meet the class's
+-- requirements on nodes and have no taint that keeps the class out. Leases on other nodes do not count.
+-- p_recounts: the terms of recount_terms; null: by what claims have counted.
 create or replace function hwqueue.spread_counts(p_spread jsonb, p_class hwqueue.placement_class,
   p_recounts jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -136,7 +142,7 @@ begin
   if not p_spread ? 'tally' then
     return hwqueue.place_counts(p_spread, p_class.terms #> array[p_spread ->> 'term', 'spec'],
       (p_class.terms #>> array[p_spread ->> 'term', 'digest'])::bigint,
-        p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
+      p_recounts -> (p_spread ->> 'term')::int, p_now, p_shard);
   end if;
   v_profiles := case when not p_class.is_pinned then array(
     select p.profile_id from hwqueue.profile p
@@ -147,10 +153,10 @@ begin
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
     where n.shard_id = p_shard and n.deregistered_at is null and hwqueue.is_live(n, s, p_now)
-      and case when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id,
-          n.resources || n.gpu_ids,
-                                                                                hwqueue.attested_at(n, p_now))
-               else n.profile_id = any (v_profiles) end
+      and case
+        when v_profiles is null then hwqueue.spread_counts_node(p_spread, p_class, p, n.node_id,
+          n.resources || n.gpu_ids, hwqueue.attested_at(n, p_now))
+        else n.profile_id = any (v_profiles) end
   ), run as (
     select l.place, sum(c.leases) as leases
     from hwqueue.tally(p_class, (p_spread ->> 'tally')::int, p_recounts, p_now, p_shard) c
@@ -168,33 +174,31 @@ begin
 end
 $$;
 
--- Whether a node counts.
+-- True if a node of a profile counts for a spread.
 create or replace function hwqueue.spread_counts_node(p_spread jsonb, p_class hwqueue.placement_class,
-  p_profile hwqueue.profile, p_node uuid, p_resources uuid[],
-                                                      p_attested text[] default '{}') returns boolean
+  p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] default '{}') returns boolean
 language sql stable
 as $$
   select not exists (
       select 1 from jsonb_array_elements(p_class.spread) k
       where k.value ? 'max_skew' and k.value ->> 'when' is not distinct from p_spread ->> 'when'
-        and k.value ->> 'domain' <> 'node' and hwqueue.domain_value(k.value ->> 'domain', p_node,
-            p_profile.rack, p_profile.labels) is null)
+        and k.value ->> 'domain' <> 'node'
+        and hwqueue.domain_value(k.value ->> 'domain', p_node, p_profile.rack, p_profile.labels) is null)
     and (p_spread #>> '{count_nodes,affinity}' is not distinct from 'ignore'
-         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
-             p_attested))
+         or hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources,
+           null, p_attested))
     and (p_spread #>> '{count_nodes,taints}' is distinct from 'honor'
          or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
 $$;
 
--- Running leases that a class's term by node selects, node by node, without those that are about to leave.
+-- Running leases that a class's term by node selects, by node, without those that are about to stop.
 create or replace function hwqueue.tally(p_class hwqueue.placement_class, p_term int, p_recounts jsonb,
-  p_now timestamptz, p_shard int)
-returns table (node_id uuid, leases bigint)
+  p_now timestamptz, p_shard int) returns table (node_id uuid, leases bigint)
 language plpgsql stable
 as $$
 declare
   v_term_id bigint;
-  v_leaving bigint;
+  v_stopping bigint;
 begin
   if p_recounts is not null then
     return query select r.key::uuid, (r.value ->> 'here')::bigint from jsonb_each(p_recounts -> p_term) r;
@@ -203,10 +207,10 @@ begin
   v_term_id := (
     select t.term_id from hwqueue.affinity_term t
     where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
-  v_leaving := hwqueue.stopping_count(v_term_id, null, true, p_now, p_shard);
+  v_stopping := hwqueue.stopping_count(v_term_id, null, true, p_now, p_shard);
   return query
     select k.domain::uuid, sum(k.leases) - (
-      case when v_leaving = 0 then 0
+      case when v_stopping = 0 then 0
            else hwqueue.stopping_count(v_term_id, k.domain, true, p_now, p_shard) end)
     from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id = v_term_id
@@ -214,27 +218,25 @@ begin
 end
 $$;
 
--- spread_counts where a term's own places tell which nodes count: by a walk over all places. p_spec: of
--- the term.
+-- spread_counts for a term whose own places tell which nodes count. p_spec: the term's. Reads all
+-- places.
 create or replace function hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint,
-  p_recount jsonb, p_now timestamptz, p_shard int)
-returns jsonb
+  p_recount jsonb, p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable set enable_seqscan = on set enable_hashjoin = on set enable_sort = on
 as $$
 declare
   v_fleet hwqueue.spread_fleet := hwqueue.scan_fleet(p_spec, p_spread ->> 'domain', p_now, p_shard);
   v_term_id bigint;
-  v_gone jsonb;
+  v_stopping jsonb;  -- by place
   v_counts jsonb;
 begin
   if p_recount is null then
-    v_term_id := (select t.term_id from hwqueue.affinity_term t
-        where t.shard_id = p_shard and t.digest = p_digest);
-    v_gone := hwqueue.stopping_by_place(v_term_id, v_fleet.dead, p_now, p_shard);
+    v_term_id := (
+      select t.term_id from hwqueue.affinity_term t where t.shard_id = p_shard and t.digest = p_digest);
+    v_stopping := hwqueue.stopping_by_place(v_term_id, v_fleet.dead, p_now, p_shard);
   end if;
   select jsonb_build_object('places', count(*), 'least', coalesce(min(l.leases), 0),
-                            'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0),
-                                '{}'))
+           'here', coalesce(jsonb_object_agg(l.place, l.leases) filter (where l.leases > 0), '{}'))
   into v_counts
   from (
     select p.place, coalesce(r.leases, 0) as leases
@@ -242,7 +244,7 @@ begin
     left join (
       select c.key as place, (c.value ->> 'here')::bigint as leases from jsonb_each(p_recount) c
       union all
-      select k.domain, sum(k.leases) - coalesce((v_gone ->> k.domain)::bigint, 0)
+      select k.domain, sum(k.leases) - coalesce((v_stopping ->> k.domain)::bigint, 0)
       from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = v_term_id group by k.domain
     ) r on r.place = p.place
   ) l;
@@ -250,11 +252,8 @@ begin
 end
 $$;
 
--- max_skew by what is remembered of the fleet (spread_fleet).
-
--- Whether one more lease of a class would break a max_skew in its place: spread_exceeded, null, or
--- 'unlooked' when what is remembered does not tell.
--- Locks: none; as spread_reason.
+-- Decides max_skew by the cached fleet: 'spread_exceeded' if one more lease of a class would break it in
+-- its place, null if not, 'unlooked' on a cache miss.
 create or replace function hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint,
   p_now timestamptz, p_shard int) returns text
 language plpgsql stable
@@ -263,24 +262,23 @@ declare
   v_term hwqueue.affinity_term;
   v_fleet hwqueue.spread_fleet;
   v_floor record;
-  v_gone jsonb;
-  v_level bigint;
+  v_stopping jsonb;  -- by place
+  v_level bigint;  -- how many leases each place must have
 begin
   select t.* into v_term from hwqueue.affinity_term t where t.shard_id = p_shard and t.digest = p_digest;
   v_fleet := hwqueue.cached_fleet(v_term.spec, v_term.domain, p_now, p_shard);
   if v_fleet.fleet_id is null then
     return 'unlooked';
   end if;
-  v_gone := hwqueue.stopping_by_place(v_term.term_id, v_fleet.dead, p_now, p_shard);
-  -- how many each place must have
-  v_level := (p_fact ->> 'held')::bigint - coalesce((v_gone ->> (p_fact ->> 'value'))::bigint, 0)
+  v_stopping := hwqueue.stopping_by_place(v_term.term_id, v_fleet.dead, p_now, p_shard);
+  v_level := (p_fact ->> 'held')::bigint - coalesce((v_stopping ->> (p_fact ->> 'value'))::bigint, 0)
     + case when (p_fact -> 'self')::boolean then 1 else 0 end - (p_spread ->> 'max_skew')::bigint;
   if v_level <= 0 then
     return null;
   elsif v_fleet.place_count < coalesce((p_spread ->> 'min_domains')::int, 1) then
     return 'spread_exceeded';
   end if;
-  -- one statement, one snapshot: prune_counts removes what the floors that are there know of
+  -- one statement, one MVCC snapshot: prune_counts may remove counters that the visible floors have seen
   select f.places_digest, f.least, f.lowest, f.next_xid, array(
     select k.domain from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= f.next_xid
@@ -301,10 +299,10 @@ begin
         union all
         select d, false from unnest(v_floor.dropped) d
         union all
-        select g, false from jsonb_object_keys(v_gone) g
+        select g, false from jsonb_object_keys(v_stopping) g
       ) s
       cross join lateral hwqueue.read_count(v_term.term_id, s.place, p_shard) n
-      where n.leases - coalesce((v_gone ->> s.place)::bigint, 0) < v_level
+      where n.leases - coalesce((v_stopping ->> s.place)::bigint, 0) < v_level
         and (s.is_live or s.place = any (array(
           select unnest(f.places) from hwqueue.spread_fleet f
           where f.shard_id = p_shard and f.fleet_key = v_fleet.fleet_key
@@ -315,8 +313,8 @@ begin
 end
 $$;
 
--- Running leases of a term that have been counted and do not count for spread, by place: {PLACE:
--- leases}. Those that are asked to stop, have expired, or are on one of these dead nodes.
+-- Running leases of a term that have been counted but do not count for spread, as {PLACE: leases}: those
+-- that are asked to stop, have expired, or run on one of these dead nodes.
 create or replace function hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamptz,
   p_shard int) returns jsonb
 language plpgsql stable
@@ -347,8 +345,8 @@ begin
 end
 $$;
 
--- Whether so much has been written since a look that the next one is due: whatever was written is passed
--- at every claim, even if it is one place over and over.
+-- True if so many transactions have begun since a floor was scanned that the next scan is due. A claim
+-- reads every place that was lowered since, even if it is one place over and over.
 create or replace function hwqueue.is_old_floor(p_next_xid xid8) returns boolean
 language sql stable
 as $$ select pg_snapshot_xmax(pg_current_snapshot())::text::bigint - p_next_xid::text::bigint > 10000 $$;

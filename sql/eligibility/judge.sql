@@ -1,14 +1,35 @@
--- Which classes a profile or a node may run: judged once, cached, refreshed when either is new.
+-- Eligibility: which classes a profile or a node may run, judged once and cached.
+--
+-- Example: 500 equal CPU machines share one profile. A spawn writes a new GPU class. The next claim of
+-- any of them judges the class once for the profile, finds that it is not eligible, and records how far
+-- it has come. The other 499 read the cached answer.
+--
+-- A claim calls judge_classes first; reap judges ahead of claims (judge_for_profile). Judging goes in
+-- batches, in the order of the transactions that wrote the classes. A claim judges one batch, of up to
+-- 500 classes that cost no more than judge_budget, and up to eight while it finds nothing to run. So a
+-- claim is bounded however many classes are new and whatever they ask, and what was judged is kept.
+--
+-- The invariant: a class that commits late is never missed. A profile (for classes that name nodes,
+-- resources or trust domains: a node) records what its last judge had seen, as classes_unseen and
+-- classes_seen, which is the judge's next_xid (base/session.sql). A batch may end amid the classes of
+-- one transaction: those of judged_xid up to judged_class are judged, too. That is a sound place to
+-- stop, because once the transaction has ended all its classes are there.
+--
+-- While the transaction runs, only its own calls judge its classes, and it may still make older classes
+-- candidates (is_woken). Then judged_class is negative, and only later calls of the same transaction
+-- read it. When the transaction has ended, all its classes are judged again.
+--
+-- Reading order: judge_classes, judge_for_profile, next_classes, judge_pinned, has_new_classes.
 
--- Judges the classes that a node's profile has not seen yet (and, for classes that name nodes, resources
--- or trust domains, that the node has not), and remembers which are eligible. A spawn of a new class
--- tells nobody and waits for nobody (judge_for_profile).
--- Returns in extra what could not be remembered, because another session is judging for the profile at
--- this moment, as [{"class_id", "affinity"}]; whether there may be more to judge; and, if there was
--- anything to judge, whether terms wait to be in force.
--- Locks: node_state is held by the caller; the profile row, skip locked.
+-- Judges the classes that a node's profile has not seen yet, and caches which are eligible. Of classes
+-- that name nodes, resources or trust domains it judges those that the node itself has not seen. A spawn
+-- of a new class notifies no session and waits for none.
+-- extra: what could not be cached because another session is judging for the profile, as [{"class_id",
+-- "affinity"}]. more: there may be more to judge. awaits: there was something to judge, and terms are
+-- not published yet.
+-- Locks: the caller holds node_state; the profile row, skip locked.
 create or replace function hwqueue.judge_classes(p_node hwqueue.node, p_state hwqueue.node_state, p_shard int,
-                                                 out extra jsonb, out more boolean, out awaits boolean)
+  out extra jsonb, out more boolean, out awaits boolean)
 language plpgsql volatile
 as $$
 declare
@@ -21,23 +42,23 @@ begin
   extra := '[]'::jsonb;
   more := false;
   awaits := false;
-  select p.* into v_profile from hwqueue.profile p where p.shard_id = p_shard
-    and p.profile_id = p_node.profile_id;
-  -- mostly there is nothing: one question for both
-  if not hwqueue.has_new_classes(least(hwqueue.valid_next_xid(v_profile.classes_seen),
-      hwqueue.valid_next_xid(p_state.classes_seen)),
-                                 v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
+  select p.* into v_profile from hwqueue.profile p
+  where p.shard_id = p_shard and p.profile_id = p_node.profile_id;
+  -- mostly nothing is new: one check for both
+  if not hwqueue.has_new_classes(
+    least(hwqueue.valid_next_xid(v_profile.classes_seen), hwqueue.valid_next_xid(p_state.classes_seen)),
+    v_profile.classes_unseen || p_state.classes_unseen, p_shard) then
     return;
   end if;
   awaits := hwqueue.has_unpublished_terms(p_shard);
-  -- read again: current_generation has reset what was seen since, if this is another server
+  -- read again: current_generation resets what was seen, if this is another server by now
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node.node_id;
-  if hwqueue.has_new_classes(hwqueue.valid_next_xid(v_state.classes_seen), v_state.classes_unseen, p_shard)
-    then
+  if hwqueue.has_new_classes(
+    hwqueue.valid_next_xid(v_state.classes_seen), v_state.classes_unseen, p_shard) then
     more := hwqueue.judge_pinned(p_node, v_state, c_limit, p_shard) = c_limit;
   end if;
-  if not hwqueue.has_new_classes(hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen,
-      p_shard) then
+  if not hwqueue.has_new_classes(
+    hwqueue.valid_next_xid(v_profile.classes_seen), v_profile.classes_unseen, p_shard) then
     return;
   end if;
   select p.* into v_locked from hwqueue.profile p
@@ -46,34 +67,29 @@ begin
     more := hwqueue.judge_for_profile(v_locked, c_limit, false, p_shard) = c_limit or more;
   else
     v_batch := (hwqueue.next_classes(
-      row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid,
-          v_profile.judged_class)::hwqueue.judging_progress,
+      row(v_profile.classes_seen, v_profile.classes_unseen, v_profile.judged_xid, v_profile.judged_class
+        )::hwqueue.judging_progress,
       v_profile.anchors, false, c_limit, p_shard)).batch;
     perform hwqueue.rebind_classes(v_batch, false, p_shard), hwqueue.note_selected(v_batch, p_shard);
     select coalesce(jsonb_agg(jsonb_build_object('class_id', c.class_id, 'affinity',
-             hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))),
-               '[]') into extra
+      hwqueue.fixed_affinity(c, v_profile.labels, v_profile.rack, null, '{}', v_profile.taints))), '[]')
+    into extra
     from unnest(v_batch) u(class_id)
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = u.class_id
     where hwqueue.suits(c, v_profile, null, '{}')
-      and not exists (select 1 from hwqueue.profile_eligibility e
-                        where e.shard_id = p_shard and e.profile_id = p_node.profile_id
-                          and e.queue_id = c.queue_id and e.class_id = c.class_id);
+      and not exists (
+        select 1 from hwqueue.profile_eligibility e
+        where e.shard_id = p_shard and e.profile_id = p_node.profile_id
+          and e.queue_id = c.queue_id and e.class_id = c.class_id);
   end if;
 end
 $$;
 
--- Judging in batches, in the order of the transactions that wrote the classes: a claim judges one batch,
--- of up to 500 classes that cost no more than judge_budget, and up to eight while it finds nothing to
--- run; reap judges ahead of claims. So a claim is bounded however many classes are new and whatever they
--- ask. What was judged is kept.
-
--- Judges up to p_limit classes for a profile. Returns how many; p_limit: there may be more. p_is_upkeep:
--- a batch with a class that costs more than judge_budget is left to claims.
+-- Judges up to p_limit classes for a profile. Returns how many; p_limit means that there may be more.
+-- p_is_upkeep: leave a batch with a class that costs more than judge_budget to claims.
 -- Locks: the caller holds the profile's row; the shard's row, skip locked.
 create or replace function hwqueue.judge_for_profile(p_profile hwqueue.profile, p_limit int,
-  p_is_upkeep boolean, p_shard int)
-returns int
+  p_is_upkeep boolean, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
@@ -81,11 +97,11 @@ declare
 begin
   select n.batch, n.judged, n.more into v_next
   from hwqueue.next_classes(
-    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid,
-        p_profile.judged_class)::hwqueue.judging_progress,
+    row(p_profile.classes_seen, p_profile.classes_unseen, p_profile.judged_xid, p_profile.judged_class
+      )::hwqueue.judging_progress,
     p_profile.anchors, false, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_profile.judged_xid = pg_current_xact_id_if_assigned() then
-    return 0;  -- what is unseen is the caller's own, and judged
+    return 0;  -- the unseen classes are the caller's own, and judged
   elsif p_is_upkeep and exists (
       select 1 from hwqueue.placement_class c
       where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.cost > hwqueue.judge_budget()) then
@@ -93,46 +109,46 @@ begin
   elsif v_next.batch <> '{}' then
     perform hwqueue.rebind_classes(v_next.batch, false, p_shard),
       hwqueue.note_selected(v_next.batch, p_shard);
-    insert into hwqueue.profile_eligibility (shard_id, profile_id, queue_id, class_id, task_name, cpu_milli,
-        memory_mib, gpu_count,
+    insert into hwqueue.profile_eligibility (
+      shard_id, profile_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
       gpu_milli, gpu_wanted, custom, affinity, is_checked, cpu_isolation, gpu_exclusivity)
     select p_shard, p_profile.profile_id, c.queue_id, c.class_id, c.task_name,
-           hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-           c.gpu_milli, c.gpu_wanted, c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard),
-             i.cpu,
+           hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
+           c.custom, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
            hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_profile.gpu_share_mode)
     from hwqueue.placement_class c
-    cross join lateral (select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}',
-        p_profile.taints) as affinity offset 0) a
-    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation,
-        p_profile.default_cpu_isolation) as cpu) i
+    cross join lateral (
+      select hwqueue.fixed_affinity(c, p_profile.labels, p_profile.rack, null, '{}', p_profile.taints)
+        as affinity offset 0) a
+    cross join lateral (
+      select hwqueue.cpu_isolation_on(c.cpu_isolation, p_profile.default_cpu_isolation) as cpu) i
     where c.shard_id = p_shard and c.class_id = any (v_next.batch)
       and hwqueue.suits(c, p_profile, null, '{}')
     on conflict do nothing;
     perform hwqueue.cache_eligible(p_profile.profile_id, v_next.batch, p_shard);
-    -- of classes that ask for GPUs: it orders claims of nothing else. For the rest, and when another
-    -- session is at it, reap makes the estimate
+    -- only of classes that ask for GPUs, because it orders claims of no others. For the rest, and when
+    -- another session is estimating, reap makes the estimate
     perform hwqueue.refresh_reach(array(
       select c.class_id from hwqueue.placement_class c
       where c.shard_id = p_shard and c.class_id = any (v_next.batch) and c.gpu_count > 0
-        and not exists (select 1 from hwqueue.class_fleet r where r.shard_id = p_shard
-            and r.class_id = c.class_id)
+        and not exists (
+          select 1 from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = c.class_id)
       order by c.class_id limit 50), p_shard);
   end if;
   update hwqueue.profile p
   set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen,
       judged_xid = (v_next.judged).xid, judged_class = (v_next.judged).class_id
   where p.shard_id = p_shard and p.profile_id = p_profile.profile_id;
-  update hwqueue.profile_queue s set classes_seen = (v_next.judged).next_xid,
-    classes_unseen = (v_next.judged).unseen
+  update hwqueue.profile_queue s
+  set classes_seen = (v_next.judged).next_xid, classes_unseen = (v_next.judged).unseen
   where s.shard_id = p_shard and s.profile_id = p_profile.profile_id;
   return case when v_next.more then p_limit else cardinality(v_next.batch) end;
 end
 $$;
 
--- The same for the classes that name nodes, resources or trust domains, for one node. With all its
--- attestations: a claim asks which of them have expired.
--- Locks: node_state is held by the caller.
+-- Judges, for one node, the classes that name nodes, resources or trust domains. It judges with all the
+-- node's attestations; a claim checks which of them have expired.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit int,
   p_shard int) returns int
 language plpgsql volatile
@@ -142,34 +158,34 @@ declare
   v_next record;
 begin
   select n.batch, n.judged, n.more into v_next
-  from hwqueue.next_classes(row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid,
-      p_state.judged_class)::hwqueue.judging_progress,
-                            p_node.anchors, true, p_limit, p_shard) n;
+  from hwqueue.next_classes(
+    row(p_state.classes_seen, p_state.classes_unseen, p_state.judged_xid, p_state.judged_class
+      )::hwqueue.judging_progress,
+    p_node.anchors, true, p_limit, p_shard) n;
   if v_next.batch = '{}' and p_state.judged_xid = pg_current_xact_id_if_assigned() then
     return 0;
   elsif v_next.batch <> '{}' then
     perform hwqueue.rebind_classes(v_next.batch, false, p_shard),
       hwqueue.note_selected(v_next.batch, p_shard);
-    insert into hwqueue.node_eligibility (shard_id, node_id, queue_id, class_id, task_name, cpu_milli,
-        memory_mib, gpu_count,
+    insert into hwqueue.node_eligibility (
+      shard_id, node_id, queue_id, class_id, task_name, cpu_milli, memory_mib, gpu_count,
       gpu_milli, gpu_wanted, custom, trusts, affinity, is_checked, cpu_isolation, gpu_exclusivity)
     select p_shard, p_node.node_id, c.queue_id, c.class_id, c.task_name,
-           hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count,
-           c.gpu_milli, c.gpu_wanted, c.custom, c.trusts, a.affinity,
-             hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
+           hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib, c.gpu_count, c.gpu_milli, c.gpu_wanted,
+           c.custom, c.trusts, a.affinity, hwqueue.must_be_checked(c, a.affinity, p_shard), i.cpu,
            hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode)
     from hwqueue.placement_class c
-    -- p_node has the profile that is judged
+    -- p_node.profile_id is the profile that is judged; this one is the node's own
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = p_node.node_id
     join hwqueue.profile p on p.shard_id = p_shard and p.profile_id = n.profile_id
     cross join lateral (
-      select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources,
-             p.taints) as affinity offset 0) a
-    cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation,
-        p_node.default_cpu_isolation) as cpu) i
+      select hwqueue.fixed_affinity(c, p_node.labels, p_node.rack, p_node.node_id, v_resources, p.taints)
+        as affinity offset 0) a
+    cross join lateral (
+      select hwqueue.cpu_isolation_on(c.cpu_isolation, p_node.default_cpu_isolation) as cpu) i
     where c.shard_id = p_shard and c.class_id = any (v_next.batch)
-      and hwqueue.suits(c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids,
-          p_node.gpu_parents)
+      and hwqueue.suits(
+        c, p, p_node.node_id, v_resources, p_node.attested, p_node.gpu_ids, p_node.gpu_parents)
     on conflict do nothing;
   end if;
   update hwqueue.node_state s
@@ -183,19 +199,8 @@ begin
 end
 $$;
 
--- Which classes a profile, or a node, has not been judged for.
---
--- How far a profile (and for classes that name nodes, resources or trust domains: a node) has come is
--- what its last judge has seen (base/session.sql): classes_unseen and classes_seen, the latter being its
--- next_xid. A batch may end amid the classes of one transaction: those of judged_xid up to judged_class
--- are judged, too. That is a sound place to stop, since all of them are there once it has ended.
--- As long as it runs only its own calls judge them, and it may still make older classes candidates
--- (is_woken): then judged_class is negative, and says so to later calls of the transaction alone. When
--- it has ended, all its classes are judged again.
-
--- Whether there are classes that have not been judged by whoever has seen this. Ordered, so that each
--- half is one probe of the index: mostly there is nothing, and a scan would read every class to find
--- that out.
+-- True if there are classes that a judge which has seen this has not judged. Ordered, so that each half
+-- is one index probe: mostly there is nothing, and a scan would read every class to find that out.
 create or replace function hwqueue.has_new_classes(p_seen xid8, p_unseen xid8[], p_shard int) returns boolean
 language plpgsql stable
 as $$
@@ -212,39 +217,36 @@ end
 $$;
 
 -- Of transactions whose classes were unseen, those whose classes still are: they run, or have ended and
--- left classes. A busy moment leaves many ids behind, and each costs claims an index probe, so whoever
--- writes the row anyway writes them shorter.
+-- left classes. A busy moment leaves many ids, and each costs claims an index probe, so a session that
+-- writes the row anyway shortens the list.
 create or replace function hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard int) returns xid8[]
 language plpgsql stable
 as $$
 begin
   return case when p_unseen = '{}' then p_unseen else array(
     select u from unnest(p_unseen) u
-    where not hwqueue.has_ended(u)
-       or exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u))
-         end;
+    where not hwqueue.has_ended(u) or exists (
+      select 1 from hwqueue.placement_class c where c.shard_id = p_shard and c.created_xid = u)) end;
 end
 $$;
 
--- The next classes to judge, of those that hang on one of the anchors, and what has been judged once
--- they are.
--- A class that is no candidate yet (in_force) is passed over: it gets a new created_xid when it becomes one.
--- Read in one statement with what it sees, so a class of the batch is of a transaction that has ended,
--- or of the caller's. The caller's own come last: they are unseen by later calls as long as it runs, and
--- must not keep those from reaching others. Those that it made candidates may be older than the last one
--- judged, and are judged by each of its calls.
--- Claims forbid bitmap scans; this is what the GIN index on anchors is for.
+-- The next classes to judge among those with one of the anchors, and the progress to record once they
+-- are judged. A class that is no candidate yet is passed over: it gets a new created_xid when it becomes
+-- one. One statement reads the classes and what it sees, so a class of the batch belongs to a
+-- transaction that has ended, or to the caller's. The caller's own come last: later calls do not see
+-- them as long as it runs, and they must not keep those calls from reaching others. Classes that the
+-- caller made candidates may be older than the last one judged, so each of its calls judges them. Claims
+-- forbid bitmap scans; here they are allowed for the GIN index on anchors.
 create or replace function hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[],
   p_pinned boolean, p_limit int, p_shard int,
-                                                out batch bigint[], out judged hwqueue.judging_progress,
-                                                  out more boolean)
+  out batch bigint[], out judged hwqueue.judging_progress, out more boolean)
 language plpgsql volatile set enable_bitmapscan = on
 as $$
 declare
   v_own xid8 := pg_current_xact_id_if_assigned();
-  v_from hwqueue.judging_progress := case when hwqueue.valid_next_xid(p_from.next_xid) = p_from.next_xid
-    then p_from
-                                      else row('0', '{}', null, null)::hwqueue.judging_progress end;
+  v_from hwqueue.judging_progress := case
+    when hwqueue.valid_next_xid(p_from.next_xid) = p_from.next_xid then p_from
+    else row('0', '{}', null, null)::hwqueue.judging_progress end;
   v_now record;
   v_own_judged bigint := case when v_from.xid = v_own then -v_from.class_id end;
   v_last xid8;
@@ -252,11 +254,11 @@ begin
   select s.unseen, s.next_xid, b.classes, b.xids, b.found into v_now
   from hwqueue.visible_now() s
   cross join lateral (
-    -- as many as the budget has room for, the last one may go beyond it
+    -- as many as the budget allows; the last one may exceed it
     select coalesce(array_agg(k.class_id order by k.place) filter (where k.spent < hwqueue.judge_budget()),
            '{}') as classes,
            array_agg(k.created_xid order by k.place) filter (where k.spent < hwqueue.judge_budget()) as xids,
-             count(*) as found
+           count(*) as found
     from (
       select u.created_xid, u.class_id, row_number() over o as place, sum(u.cost) over o - u.cost as spent
       from (
@@ -264,8 +266,8 @@ begin
         from unnest(v_from.unseen) r(xid)
         cross join lateral (
           select c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
-          where c.shard_id = p_shard and c.created_xid = r.xid and c.class_id > case when r.xid = v_from.xid
-            then v_from.class_id else -1 end
+          where c.shard_id = p_shard and c.created_xid = r.xid
+            and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
             and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
           order by c.class_id limit p_limit) x
@@ -273,8 +275,8 @@ begin
         union all
         (select false, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard
-           and (c.created_xid, c.class_id) > (v_from.next_xid, case when v_from.next_xid = v_from.xid
-               then v_from.class_id else -1 end)
+           and (c.created_xid, c.class_id)
+             > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
            and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
          order by c.created_xid, c.class_id limit p_limit)
@@ -290,12 +292,12 @@ begin
   more := v_now.found = p_limit or cardinality(batch) < v_now.found;
   v_last := v_now.xids[cardinality(batch)];
   judged := row(v_now.next_xid, v_now.unseen, v_last, batch[cardinality(batch)])::hwqueue.judging_progress;
-  if more and v_last is distinct from v_own then  -- what comes behind the last of them is unseen
+  if more and v_last is distinct from v_own then  -- classes after the last of the batch are unseen
     judged.next_xid := greatest(v_last, v_from.next_xid);
     judged.unseen := array(
       select u from unnest(v_now.unseen || v_from.unseen) u
       where u < judged.next_xid and (u = any (v_now.unseen) or u >= v_last) group by u);
-  elsif v_last is distinct from v_own then  -- all are judged
+  elsif v_last is distinct from v_own then  -- no class is left
     judged.xid := case when v_own_judged is not null then v_own end;
     judged.class_id := -v_own_judged;
   else
@@ -305,19 +307,17 @@ end
 $$;
 
 -- Adds a batch of judged classes to what nodes of a profile without GPUs and custom countables may run
--- of each queue.
+-- of each queue (profile_queue).
 -- Locks: the caller holds the profile's row.
-create or replace function hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[],
-  p_shard int) returns void
+create or replace function hwqueue.cache_eligible(p_profile_id bigint, p_batch bigint[], p_shard int)
+returns void
 language sql volatile
 as $$
   insert into hwqueue.profile_queue as s (shard_id, profile_id, queue_id, classes, task_names,
-      most_cpu_milli, most_memory_mib, scores_equal,
-                                          checked, classes_seen)
+      most_cpu_milli, most_memory_mib, scores_equal, checked, classes_seen)
   select p_shard, p_profile_id, e.queue_id, (array_agg(e.class_id))[1 : 201],
          (array_agg(distinct e.task_name))[1 : 51],
-         max(e.cpu_milli), max(e.memory_mib),
-         bool_and(coalesce(e.affinity = 0, false)),
+         max(e.cpu_milli), max(e.memory_mib), bool_and(coalesce(e.affinity = 0, false)),
          coalesce((array_agg(e.class_id) filter (where e.is_checked))[1 : 201], '{}'), '0'
   from hwqueue.profile_eligibility e
   where e.shard_id = p_shard and e.profile_id = p_profile_id and e.class_id = any (p_batch)
@@ -332,10 +332,9 @@ as $$
       scores_equal = s.scores_equal and excluded.scores_equal
 $$;
 
--- Estimates which share of the nodes could take each class, by labels and total capacity; the 200
--- commonest kinds of node speak for all, fewer where classes cost much to judge. Orders scarce work
--- first and decides nothing.
--- Does nothing when another session is at it.
+-- Estimates for each class which share of the nodes could take it, by labels and total capacity. The 200
+-- commonest kinds of node stand for all, fewer where classes cost much to judge. The estimate orders
+-- scarce work first and decides nothing. Does nothing when another session is estimating.
 -- Locks: the shard's row, skip locked.
 create or replace function hwqueue.refresh_reach(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile
@@ -371,12 +370,12 @@ begin
   ), reach as (
     select c.class_id, f.share
     from hwqueue.placement_class c
-    cross join lateral (  -- class by class: its few patterns stay compiled
-      select coalesce(sum(e.nodes) filter (where hwqueue.suits(c, e.profile, (e.node).node_id,
-             (e.node).resources || (e.node).gpu_ids,
-                 (e.node).attested, (e.node).gpu_ids, (e.node).gpu_parents)
-               and hwqueue.class_shortage(c, e.node, hwqueue.idle_load(e.node)) = 0),
-                 0) / sum(e.nodes) as share
+    cross join lateral (  -- class by class, so that the few patterns of each stay compiled
+      select coalesce(sum(e.nodes) filter (
+               where hwqueue.suits(c, e.profile, (e.node).node_id, (e.node).resources || (e.node).gpu_ids,
+                   (e.node).attested, (e.node).gpu_ids, (e.node).gpu_parents)
+                 and hwqueue.class_shortage(c, e.node, hwqueue.idle_load(e.node)) = 0), 0)
+               / sum(e.nodes) as share
       from example e
       offset 0) f
     where c.shard_id = p_shard and c.class_id = any (p_class_ids) and f.share is not null

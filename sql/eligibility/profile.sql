@@ -1,14 +1,22 @@
--- Profiles: nodes that judge alike share one row.
+-- Profiles: nodes with the same labels, rack, taints and isolation classes share one row, and
+-- eligibility is judged once for all of them.
+--
+-- Example: 1,000 nodes differ only in their label hostname, and no class mentions it. Each has a profile
+-- of its own, but all are judged as one profile that leaves hostname out (judged_as). When a class
+-- mentions hostname, split_profiles has each node judged by its own profile again.
+--
+-- find_profile is for registration, split_profiles for reap. The invariant: the profile without a label
+-- refuses every class that mentions it (suits), so such a class waits until split_profiles has run.
+--
+-- Reading order: find_profile, write_profile, find_judged_profile, split_profiles.
 
--- The profiles of a node: its own, and the one that is judged for it (profiles_judged_as).
-
--- What nodes of one profile have in common, as a digest. What is not declared is left out, so that a profile
--- keeps its digest when there is more that nodes can declare.
+-- A digest of what the nodes of one profile have in common. What a node does not declare is left out, so
+-- that a profile keeps its digest when a later version lets nodes declare more.
 create or replace function hwqueue.profile_digest(p_node hwqueue.node) returns bytea
 language sql stable
 as $$
-  select sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack) || case when m.more = '{}'
-         then '[]' else jsonb_build_array(m.more) end)::text, 'UTF8'))
+  select sha256(convert_to((jsonb_build_array(p_node.labels, p_node.rack)
+    || case when m.more = '{}' then '[]' else jsonb_build_array(m.more) end)::text, 'UTF8'))
   from (select jsonb_strip_nulls(jsonb_build_object(
           'taints', nullif(hwqueue.node_taints(p_node), '[]'),
           'cpu_isolation', to_jsonb(nullif(p_node.cpu_isolation, '{best_effort}')),
@@ -17,11 +25,11 @@ as $$
           'gpu_share_mode', nullif(p_node.gpu_share_mode, 'fractional'))) as more) m
 $$;
 
--- The profile of all nodes like this one, written if it is new, and kept from being pruned until the node is
--- written.
--- Locks: the profile, for key share, and if it is new the one that is judged for it.
-create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz,
-  p_shard int) returns bigint
+-- The profile of all nodes like this one, written if it is new. The lock keeps it from being pruned
+-- until the node is written.
+-- Locks: the profile, for key share; if it is new, also the one that is judged for it.
+create or replace function hwqueue.find_profile(p_node hwqueue.node, p_now timestamptz, p_shard int)
+returns bigint
 language plpgsql volatile
 as $$
 begin
@@ -29,10 +37,10 @@ begin
 end
 $$;
 
--- The profile that is judged for nodes like this one, written if it is new; null: their own.
+-- The profile that is judged for nodes like this one, written if it is new; null when that is their own.
 -- Locks: the profile, for key share.
-create or replace function hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamptz,
-  p_shard int) returns bigint
+create or replace function hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamptz, p_shard int)
+returns bigint
 language plpgsql volatile
 as $$
 declare
@@ -43,15 +51,15 @@ begin
     return null;
   end if;
   v_node.labels := p_node.labels - v_left_out;
-  return hwqueue.write_profile(
-    v_node, sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8')),
-      v_left_out, p_now, p_shard);
+  return hwqueue.write_profile(v_node,
+    sha256(hwqueue.profile_digest(v_node) || convert_to(to_json(v_left_out)::text, 'UTF8')),
+    v_left_out, p_now, p_shard);
 end
 $$;
 
--- The profile with this digest, written if there is none. p_left_out: labels that p_node does not have
--- because its profile leaves them out; such a profile is judged by itself.
--- Locks: the profile, for key share, and if it is new the one that is judged for it.
+-- The profile with this digest, written if there is none. p_left_out: labels that were removed from
+-- p_node because the profile leaves them out; such a profile is judged as itself.
+-- Locks: the profile, for key share; if it is new, also the one that is judged for it.
 create or replace function hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[],
   p_now timestamptz, p_shard int) returns bigint
 language plpgsql volatile
@@ -63,14 +71,14 @@ begin
     select p.profile_id into v_profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.digest = p_digest for key share;
     exit when found;
-    insert into hwqueue.profile (shard_id, digest, labels, rack, taints, anchors, cpu_isolation,
-        gpu_exclusivity,
+    insert into hwqueue.profile (
+      shard_id, digest, labels, rack, taints, anchors, cpu_isolation, gpu_exclusivity,
       default_cpu_isolation, gpu_share_mode, judged_as, left_out, created_at)
     values (p_shard, p_digest, p_node.labels, p_node.rack, hwqueue.node_taints(p_node),
       hwqueue.profile_anchors(p_node.labels, p_node.rack), p_node.cpu_isolation, p_node.gpu_exclusivity,
       p_node.default_cpu_isolation, p_node.gpu_share_mode,
-      case when p_left_out = '{}' then hwqueue.find_judged_profile(p_node, p_now, p_shard) end, p_left_out,
-        p_now)
+      case when p_left_out = '{}' then hwqueue.find_judged_profile(p_node, p_now, p_shard) end,
+      p_left_out, p_now)
     on conflict do nothing;
   end loop;
   return v_profile_id;
@@ -98,8 +106,8 @@ begin
     set unseen = s.unseen, next_xid = s.next_xid,
         is_mentioned = exists (
             select 1 from hwqueue.placement_class c
-            where c.shard_id = p_shard and not c.is_pinned and c.created_xid >=
-              hwqueue.valid_next_xid(v_label.next_xid)
+            where c.shard_id = p_shard and not c.is_pinned
+              and c.created_xid >= hwqueue.valid_next_xid(v_label.next_xid)
               and hwqueue.mentions_label(c, array[v_label.key]))
           or exists (
             select 1 from hwqueue.placement_class c
@@ -108,7 +116,7 @@ begin
     from hwqueue.visible_now() s
     where o.shard_id = p_shard and o.key = v_label.key;
   end loop;
-  v_profiles := array(  -- mostly none
+  v_profiles := array(  -- mostly empty
     select p.profile_id from hwqueue.profile s
     join hwqueue.profile p on p.shard_id = p_shard and p.judged_as = s.profile_id
     where s.shard_id = p_shard and s.left_out && array(
@@ -117,23 +125,24 @@ begin
     return 0;
   end if;
   v_nodes := array(
-    select s.node_id from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard
-      and s.node_id = n.node_id
+    select s.node_id from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.profile_id = any (v_profiles) and s.profile_id <> n.profile_id
     order by s.node_id limit p_limit for no key update of s skip locked);
-  -- read again, now that they are held
+  -- n.profile_id is read again, now that the rows are locked
   update hwqueue.node_state s set profile_id = n.profile_id
   from hwqueue.node n
   where s.shard_id = p_shard and s.node_id = any (v_nodes) and n.shard_id = p_shard and n.node_id = s.node_id
     and n.profile_id = any (v_profiles);
-  -- for update: who is about to register with the profile holds it for key share
+  -- for update: a session that is registering a node with the profile holds it for key share
   v_profiles := array(
     select p.profile_id from hwqueue.profile p
     where p.shard_id = p_shard and p.profile_id = any (v_profiles)
     order by p.profile_id limit p_limit for update skip locked);
   update hwqueue.profile p set judged_as = null
   where p.shard_id = p_shard and p.profile_id = any (v_profiles) and not exists (
-    select 1 from hwqueue.node n join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
+    select 1 from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.profile_id = p.profile_id and s.profile_id <> n.profile_id);
   return cardinality(v_nodes);
 end

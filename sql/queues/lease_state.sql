@@ -1,17 +1,27 @@
--- The state of a lease: where its row is says which it is.
+-- The state of a lease: the table that holds its row says which it is.
+--
+-- Example: lease L waits in ready (pending). A claim deletes that entry and writes a row in claim
+-- (claimed). Completion replaces the claim by a row in outcome (completed). At each moment exactly one
+-- of ready, scheduled, claim and outcome has a row of the lease.
+--
+-- The API reads a lease with find_lease and lease_state and takes a waiting one out of line with
+-- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
+-- into another, in the same transaction. Only prune deletes outcomes for good.
+--
+-- Reading order: lease_state, lease_end, find_lease, take_entry, end_waiting, list_ids.
 
--- Writes down how leases ended that waited: the caller has deleted their entries, and read the clock
--- after that. p_error null: by their deadline.
--- Locks: none but the entries. Idempotent: no.
+-- Writes the outcome of leases that were waiting. The caller has deleted their entries, and read the
+-- clock after that. p_error null: they passed their deadline. The caller holds the entries. Not
+-- idempotent.
 create or replace function hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb,
   p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
-  insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-      attempt, state, error)
-  select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id, l.attempt_count,
-         p_state,
+  insert into hwqueue.outcome
+    (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error)
+  select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id,
+         l.attempt_count, p_state,
          coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline))
   from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
 end
@@ -19,8 +29,7 @@ $$;
 
 -- Ids of leases from p_from on and below p_before (null: no bound), the highest first.
 create or replace function hwqueue.list_ids(p_queue_id int, p_state text, p_task text, p_limit int,
-  p_from uuid,
-  p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard int) returns uuid[]
+  p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard int) returns uuid[]
 language plpgsql volatile
   -- planned each time: a filter that is not given must not be in the plan
   set plan_cache_mode = force_custom_plan
@@ -29,12 +38,12 @@ begin
   return array(
     select l.lease_id
     from hwqueue.lease l
-    -- lease_state, as joins: those that the filter does not need go, and the one that it needs may come first
+    -- lease_state as joins: the planner drops those that the filter does not need, and may start with the
+    -- one that it needs
     left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
     left join hwqueue.claim r on r.shard_id = l.shard_id and r.lease_id = l.lease_id
     left join hwqueue.scheduled s on s.shard_id = l.shard_id and s.queue_id = l.queue_id
-      and s.available_at = l.available_at
-      and s.lease_id = l.lease_id
+      and s.available_at = l.available_at and s.lease_id = l.lease_id
     where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before)
       and (p_from is null or l.lease_id >= p_from)
       and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
@@ -49,17 +58,18 @@ begin
                         and (p_tenants[1] is null or c.tenant = any (p_tenants))
                         and (p_service is null or c.service_id = p_service)))
       and (p_node is null
-           or l.lease_id in (select c.lease_id from hwqueue.claim c
-               where c.shard_id = p_shard and c.node_id = p_node))
+           or l.lease_id in (
+             select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node))
     order by l.lease_id desc limit p_limit);
 end
 $$;
 
--- Takes the waiting entry of an open lease out of ready or scheduled, which makes the caller its only
--- holder until commit.
--- Gives null when the lease is claimed (the claim is then locked) or finished. Entries move between the
--- tables while this looks, so it looks again until it holds one; whoever moved it has committed by then.
--- Locks: the entry or the claim. Raises: QHL04. Idempotent: no.
+-- Deletes the waiting entry of an open lease from ready or scheduled and returns it, which makes the
+-- caller its only holder until commit. Returns null when the lease is finished or claimed (the claim is
+-- then locked). Entries move between the tables while this reads them, so it reads again until it has
+-- one. The session that moved the entry has committed by then.
+-- Locks: the entry or the claim. Not idempotent.
+-- Raises: QHL04.
 create or replace function hwqueue.take_entry(p_lease uuid, p_shard int) returns hwqueue.scheduled
 language plpgsql volatile
 as $$
@@ -99,7 +109,8 @@ begin
 end
 $$;
 
--- The record of a lease. One of another tenant than the caller's does not exist for it, word for word.
+-- The record of a lease. For a caller limited to other tenants it does not exist, with the same error
+-- text.
 -- Raises: QHL04.
 create or replace function hwqueue.find_lease(p_lease uuid, p_shard int) returns hwqueue.lease
 language plpgsql volatile
@@ -108,18 +119,19 @@ declare
   v_lease hwqueue.lease;
 begin
   select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
-  if not found or hwqueue.my_tenants() is not null and not hwqueue.is_own_lease(p_lease,
-      hwqueue.my_tenants(), p_shard) then
+  if not found or hwqueue.my_tenants() is not null
+    and not hwqueue.is_own_lease(p_lease, hwqueue.my_tenants(), p_shard) then
     perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')),
       jsonb_build_object('lease_id', p_lease),
-        'check the id; finished leases go once their queue''s retention is over');
+      'check the id; finished leases go once their queue''s retention is over');
   end if;
   return v_lease;
 end
 $$;
 
--- How a lease ended; null: it is open, or does not exist. Its row is what ends a lease: whoever has
--- deleted the lease's entry inserts it, and whoever deletes it (requeue_lease, prune) has the lease.
+-- How a lease ended; null when it is open or does not exist. The row in outcome is what ends a lease.
+-- The session that has deleted the lease's entry inserts it, and a session that deletes it
+-- (requeue_lease, prune) holds the lease.
 create or replace function hwqueue.lease_end(p_lease uuid, p_shard int) returns hwqueue.outcome
 language sql stable
 as $$ select o from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = p_lease $$;

@@ -1,12 +1,25 @@
--- Low-water marks: where the live entries of a queue begin.
+-- Low-water marks: the positions where scans of a queue start.
+--
+-- Example: 8,946 of 10,000 entries were claimed while a report held an old MVCC snapshot. Vacuum may not
+-- remove their dead tuples from the indexes of ready, so a scan from the start would step over all of
+-- them. With the low-water mark at 8947 a scan starts there: in its tier and rank no entry lives below
+-- the mark, and none will come. Retries and releases draw a fresh position.
+--
+-- Claims read the marks (first_live_entry, queue_scan_starts) and, at random, advance them
+-- (advance_low_water). A mark may not pass the position horizon (advance_horizon): at or below that, no
+-- transaction still has an uncommitted entry. When the queue is head-of-line blocked, its mark cannot
+-- advance. Then the classes that are claimed behind the queue head have low-water marks of their own.
+--
+-- Reading order: first_live_entry, advance_low_water, advance_horizon, class_scan_starts.
 
--- Marks of classes. While the front of a queue is held by what nobody may run, its mark stays there, and
--- under an old snapshot a scan for another class from there on would walk all that was claimed of it
--- since. So such classes get marks of their own (in low_water, by class_id), which claims look for until
--- the front has moved on for a while.
+-- Low-water marks of classes (low_water.class_id), against head-of-line blocking. While no node may run
+-- the queue head, the queue's own mark stays there. Under an old MVCC snapshot a scan for another class
+-- would then step over all entries of that class claimed since. Claims use the marks of classes until
+-- the queue head has moved for a while (low_water.blocked_until).
 
--- Where scans start, with where each of these classes does, if they differ: at its own mark, or at the
--- front of its queue. One whose queue had nothing starts behind everything.
+-- Adds to p_from where scans of each of these classes start, if the starts differ: at the class's own
+-- low-water mark, or at the head of its queue. A class of a queue that was empty starts behind every
+-- position, so it is never scanned.
 create or replace function hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts,
   p_shard int) returns hwqueue.scan_starts
 language plpgsql volatile
@@ -19,9 +32,9 @@ begin
     from unnest(p_classes) with ordinality k(class_id, ordinality)
     cross join lateral (
       select case when cardinality(p_from.queue_ids) = 1 then 1 else array_position(p_from.queue_ids, (
-        select c.queue_id from hwqueue.placement_class c where c.shard_id = p_shard
-          and c.class_id = k.class_id)) end as number
-      offset 0) q  -- fenced: asked once
+        select c.queue_id from hwqueue.placement_class c
+        where c.shard_id = p_shard and c.class_id = k.class_id)) end as number
+      offset 0) q  -- fenced, so that it is evaluated once
     cross join lateral (
       select coalesce(p_from.tiers[q.number], 32767::smallint) as tier,
              coalesce(p_from.ranks[q.number], 0) as rank,
@@ -33,23 +46,24 @@ begin
       order by w.version desc limit 1) w on true
     cross join lateral (
       select s.tier, s.rank, greatest(s.position, w.positions[1]) as position
-      -- mostly a queue has one tier and rank
+      -- most queues have one tier and rank
       where w.tiers is null or w.tiers = array[s.tier] and w.ranks = array[s.rank]
       union all
       select x.tier, x.rank, x.position
-      from hwqueue.class_scan_start(k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position,
-          p_shard) x
+      from hwqueue.class_scan_start(
+        k.class_id, w.tiers, w.ranks, w.positions, s.tier, s.rank, s.position, p_shard) x
       where w.tiers <> array[s.tier] or w.ranks <> array[s.rank]) f;
   end if;
   return p_from;
 end
 $$;
 
--- A place in the order of a class, from p_tier, p_rank, p_position on, before which none of it lives:
--- from one of its marks to the next, as long as nothing is left in between.
+-- The tier, rank and position from which to scan a class, at or after p_tier, p_rank and p_position: no
+-- entry of the class lives between the two. Goes from one low-water mark of the class to the next, as
+-- long as no entry is left in between.
 create or replace function hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[],
-  p_positions bigint[], p_tier smallint,
-  p_rank bigint, p_position bigint, p_shard int, out tier smallint, out rank bigint, out "position" bigint)
+  p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard int,
+  out tier smallint, out rank bigint, out "position" bigint)
 language plpgsql volatile
 as $$
 declare
@@ -73,11 +87,10 @@ begin
 end
 $$;
 
--- Whether anything of a class lives from a place on and before a later tier and rank. Column by column:
--- before Postgres 18 a scan does not stop at the upper end of a row comparison.
+-- True if an entry of a class lives at or after a position, and before a later tier and rank. Compares
+-- column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison.
 create or replace function hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint,
-  p_position bigint, p_to_tier smallint,
-                                                      p_to_rank bigint, p_shard int) returns boolean
+  p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 begin
@@ -105,28 +118,22 @@ begin
 end
 $$;
 
--- Low-water marks. What has been claimed stays in the indexes of ready until vacuum may remove it, which
--- an old snapshot anywhere on the server forbids; a scan from the start of an order would walk all of
--- it. So scans start at a mark: in its tier and rank nothing lives below it, and nothing can come.
--- Retries and releases get a fresh position.
-
--- Whether a claim of so many leases should move the marks on: one in 32 leases does, so that busy orders
--- are served often.
--- Locks: none. Raises: nothing. Idempotent: no, it is a throw of dice.
+-- Decides at random whether a claim of p_qty leases advances the low-water marks: one in 32 leases does,
+-- so that busy queues are advanced often.
 create or replace function hwqueue.advances_low_water(p_qty int) returns boolean
 language sql volatile
 as $$ select random() * 32 < p_qty $$;
 
--- Whether the horizon, which a transaction of another kind may hold back, should ask who has drawn
--- positions: of the claims that move marks one in eight does.
--- Locks: none. Raises: nothing. Idempotent: no, it is a throw of dice.
+-- Decides at random whether advance_horizon reads who holds a lock on the sequence of positions. Without
+-- that, a transaction that never drew a position may hold the horizon back. One in eight of the claims
+-- that advance marks does so.
 create or replace function hwqueue.asks_lock_holders() returns boolean
 language sql volatile
 as $$ select random() * 8 < 1 $$;
 
--- The last position that anyone has drawn; null when this transaction has an id already. Read before the
--- id is taken, so that every transaction with this id or a later one draws higher positions:
--- transactions take their id before they draw.
+-- The last position that any session has drawn; null when this transaction already has an id. It must be
+-- read before the transaction takes its id. Transactions take their id before they draw, so every
+-- transaction with this id or a later one draws higher positions.
 create or replace function hwqueue.last_drawn_position() returns bigint
 language plpgsql volatile
 as $$
@@ -138,11 +145,13 @@ begin
 end
 $$;
 
--- Moves on how far marks may go: what had been drawn at an earlier call is safe once all transactions of
--- that time have ended that have drawn; then p_drawn, what has been drawn by now (last_drawn_position),
--- waits to be. Whoever draws has a lock on the sequence until he ends, so one that wrote something else,
--- in this database or another one, is not waited for; only the locks tell, and to read them takes longer.
--- Locks: the newest row of the horizon, skip locked. Raises: nothing. Idempotent: yes.
+-- Advances the position horizon, up to which low-water marks may go. The positions drawn by an earlier
+-- call become safe once all transactions have ended that had drawn by then. Then p_drawn, the last
+-- position drawn now (last_drawn_position), waits to become safe. A session that draws has a lock on the
+-- sequence until its transaction ends. So a transaction that wrote something else, in this database or
+-- another one, is not waited for. Only the locks tell the two apart, and reading them takes longer
+-- (asks_lock_holders).
+-- Locks: the newest row of the horizon, skip locked.
 create or replace function hwqueue.advance_horizon(p_drawn bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -166,18 +175,19 @@ begin
   end if;
   delete from hwqueue.position_horizon h where h.shard_id = p_shard and h.version = v_horizon.version;
   insert into hwqueue.position_horizon (shard_id, version, safe_position, drawn_position, drawn_before)
-  values (p_shard, v_horizon.version + 1, case when v_ended then v_horizon.drawn_position
-      else v_horizon.safe_position end, p_drawn,
-          pg_current_xact_id());
+  values (p_shard, v_horizon.version + 1,
+    case when v_ended then v_horizon.drawn_position else v_horizon.safe_position end, p_drawn,
+    pg_current_xact_id());
 end
 $$;
 
--- Moves the mark of a claimed entry's tier and rank to the first entry that lives there, but not past
--- the horizon. Where the front of the queue stands still, far behind what is claimed, also that of its
--- class (class_scan_starts), and notes it in the queue's row; not of a class that stands for one lease,
--- which may get an entry from another (assign_target_class).
--- Locks: the newest row of the queue's marks, skip locked: who has it may write those of its classes,
--- too. Raises: nothing. Idempotent: yes.
+-- Moves the low-water mark of a claimed entry's tier and rank to the first entry that lives there, but
+-- not past the horizon. The queue is head-of-line blocked when its head is in an earlier tier or rank
+-- than the claimed entry, or more than 1,000 positions before it. Then this notes so in the queue's row,
+-- and moves the mark of the entry's class, too (class_scan_starts). A class made for one lease gets no
+-- mark: it may get an entry that another class had (assign_target_class), at an old position.
+-- Locks: the newest row of the queue's marks, skip locked; its holder may write those of the queue's
+-- classes, too.
 create or replace function hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -191,9 +201,11 @@ begin
   select w.* into v_marks from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_entry.queue_id and w.class_id = 0
   order by w.version desc limit 1 for update skip locked;
-  -- before the looks at the entries: what the horizon speaks for has ended, so they see it
-  v_safe := (select h.safe_position + 1 from hwqueue.position_horizon h where h.shard_id = p_shard
-      order by h.version desc limit 1);
+  -- read before the entries are scanned: transactions at or below the horizon have ended, so the scans see
+  -- what they wrote
+  v_safe := (
+    select h.safe_position + 1 from hwqueue.position_horizon h
+    where h.shard_id = p_shard order by h.version desc limit 1);
   if v_marks.version is null or v_safe is null then
     return;
   end if;
@@ -230,11 +242,11 @@ begin
 end
 $$;
 
--- Where scans of so many classes of these queues start. They differ where a front stands still, or the
--- fronts are far apart: to look up where a class begins (class_scan_starts) takes as long as to walk
--- over some ten entries that are gone.
-create or replace function hwqueue.queue_scan_starts(p_queue_ids int[], p_class_count int,
-  p_shard int) returns hwqueue.scan_starts
+-- Where scans of p_class_count classes of these queues start. The starts differ by class when a queue
+-- head is blocked or the queue heads are far apart. Looking up the start of one class
+-- (class_scan_starts) takes as long as stepping over some ten dead index entries.
+create or replace function hwqueue.queue_scan_starts(p_queue_ids int[], p_class_count int, p_shard int)
+returns hwqueue.scan_starts
 language plpgsql volatile
 as $$
 declare
@@ -254,7 +266,7 @@ begin
 end
 $$;
 
--- The same without what comes before a tier and rank: a queue whose front is before it starts there.
+-- The same starts, none of them before a tier and rank: a queue whose head is before it starts there.
 create or replace function hwqueue.scan_starts_after(p_from hwqueue.scan_starts, p_tier smallint,
   p_rank bigint) returns hwqueue.scan_starts
 language plpgsql immutable
@@ -271,21 +283,23 @@ begin
 end
 $$;
 
--- The position from which a class, by its place in the list, is to be scanned in a tier and rank; in one
--- before its start nothing lives.
+-- The position from which to scan the class at p_index of the list in a tier and rank. In a tier and
+-- rank before the start of the class no entry lives, so the scan reads nothing there.
 create or replace function hwqueue.scan_start_of(p_from hwqueue.scan_starts, p_index int, p_tier smallint,
   p_rank bigint) returns bigint
 language sql immutable
 as $$
-  select case when (p_tier, p_rank) > (f.tier, f.rank) then 0 when (p_tier, p_rank) = (f.tier, f.rank)
-         then f.position
-              else 9223372036854775807 end
-  from (select coalesce(p_from.class_tiers[p_index], p_from.tiers[1]) as tier,
-      coalesce(p_from.class_ranks[p_index], p_from.ranks[1]) as rank,
-               coalesce(p_from.class_positions[p_index], p_from.positions[1]) as position) f
+  select case
+    when (p_tier, p_rank) > (f.tier, f.rank) then 0
+    when (p_tier, p_rank) = (f.tier, f.rank) then f.position
+    else 9223372036854775807 end
+  from (
+    select coalesce(p_from.class_tiers[p_index], p_from.tiers[1]) as tier,
+           coalesce(p_from.class_ranks[p_index], p_from.ranks[1]) as rank,
+           coalesce(p_from.class_positions[p_index], p_from.positions[1]) as position) f
 $$;
 
--- Whether the front of a queue stands still.
+-- True if the queue is head-of-line blocked, as the last claims that advanced its marks found it.
 create or replace function hwqueue.is_head_blocked(p_queue_id int, p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -297,10 +311,12 @@ begin
 end
 $$;
 
--- Where the order of a queue begins: the first entry, which may be held by others. Each tier and rank is read
--- from its low-water mark on, what lies between them whole. Nothing when the queue is empty. stands: the
--- front stands still (class_scan_starts). p_or_mark: the mark itself will do, if it is the only one and
--- nothing comes before it (is_mark): the front is there or later.
+-- The head of a queue: its first entry, which other sessions may have locked. Reads each tier and rank
+-- from its low-water mark on, and everything between those that have one. All null when the queue is
+-- empty.
+-- stands: the queue is head-of-line blocked (class_scan_starts). p_or_mark: when the queue has a single
+-- mark and no entry comes before it, returns the mark itself and sets is_mark; the queue head is there
+-- or later.
 create or replace function hwqueue.first_live_entry(p_queue_id int, p_shard int,
   p_or_mark boolean default false,
   out tier smallint, out rank bigint, out "position" bigint, out stands boolean, out is_mark boolean)
@@ -308,7 +324,7 @@ language plpgsql volatile
 as $$
 declare
   v_marks record;
-  v_place record;
+  v_first record;
 begin
   select w.tiers, w.ranks, w.positions, w.version < w.blocked_until as stands into v_marks
   from hwqueue.low_water w
@@ -316,10 +332,9 @@ begin
   stands := coalesce(v_marks.stands, false);
   is_mark := false;
   for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
-    v_place := hwqueue.first_between(p_queue_id, v_marks.tiers[i - 1], v_marks.ranks[i - 1],
-                                     coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0),
-                                     p_shard);
-    exit when v_place.tier is not null or v_marks.tiers[i] is null;
+    v_first := hwqueue.first_between(p_queue_id, v_marks.tiers[i - 1], v_marks.ranks[i - 1],
+      coalesce(v_marks.tiers[i], 32767), coalesce(v_marks.ranks[i], 0), p_shard);
+    exit when v_first.tier is not null or v_marks.tiers[i] is null;
     if p_or_mark and cardinality(v_marks.tiers) = 1 then  -- as in most queues
       tier := v_marks.tiers[1];
       rank := v_marks.ranks[1];
@@ -327,24 +342,24 @@ begin
       is_mark := true;
       return;
     end if;
-    select r.tier, r.rank, r.position into v_place
+    select r.tier, r.rank, r.position into v_first
     from hwqueue.ready r
     where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = v_marks.tiers[i]
       and r.rank = v_marks.ranks[i] and r.position >= v_marks.positions[i]
     order by r.position limit 1;
     exit when found;
   end loop;
-  tier := v_place.tier;
-  rank := v_place.rank;
-  position := v_place.position;
+  tier := v_first.tier;
+  rank := v_first.rank;
+  position := v_first.position;
 end
 $$;
 
--- The first entry of a queue after one tier and rank (null: of any) and before another, both excluded. Column
--- by column: before Postgres 18 a scan does not stop at the upper end of a row comparison.
+-- The first entry of a queue after one tier and rank (null: no lower bound) and before another, both
+-- excluded. Compares column by column: before Postgres 18 a scan does not stop at the upper end of a row
+-- comparison.
 create or replace function hwqueue.first_between(p_queue_id int, p_from_tier smallint, p_from_rank bigint,
-  p_to_tier int, p_to_rank bigint,
-  p_shard int, out tier smallint, out rank bigint, out "position" bigint)
+  p_to_tier int, p_to_rank bigint, p_shard int, out tier smallint, out rank bigint, out "position" bigint)
 language plpgsql volatile
 as $$
 declare
@@ -373,9 +388,9 @@ begin
 end
 $$;
 
--- The mark of a tier and rank; 0: there is none.
-create or replace function hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint,
-  p_rank bigint) returns bigint
+-- The low-water mark of a tier and rank; 0 when there is none.
+create or replace function hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint)
+returns bigint
 language plpgsql immutable
 as $$
 begin
@@ -385,14 +400,13 @@ begin
 end
 $$;
 
--- Writes marks anew, that of one tier and rank moved on from p_old to p_new, if that is further. Keeps
--- 16; the oldest go, and of a queue those that 256 versions did not move, so that it comes back to one;
--- one at 0, as the first is, says nothing. p_is_blocked: for the next 256 versions claims shall look for
--- marks of classes.
--- Locks: the caller holds the newest row of the queue's marks. Raises: nothing. Idempotent: yes.
+-- Writes a new version of p_marks, in which the mark of one tier and rank moves from p_old to p_new if
+-- that is further. Keeps the 16 marks that moved last. Of a queue it drops those that 256 versions did
+-- not move, so that most queues come back to one mark. A mark at 0, as the first one is, carries no
+-- information and is dropped. p_is_blocked: for the next 256 versions claims use the marks of classes.
+-- Locks: the caller holds the newest row of the queue's marks.
 create or replace function hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint,
-  p_old bigint, p_new bigint,
-                                              p_is_blocked boolean) returns void
+  p_old bigint, p_new bigint, p_is_blocked boolean) returns void
 language plpgsql volatile
 as $$
 declare
@@ -404,8 +418,8 @@ begin
   delete from hwqueue.low_water w
   where w.shard_id = p_marks.shard_id and w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id
     and w.version = p_marks.version;
-  insert into hwqueue.low_water (shard_id, queue_id, class_id, version, blocked_until, tiers, ranks,
-      positions, moved)
+  insert into hwqueue.low_water
+    (shard_id, queue_id, class_id, version, blocked_until, tiers, ranks, positions, moved)
   select p_marks.shard_id, p_marks.queue_id, p_marks.class_id, v_version,
          case when p_is_blocked then v_version + 256 else p_marks.blocked_until end,
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
@@ -413,8 +427,8 @@ begin
   from (
     select m.* from (
       select o.tier, o.rank, o.position, o.moved
-      from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions, p_marks.moved) o(tier, rank, position,
-          moved)
+      from unnest(p_marks.tiers, p_marks.ranks, p_marks.positions, p_marks.moved)
+        o(tier, rank, position, moved)
       where (o.tier, o.rank) <> (p_tier, p_rank) and o.position > 0
         and (p_marks.class_id <> 0 or o.moved > v_version - 257)
       union all
@@ -424,9 +438,9 @@ begin
 end
 $$;
 
--- Writes marks as they are at first: of a queue (p_class_id 0) that of the tier and rank that most
--- leases have, so that the first claims find its head as later ones do; of a class none.
--- Locks: new rows. Raises: nothing. Idempotent: no.
+-- Writes the first version of low-water marks. A queue (p_class_id 0) gets a mark at 0 in the tier and
+-- rank that most leases have. So its first claims find the queue head as later ones do. A class gets
+-- none.
 create or replace function hwqueue.write_first_low_water(p_queue_id int, p_class_id bigint, p_version bigint,
   p_shard int) returns void
 language sql volatile

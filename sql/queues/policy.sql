@@ -1,6 +1,17 @@
--- Queues: their policies, retries, and waking workers.
+-- Queues: their policies, retry delays, and waking workers that wait for work.
+--
+-- Example: a worker's claim finds nothing and sets waiting_since in queue_signal. The next spawn into
+-- the queue finds it set, sends one NOTIFY and clears it. The worker hears the NOTIFY and claims again.
+-- The other 2,000 spawns find nothing set and send nothing, because commits that notify wait for each
+-- other.
+--
+-- Spawns call spawn_queue, create_queue and set_queue_policy call apply_policy, settlement calls
+-- retry_delay. The invariant: a NOTIFY is a hint and never data. Workers also poll.
+--
+-- Reading order: find_queue, apply_policy, retry_delay, wake_workers.
 
--- The queue of that name. Raises: QHQ01.
+-- The queue of a name.
+-- Raises: QHQ01.
 create or replace function hwqueue.find_queue(p_queue text, p_shard int) returns hwqueue.queue
 language plpgsql stable
 as $$
@@ -19,9 +30,10 @@ begin
 end
 $$;
 
--- The same for a spawn: with a transaction id of its own before it looks, so that a dropped queue is not
--- deleted under it.
--- Locks: none; above read committed the queue, for key share. Raises: QHQ01; 40001 there.
+-- The same for a spawn. It takes a transaction id before it reads, so that a dropped queue is not
+-- deleted while the spawn uses it.
+-- Locks: above read committed the queue, for key share.
+-- Raises: QHQ01; above read committed also 40001.
 create or replace function hwqueue.spawn_queue(p_queue text, p_shard int) returns hwqueue.queue
 language plpgsql volatile
 as $$
@@ -31,7 +43,7 @@ begin
   perform pg_current_xact_id();
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
-    -- an older snapshot may show a queue that is dropped by now: hold it, or fail with 40001 as such
+    -- an older MVCC snapshot may show a queue that is dropped by now: lock it, or fail with 40001 as such
     -- transactions do
     perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for key share;
   end if;
@@ -39,7 +51,7 @@ begin
 end
 $$;
 
--- A queue's policy as JSON, the form that create_queue and set_queue_policy take; spans in seconds.
+-- A queue's policy as JSON, in the form that create_queue and set_queue_policy take; spans in seconds.
 create or replace function hwqueue.queue_policy(p_queue hwqueue.queue) returns jsonb
 language sql immutable
 as $$
@@ -58,13 +70,13 @@ as $$
     'max_result_bytes', p_queue.max_result_bytes,
     'window', p_queue.window_size,
     'probe', p_queue.probe_size,
-    'weights', jsonb_build_object('affinity', p_queue.weight_affinity, 'fit', p_queue.weight_fit, 'spread',
-        p_queue.weight_spread),
+    'weights', jsonb_build_object('affinity', p_queue.weight_affinity, 'fit', p_queue.weight_fit,
+      'spread', p_queue.weight_spread),
     'retain_completed', extract(epoch from p_queue.retain_completed),
     'retain_failed', extract(epoch from p_queue.retain_failed)))
 $$;
 
--- The row that a policy asks for; keys that are not given keep what p_base says.
+-- The row that a policy asks for; keys that are not given keep the value of p_base.
 create or replace function hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) returns hwqueue.queue
 language plpgsql immutable
 as $$
@@ -72,55 +84,58 @@ declare
   v_row hwqueue.queue := p_base;
   v_weights jsonb := coalesce(p_policy -> 'weights', '{}');
 begin
-  perform hwqueue.check_object(p_policy, array['claim_timeout', 'heartbeat_interval', 'poll_interval',
-      'max_attempts', 'retry',
-    'ageing_step', 'notify', 'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe',
-      'weights',
-    'retain_completed', 'retain_failed', 'patience', 'failure_domain'], 'policy');
+  perform hwqueue.check_object(p_policy, array[
+    'claim_timeout', 'heartbeat_interval', 'poll_interval', 'max_attempts', 'retry', 'ageing_step', 'notify',
+    'reap_grace', 'max_params_bytes', 'max_result_bytes', 'window', 'probe', 'weights', 'retain_completed',
+    'retain_failed', 'patience', 'failure_domain'], 'policy');
   perform hwqueue.check_object(v_weights, array['affinity', 'fit', 'spread'], 'policy.weights');
-  v_row.claim_timeout := coalesce(hwqueue.json_short_interval(p_policy -> 'claim_timeout',
-      'policy.claim_timeout', '1 second', '30 days'), v_row.claim_timeout);
-  v_row.heartbeat_interval := coalesce(hwqueue.json_interval(p_policy -> 'heartbeat_interval',
-      'policy.heartbeat_interval', '0.1 second'),
+  v_row.claim_timeout := coalesce(
+    hwqueue.json_short_interval(p_policy -> 'claim_timeout', 'policy.claim_timeout', '1 second', '30 days'),
+    v_row.claim_timeout);
+  v_row.heartbeat_interval := coalesce(
+    hwqueue.json_interval(p_policy -> 'heartbeat_interval', 'policy.heartbeat_interval', '0.1 second'),
     case when p_policy ? 'claim_timeout' then v_row.claim_timeout / 4 else v_row.heartbeat_interval end);
-  v_row.poll_interval := coalesce(hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval',
-      '0.01 second'), v_row.poll_interval);
-  v_row.patience := coalesce(hwqueue.json_interval(p_policy -> 'patience', 'policy.patience'),
-      v_row.patience);
-  v_row.max_attempts := coalesce(hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1,
-      1000), v_row.max_attempts);
+  v_row.poll_interval := coalesce(
+    hwqueue.json_interval(p_policy -> 'poll_interval', 'policy.poll_interval', '0.01 second'),
+    v_row.poll_interval);
+  v_row.patience := coalesce(
+    hwqueue.json_interval(p_policy -> 'patience', 'policy.patience'), v_row.patience);
+  v_row.max_attempts := coalesce(
+    hwqueue.json_integer(p_policy -> 'max_attempts', 'policy.max_attempts', 1, 1000), v_row.max_attempts);
   v_row.retry := coalesce(hwqueue.normalise_retry(p_policy -> 'retry', 'policy.retry'), v_row.retry);
-  v_row.ageing_step := coalesce(hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'),
-      v_row.ageing_step);
-  v_row.failure_domain := coalesce(hwqueue.json_domain(p_policy -> 'failure_domain',
-      'policy.failure_domain'), v_row.failure_domain);
+  v_row.ageing_step := coalesce(
+    hwqueue.json_interval(p_policy -> 'ageing_step', 'policy.ageing_step'), v_row.ageing_step);
+  v_row.failure_domain := coalesce(
+    hwqueue.json_domain(p_policy -> 'failure_domain', 'policy.failure_domain'), v_row.failure_domain);
   v_row.notify := coalesce(hwqueue.json_boolean(p_policy -> 'notify', 'policy.notify'), v_row.notify);
-  v_row.reap_grace := coalesce(hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'),
-      v_row.reap_grace);
-  v_row.max_params_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_params_bytes',
-      'policy.max_params_bytes', 1, 104857600), v_row.max_params_bytes);
-  v_row.max_result_bytes := coalesce(hwqueue.json_integer(p_policy -> 'max_result_bytes',
-      'policy.max_result_bytes', 1, 104857600), v_row.max_result_bytes);
-  v_row.window_size := coalesce(hwqueue.json_integer(p_policy -> 'window', 'policy.window', 1, 10000),
-      v_row.window_size);
-  v_row.probe_size := coalesce(hwqueue.json_integer(p_policy -> 'probe', 'policy.probe', 0, 100000),
-      v_row.probe_size);
-  v_row.weight_affinity := coalesce(hwqueue.json_number(v_weights -> 'affinity', 'policy.weights.affinity',
-      0, 1000), v_row.weight_affinity);
-  v_row.weight_fit := coalesce(hwqueue.json_number(v_weights -> 'fit', 'policy.weights.fit', 0, 1000),
-      v_row.weight_fit);
-  v_row.weight_spread := coalesce(hwqueue.json_number(v_weights -> 'spread', 'policy.weights.spread', 0,
-      1000), v_row.weight_spread);
-  v_row.retain_completed := coalesce(hwqueue.json_interval(p_policy -> 'retain_completed',
-      'policy.retain_completed'), v_row.retain_completed);
-  v_row.retain_failed := coalesce(hwqueue.json_interval(p_policy -> 'retain_failed', 'policy.retain_failed'),
-      v_row.retain_failed);
+  v_row.reap_grace := coalesce(
+    hwqueue.json_interval(p_policy -> 'reap_grace', 'policy.reap_grace'), v_row.reap_grace);
+  v_row.max_params_bytes := coalesce(
+    hwqueue.json_integer(p_policy -> 'max_params_bytes', 'policy.max_params_bytes', 1, 104857600),
+    v_row.max_params_bytes);
+  v_row.max_result_bytes := coalesce(
+    hwqueue.json_integer(p_policy -> 'max_result_bytes', 'policy.max_result_bytes', 1, 104857600),
+    v_row.max_result_bytes);
+  v_row.window_size := coalesce(
+    hwqueue.json_integer(p_policy -> 'window', 'policy.window', 1, 10000), v_row.window_size);
+  v_row.probe_size := coalesce(
+    hwqueue.json_integer(p_policy -> 'probe', 'policy.probe', 0, 100000), v_row.probe_size);
+  v_row.weight_affinity := coalesce(
+    hwqueue.json_number(v_weights -> 'affinity', 'policy.weights.affinity', 0, 1000), v_row.weight_affinity);
+  v_row.weight_fit := coalesce(
+    hwqueue.json_number(v_weights -> 'fit', 'policy.weights.fit', 0, 1000), v_row.weight_fit);
+  v_row.weight_spread := coalesce(
+    hwqueue.json_number(v_weights -> 'spread', 'policy.weights.spread', 0, 1000), v_row.weight_spread);
+  v_row.retain_completed := coalesce(
+    hwqueue.json_interval(p_policy -> 'retain_completed', 'policy.retain_completed'), v_row.retain_completed);
+  v_row.retain_failed := coalesce(
+    hwqueue.json_interval(p_policy -> 'retain_failed', 'policy.retain_failed'), v_row.retain_failed);
   if v_row.heartbeat_interval >= v_row.claim_timeout then
     perform hwqueue.refuse('QHA01',
-        format('policy.heartbeat_interval (%s) must be shorter than claim_timeout (%s)',
+      format('policy.heartbeat_interval (%s) must be shorter than claim_timeout (%s)',
         v_row.heartbeat_interval, v_row.claim_timeout),
       jsonb_build_object('field', 'policy.heartbeat_interval'),
-        'a quarter of the claim timeout is a good choice');
+      'a quarter of the claim timeout is a good choice');
   end if;
   return v_row;
 end
@@ -130,15 +145,18 @@ $$;
 create or replace function hwqueue.default_policy() returns hwqueue.queue
 language sql immutable
 as $$
-  select jsonb_populate_record(null::hwqueue.queue, '{"claim_timeout": "60 seconds", "heartbeat_interval": "15 seconds",
-    "poll_interval": "1 second", "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "failure_domain": "rack",
+  select jsonb_populate_record(null::hwqueue.queue, '{
+    "claim_timeout": "60 seconds", "heartbeat_interval": "15 seconds", "poll_interval": "1 second",
+    "patience": "2 seconds", "max_attempts": 5, "ageing_step": "0", "failure_domain": "rack",
     "notify": true, "reap_grace": "0",
     "retry": {"kind": "exponential", "base": 5, "factor": 2, "max": 600, "jitter": 0.2},
     "max_params_bytes": 1048576, "max_result_bytes": 1048576, "window_size": 100, "probe_size": 1000,
-    "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1, "retain_completed": "7 days", "retain_failed": "30 days"}')
+    "weight_affinity": 10, "weight_fit": 1, "weight_spread": 1,
+    "retain_completed": "7 days", "retain_failed": "30 days"}')
 $$;
 
--- A retry policy in normal form: {kind, base, factor, max, jitter}, spans in seconds. Raises: QHA01.
+-- A retry policy in normal form: {kind, base, factor, max, jitter}, spans in seconds.
+-- Raises: QHA01.
 create or replace function hwqueue.normalise_retry(p_retry jsonb, p_field text) returns jsonb
 language plpgsql immutable
 as $$
@@ -182,10 +200,10 @@ as $$
     * (1 - random() * (p_retry ->> 'jitter')::double precision)) end
 $$;
 
--- Notifies waiting workers if an empty claim left its mark, and clears the mark. Most spawns find no
--- mark and send
--- nothing: commits that notify wait for each other.
--- Locks: queue_signal row, skip locked (somebody else is clearing it). Wakes: listeners of hwqueue.
+-- Notifies waiting workers if an empty claim has set waiting_since, and clears it. Most spawns find it
+-- clear and send nothing, because commits that notify wait for each other.
+-- Locks: the queue_signal row, skip locked: another session that holds it is clearing it. Notifies:
+-- listeners of hwqueue.
 create or replace function hwqueue.wake_workers(p_queue hwqueue.queue, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -210,10 +228,11 @@ begin
 end
 $$;
 
--- The mark that an empty claim leaves; written only where there is none, and not while another is writing.
--- Locks: queue_signal row, skip locked.
-create or replace function hwqueue.flag_waiting(p_queue_ids int[], p_now timestamptz,
-  p_shard int) returns void
+-- Sets waiting_since for a claim that found nothing. Written only where it is clear, and skipped while
+-- another session is writing it.
+-- Locks: queue_signal rows, skip locked.
+create or replace function hwqueue.flag_waiting(p_queue_ids int[], p_now timestamptz, p_shard int)
+returns void
 language plpgsql volatile
 as $$
 declare
@@ -224,16 +243,15 @@ begin
     where s.shard_id = p_shard and s.queue_id = any (p_queue_ids) and s.waiting_since is null
     for update skip locked);
   if v_ids <> '{}' then
-    update hwqueue.queue_signal s set waiting_since = p_now where s.shard_id = p_shard
-      and s.queue_id = any (v_ids);
+    update hwqueue.queue_signal s set waiting_since = p_now
+    where s.shard_id = p_shard and s.queue_id = any (v_ids);
   end if;
 end
 $$;
 
--- What notifications of new work carry, for who listens. Any login of the database hears them and may send
--- them, so they hold no names: a digest of shard and queue, keyed by the shard's own secret.
-
--- The payload of a queue.
+-- The payload of notifications of new work in a queue. Any login of the database hears notifications and
+-- may send them, so the payload holds no names. It is a digest of shard and queue, keyed by the shard's
+-- secret.
 create or replace function hwqueue.wake_payload(p_key uuid, p_queue text, p_shard int) returns text
 language sql stable
 as $$
