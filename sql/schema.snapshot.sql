@@ -574,6 +574,9 @@ CREATE FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) RETUR
 CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
@@ -619,6 +622,9 @@ CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node,
 
 CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.bracket_length(p_text text) RETURNS integer
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
     LANGUAGE sql STABLE;
@@ -1072,7 +1078,7 @@ COMMENT ON COLUMN hwqueue.affinity_term.written_xid IS 'the transaction that las
 
 COMMENT ON COLUMN hwqueue.affinity_term.barrier IS 'transactions below this one may not know of it';
 
-COMMENT ON COLUMN hwqueue.affinity_term.holds_up IS 'it was in force before and is counted anew: what it selects waits as well';
+COMMENT ON COLUMN hwqueue.affinity_term.holds_up IS 'it was in force before and is counted again: what it selects waits as well';
 
 CREATE FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -1662,9 +1668,6 @@ CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_s
 
 CREATE FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.kept_options() RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -2765,6 +2768,9 @@ CREATE FUNCTION hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb DE
 CREATE FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.spawn_options() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -4710,11 +4716,15 @@ REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.blocked_by_leases(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.bracket_length(p_text text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
 
@@ -5237,8 +5247,6 @@ REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_li
 REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.kept_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
@@ -5909,6 +5917,8 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shar
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
