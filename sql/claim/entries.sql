@@ -35,6 +35,55 @@ begin
 end
 $$;
 
+-- Turns one entry, locked or deleted already, into a claim, and allocates what its class asks for. The
+-- caller writes load back once, after its last grant. entry: the row of `ready` that is gone.
+-- Not idempotent.
+create or replace function hwqueue.grant_single(p_picked hwqueue.picked_entries, p_state hwqueue.node_state,
+  p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_claim_timeout interval,
+  p_generation bigint, p_now timestamptz, p_shard int, out entry hwqueue.ready, out claim_token bigint,
+  out attempt smallint, out queue text, out task_name text, out params jsonb, out headers jsonb,
+  out expires_at timestamptz, out assignment jsonb, out load hwqueue.node_load)
+language plpgsql volatile
+as $$
+declare
+  v_timeout interval;
+  v_eligible_at timestamptz;
+  v_taken record;
+begin
+  entry := p_picked.entry;
+  if entry.lease_id is null then
+    delete from hwqueue.ready r where r.ctid = p_picked.ctids[1] returning r.* into entry;
+  end if;
+  select l.task_name, l.params, l.headers,
+         coalesce(l.claim_timeout, p_claim_timeout, p_queue_head.claim_timeout),
+         case when p_queue_head.drops_completed is distinct from false and l.idempotency_key is null
+           then greatest(l.available_at, l.created_at) end
+  into task_name, params, headers, v_timeout, v_eligible_at
+  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = entry.lease_id;
+  load := p_load;
+  if p_state.has_limits then
+    v_taken := hwqueue.allocate_for_class(entry.class_id, p_node, p_shard, p_load);
+    load := v_taken.p_load;
+    assignment := v_taken.assignment;
+  end if;
+  queue := p_queue_head.name;
+  if p_queue_head.queue_id is null then
+    select q.name, coalesce(v_timeout, q.claim_timeout),
+           case when q.retain_completed = '0' then v_eligible_at end
+    into queue, v_timeout, v_eligible_at
+    from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = entry.queue_id;
+  end if;
+  claim_token := (p_generation << 40) + entry.claim_count + 1;
+  attempt := entry.attempt_count + 1;
+  expires_at := p_now + v_timeout;
+  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
+  values (p_shard, entry.lease_id, entry.queue_id, entry.class_id, p_state.node_id, p_state.node_epoch,
+    claim_token, attempt, v_timeout, p_now, expires_at, expires_at, assignment, p_picked.term_deltas,
+    p_state.login, v_eligible_at);
+end
+$$;
+
 -- Turns ready entries that score alike and that the caller has locked into claims, all in one statement,
 -- in the order of claim_task: where nothing is set aside.
 -- Locks: none. Raises: nothing. Idempotent: no.
