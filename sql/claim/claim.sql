@@ -1,20 +1,22 @@
 -- The general claim: n leases, several queues, nodes with limits, classes that score differently.
 --
--- claim_task and settle_and_claim (api/claims) call claim_general when claim_at_head (claim/head) does not
--- apply or found nothing. An example: gpu-1 asks for four leases of two queues. The claim promotes what
--- fell due, finds the best score group, locks its four oldest entries and grants them in one statement. A
--- node with limits is granted one lease at a time, because each grant changes what fits next.
+-- claim_task and settle_and_claim (api/claims) call claim_general when claim_at_head (claim/head) does
+-- not apply or found nothing. An example: gpu-1 asks for four leases of two queues. The claim promotes
+-- what fell due, finds the best score group, locks its four oldest entries and grants them in one
+-- statement. A node with limits is granted one lease at a time, because each grant changes what fits
+-- next.
 --
 -- Invariant: an entry leaves `ready` before its claim is written, in the same transaction. A claim waits
 -- for its own node's row only, never for an entry.
 --
--- Read claim_general first, then open_claim, choose_entries, pick_entries (one queue) and pick_leases (all
--- other cases). grant_single and grant_batch are in claim/entries.
+-- Read claim_general first, then open_claim, choose_entries, pick_entries (one queue) and pick_leases
+-- (all other cases). grant_single and grant_batch are in claim/entries.
 
 -- Grants up to p_qty leases: in batches of one score, or one by one where the node has limits.
--- p_state: the node's row, locked by the caller. p_queue_head: the head of the only queue, if the caller has
--- read it. p_is_tried: the caller has tried to lock an entry there, in vain. p_moves, p_drawn: whether this
--- claim advances low-water marks, and the last position drawn before this transaction had an id.
+-- p_state: the node's row, locked by the caller. p_queue_head: the head of the only queue, if the caller
+-- has read it. p_is_tried: the caller has tried to lock an entry there, in vain. p_moves, p_drawn:
+-- whether this claim advances low-water marks, and the last position drawn before this transaction had
+-- an id.
 -- Locks and raises as claim_task. Not idempotent.
 create or replace function hwqueue.claim_general(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
   p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty int, p_tasks text[],
@@ -31,12 +33,12 @@ declare
   v_left int := p_qty;
   v_chosen record;
   v_ctids tid[];
-  v_mover hwqueue.ready;  -- a random one of those granted, so that each class advances its low-water mark
+  v_mover hwqueue.ready;  -- a random one of those granted, so each class has its turn
   v_granted record;
   v_changed boolean := false;
 begin
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- raises the reason, if there is one
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- raises why not
   end if;
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time()
     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
@@ -135,9 +137,9 @@ begin
 end
 $$;
 
--- Locks the entries that the claim grants next: picked.ctids, best first, of one score; {}: there are none.
--- It starts at the queue's low-water mark while that holds, then compares classes (pick_entries). When both
--- find nothing it promotes what fell due, unless this claim has done so, and compares again.
+-- Locks the entries that the claim grants next: picked.ctids, best first, of one score; {}: there are
+-- none. It starts at the queue's low-water mark while that holds, then compares classes (pick_entries).
+-- When both find nothing it promotes what fell due, unless this claim has done so, and compares again.
 -- Locks and raises as pick_entries and promote_due.
 create or replace function hwqueue.choose_entries(p_state hwqueue.node_state,
   p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids int[], p_load hwqueue.node_load,
@@ -174,12 +176,12 @@ begin
 end
 $$;
 
--- Locks the best ready entries that a node may run now, of one score, best first; no ctids: there are none.
--- p_on_fast_path: the node may start at the head of its only queue (take_at_head). When nothing can be had
--- there the result's on_fast_path is false, so that the next call of the same claim skips that attempt.
--- p_queue_head: what this claim has read of the head. p_is_tried: it has tried the low-water mark in vain,
--- and of up to 64 classes their heads (lock_window). For a single entry term_deltas is what its claim
--- records, and entry is the row, if it is deleted already.
+-- Locks the best ready entries that a node may run now, of one score, best first; no ctids: there are
+-- none. p_on_fast_path: the node may start at the head of its only queue (take_at_head). When nothing
+-- can be had there the result's on_fast_path is false, so that the next call of the same claim skips
+-- that attempt. p_queue_head: what this claim has read of the head. p_is_tried: it has tried the
+-- low-water mark in vain, and of up to 64 classes their heads (lock_window). For a single entry
+-- term_deltas is what its claim records, and entry is the row, if it is deleted already.
 -- Locks as pick_leases. Raises QHN01 for a deregistered node.
 create or replace function hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load,
   p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean,
@@ -235,11 +237,11 @@ begin
 end
 $$;
 
--- Locks the best entries of all classes that the node may run, up to p_limit of one score. On a node with
--- limits it locks one, because each grant changes what fits. No ctids: there are none. entry: the only one,
--- if it is deleted already.
--- p_without: classes that this claim has found blocked. p_is_new: one of them waits for the publication of
--- an affinity term.
+-- Locks the best entries of all classes that the node may run, up to p_limit of one score. On a node
+-- with limits it locks one, because each grant changes what fits. No ctids: there are none. entry: the
+-- only one, if it is deleted already.
+-- p_without: classes that this claim has found blocked. p_is_new: one of them waits for the publication
+-- of an affinity term.
 -- A new profile has not judged all classes yet: while nothing is found, up to eight batches are judged.
 -- Locks the profile row and the entries, skip locked; and as admit_class and publish_terms.
 -- Raises QHN01 for a deregistered node.
@@ -338,9 +340,9 @@ begin
 end
 $$;
 
--- Takes a step in the publication of affinity terms, while the claim holds what it has picked. The step may
--- move ready entries to other classes (assign_target_class). So a single entry is deleted first, and of
--- several those before the first moved one stay picked.
+-- Takes a step in the publication of affinity terms, while the claim holds what it has picked. The step
+-- may move ready entries to other classes (assign_target_class). So a single entry is deleted first, and
+-- of several those before the first moved one stay picked.
 -- published: how many terms came into force. some_moved: nothing is left of what was picked.
 -- Locks as publish_terms.
 create or replace function hwqueue.publish_while_holding(inout picked hwqueue.picked_entries,

@@ -129,12 +129,12 @@ begin
 end
 $$;
 
--- Locks the oldest entries of a tier and rank whose classes are among p_classes, in a stretch of p_window
--- positions (more for a larger batch, less where other queues share them) from p_from on; gives their places.
--- When that list is too long to be complete (201), each entry's class is looked up. Of a few classes (64) it
--- takes from p_from on, however far, and of the tiers and ranks behind as well: after a short walk (a mark
--- lags by up to 32 claims) it asks for their heads, whatever else stands there; of a single class the walk is
--- longer, since it comes upon nothing else.
+-- Locks the oldest entries of a tier and rank whose classes are among p_classes, in a stretch of
+-- p_window positions (more for a larger batch, less where other queues share them) from p_from on; gives
+-- their places. When that list is too long to be complete (201), each entry's class is looked up. Of a
+-- few classes (64) it takes from p_from on, however far, and of the tiers and ranks behind as well:
+-- after a short walk (a mark lags by up to 32 claims) it asks for their heads, whatever else stands
+-- there; of a single class the walk is longer, since it comes upon nothing else.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.lock_window(p_profile_id bigint, p_queue_id int, p_classes bigint[],
   p_tasks text[], p_room hwqueue.headroom,
@@ -362,8 +362,8 @@ create or replace function hwqueue.are_in(p_classes bigint[], p_others bigint[])
 language sql immutable
 as $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;
 
--- Locks entries that were seen at these positions, of these classes, up to p_limit of them. An entry may have
--- got another class since it was seen (assign_target_class): by class again, under the lock.
+-- Locks entries that were seen at these positions, of these classes, up to p_limit of them. An entry may
+-- have got another class since it was seen (assign_target_class): by class again, under the lock.
 -- Locks: the entries, skip locked.
 create or replace function hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint,
   p_rank bigint, p_limit int, p_shard int) returns tid[]
@@ -385,7 +385,8 @@ begin
 end
 $$;
 
--- Locks the oldest entries of a lane among the first p_depth, up to p_limit of them, and gives their places.
+-- Locks the oldest entries of a lane among the first p_depth, up to p_limit of them, and gives their
+-- places.
 -- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
 create or replace function hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts,
   p_tier smallint,

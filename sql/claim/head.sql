@@ -1,22 +1,22 @@
 -- The fast path of a claim: one lease from the queue head, in three statements.
 --
--- claim_task and settle_and_claim (api/claims) call claim_at_head before anything else. An example: a CPU
--- node asks for one lease of `mail`, where all of its classes score the same. The first entry after the
--- queue's low-water mark is the best one, so the claim reads the head, deletes that entry and writes the
--- claim. When any condition fails it returns no lease and claim_general (claim/claim) goes on.
+-- claim_task and settle_and_claim (api/claims) call claim_at_head before anything else. An example: a
+-- CPU node asks for one lease of `mail`, where all of its classes score the same. The first entry after
+-- the queue's low-water mark is the best one, so the claim reads the head, deletes that entry and writes
+-- the claim. When any condition fails it returns no lease and claim_general (claim/claim) goes on.
 --
 -- Invariant: it never passes over a better entry, except one that another session has locked.
 --
--- Read claim_at_head first, then read_queue_head (one queue) and read_queue_heads (several). after_claim is
--- what both ways of claiming do now and then once they have granted.
+-- Read claim_at_head first, then read_queue_head (one queue) and read_queue_heads (several). after_claim
+-- is what both ways of claiming do now and then once they have granted.
 
 -- Grants one lease at the head of a node's queues. No lease_id: the fast path does not apply, or found
 -- nothing. It applies to one lease (p_qty 1) on a node without limits, where the first entry after the
 -- low-water mark is the best one and no affinity term has to be checked.
 -- queue_head: what it has read of the queues. is_tried: other sessions hold what is at their head.
 -- p_moves, p_drawn: as in claim_general.
--- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the low-water
--- marks, skip locked. Not idempotent.
+-- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the
+-- low-water marks, skip locked. Not idempotent.
 create or replace function hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty int,
   p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard int,
   out queue_head hwqueue.queue_head, out is_tried boolean, out lease_id uuid, out claim_token bigint,
@@ -98,16 +98,17 @@ begin
 end
 $$;
 
--- What a claim reads of a queue that it names, and of what a node's profile may run there. No row: the queue
--- is unknown or paused.
--- tier, rank, position: the queue's low-water mark. marks: how many it has; most queues have one tier and
--- rank. drops_completed: the queue keeps no completed leases.
--- is_front: all classes of the profile there score the same, it has judged all that exist, and no entry is
--- before the low-water mark. So the next lease is the first one of those classes from there on. is_first:
--- also, none of them has to be checked against other leases.
+-- What a claim reads of a queue that it names, and of what a node's profile may run there. No row: the
+-- queue is unknown or paused.
+-- tier, rank, position: the queue's low-water mark. marks: how many it has; most queues have one tier
+-- and rank. drops_completed: the queue keeps no completed leases.
+-- is_front: all classes of the profile there score the same, it has judged all that exist, and no entry
+-- is before the low-water mark. So the next lease is the first one of those classes from there on.
+-- is_first: also, none of them has to be checked against other leases.
 -- last: where the scan for it ends, because it crosses entries of other classes and, where the queue is
 -- head-of-line blocked, dead tuples.
--- A SQL function of one select, so the planner inlines it. The subselects are ordered, each for its index.
+-- A SQL function of one select, so the planner inlines it. The subselects are ordered, each for its
+-- index.
 create or replace function hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8,
   p_classes_unseen xid8[], p_shard int)
 returns setof hwqueue.queue_head
@@ -154,10 +155,10 @@ as $$
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
--- Like read_queue_head, for several queues: the queue whose first entry comes first of all, from that entry
--- (rank, position) to the first one of the next queue (last), and the ids of all. No row: none is open.
--- is_first: each of the queues is open and is_first alone, without leases for this node only (p_pinned),
--- which may score higher; or it is empty. Otherwise claim_general has to compare.
+-- Like read_queue_head, for several queues: the queue whose first entry comes first of all, from that
+-- entry (rank, position) to the first one of the next queue (last), and the ids of all. No row: none is
+-- open. is_first: each of the queues is open and is_first alone, without leases for this node only
+-- (p_pinned), which may score higher; or it is empty. Otherwise claim_general has to compare.
 -- Inlined like read_queue_head.
 create or replace function hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint,
   p_classes_seen xid8, p_classes_unseen xid8[], p_pinned int[], p_shard int)
@@ -216,8 +217,8 @@ end
 $$;
 
 -- The upkeep that a claim does now and then, after its grants. It records that the node is alive. With
--- p_moves it advances the low-water marks past one of the entries that it granted (p_entry). When it granted
--- nothing, it ends expired claims and fails late leases, in case no session calls reap.
+-- p_moves it advances the low-water marks past one of the entries that it granted (p_entry). When it
+-- granted nothing, it ends expired claims and fails late leases, in case no session calls reap.
 -- Locks: the caller holds node_state; claims, ready entries and low-water marks, skip locked.
 create or replace function hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids int[],
   p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamptz,

@@ -1,14 +1,14 @@
 -- Score groups: the ready entries of equal tier, rank and score, which differ in age alone.
 --
--- pick_leases and take_constrained come here with the classes that the node may run now and their scores.
--- An example: at rank 0, class A scores 67, B and C score 33. A is one score group, B and C are the next
--- one. The claim takes A's oldest entries, and B's and C's only when it can have none of A.
+-- pick_leases and take_constrained come here with the classes that the node may run now and their
+-- scores. An example: at rank 0, class A scores 67, B and C score 33. A is one score group, B and C are
+-- the next one. The claim takes A's oldest entries, and B's and C's only when it can have none of A.
 --
 -- Invariant: no entry of a better group that another session has not locked is passed over, within the
 -- queues' policies `window` (positions) and `probe` (classes compared).
 --
--- Read try_score_groups first, then next_score_group. It finds the best group by two strategies: the window
--- at the queue head (window_score_group) or the head of each class (first_class_head).
+-- Read try_score_groups first, then next_score_group. It finds the best group by two strategies: the
+-- window at the queue head (window_score_group) or the head of each class (first_class_head).
 
 -- Takes the best entries of these classes that can be had, before p_to_tier and p_to_rank (null: all).
 -- No ctids: there are none, or the class of the best one, blocked, may not run here now, for that reason
@@ -79,17 +79,17 @@ begin
 end
 $$;
 
--- Returns the best score group that has an entry, by tier, rank and score (higher first); with p_after_*,
--- the best one after that group.
--- p_classes, p_scores: what may be claimed, best score first. p_from: where scans start, past the dead tuples
--- of what was claimed.
--- It compares the heads of the first p_probe classes. With more classes than that, or than 16, it first reads
--- p_window entries at each queue's head: these have the best tier and rank, and only a class with a better
--- score could come first. It skips the window when the queue head is blocked and sparse, unless there are
--- more classes than p_probe.
--- classes: of the group. positions, seen_classes: entries that it saw there, oldest first. is_head: it saw
--- the oldest one alone. takes: how many may be taken at once, because something older may not have been
--- read; null: any number.
+-- Returns the best score group that has an entry, by tier, rank and score (higher first); with
+-- p_after_*, the best one after that group.
+-- p_classes, p_scores: what may be claimed, best score first. p_from: where scans start, past the dead
+-- tuples of what was claimed.
+-- It compares the heads of the first p_probe classes. With more classes than that, or than 16, it first
+-- reads p_window entries at each queue's head: these have the best tier and rank, and only a class with
+-- a better score could come first. It skips the window when the queue head is blocked and sparse, unless
+-- there are more classes than p_probe.
+-- classes: of the group. positions, seen_classes: entries that it saw there, oldest first. is_head: it
+-- saw the oldest one alone. takes: how many may be taken at once, because something older may not have
+-- been read; null: any number.
 create or replace function hwqueue.next_score_group(p_classes bigint[], p_scores double precision[],
   p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts,
   p_window int, p_probe int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint,
@@ -118,8 +118,8 @@ begin
       if p_from.differ and i % 16 = 1 then  -- mostly one of the first 16 has an entry
         v_from := hwqueue.class_scan_starts(p_classes[i : i + 15], p_from, p_shard);
       end if;
-      -- not inside the statement, which Postgres before 18 would plan each time; ordered for the index by
-      -- class
+      -- not inside the statement, which Postgres before 18 would plan each time; ordered for the index
+      -- by class
       v_start := hwqueue.scan_start_of(v_from, (i - 1) % 16 + 1, tier, rank);
       perform 1 from hwqueue.ready r
       where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_score_group.tier
@@ -157,8 +157,8 @@ begin
 end
 $$;
 
--- The first entry of all heads of these classes, by tier, rank, score and age; with p_after_*, of what comes
--- after that score group. One index probe for each class.
+-- The first entry of all heads of these classes, by tier, rank, score and age; with p_after_*, of what
+-- comes after that score group. One index probe for each class.
 create or replace function hwqueue.first_class_head(p_classes bigint[], p_scores double precision[],
   p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts,
   p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out head_position bigint,
@@ -233,8 +233,8 @@ begin
 end
 $$;
 
--- True if the first p_window live entries of every queue lie within 4,096 positions of its head, in the tier
--- and rank of the head, so that a scan of the window crosses few dead tuples.
+-- True if the first p_window live entries of every queue lie within 4,096 positions of its head, in the
+-- tier and rank of the head, so that a scan of the window crosses few dead tuples.
 create or replace function hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window int, p_shard int)
 returns boolean
 language plpgsql stable
