@@ -113,14 +113,13 @@ begin
 end
 $$;
 
--- What a plain node looks for at the front of its only queue: the classes of these tasks that it has
--- room for, of p_only (claim_candidates; null: of all), without p_without. None: there are none, or the
--- node likes some classes of this queue better than others, or has not been judged for all there are:
--- see pick_leases. p_is_judged: it is known to have been.
+-- The classes that a node looks for at the head of its only queue: of these tasks, that it has room for,
+-- of p_only (claim_candidates; null: all), without p_without. No classes: there are none, or their
+-- scores differ, or the profile has not judged all of them; then pick_leases goes on.
+-- p_is_judged: the caller has seen that all are judged.
 create or replace function hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
   p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom,
-  p_shard int,
-  out eligible hwqueue.profile_queue)
+  p_shard int, out eligible hwqueue.profile_queue)
 language plpgsql stable
 as $$
 begin
@@ -130,8 +129,8 @@ begin
          p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
     eligible.classes := '{}';
   elsif p_only is not null then
-    select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked),
-           '{}')
+    select coalesce(array_agg(e.class_id), '{}'),
+           coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
     into eligible.classes, eligible.checked
     from unnest(p_only) k(class_id)
     cross join lateral (  -- fenced: each by its key
@@ -141,31 +140,31 @@ begin
         and x.gpu_count = 0 and x.custom is null and (p_tasks is null or x.task_name = any (p_tasks))
         and hwqueue.shortage(x.cpu_milli, x.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) e
     where k.class_id <> all (p_without);
-  -- of a row, "is not null" would ask every field
+  -- "is not null" of a row would test every field
   elsif p_tasks is not null or p_room is distinct from null then
     eligible.classes := hwqueue.roomy_classes(p_eligible, p_tasks, p_room, p_shard);
   end if;
 end
 $$;
 
--- The oldest entries at the front of a queue of these classes (head_classes). Where none of the queue's
--- classes must be checked they are locked at once, up to p_limit of them (places). Else they are told by
--- position and class, oldest first: p_limit or 8 of the front's tier and rank, less where they are far
--- apart; another session may have them by the time that they are locked. No places and no positions:
--- there are none. Of a few classes it looks for their heads, however far behind the front they are.
--- p_queue_head: what has just been seen of the queue, if anything; p_is_tried: its mark has been tried,
--- in vain. p_is_behind: others, which are left out of the classes, stand before these. checked: which of
--- these classes must be checked; head: what is known of the first entry.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+-- The oldest entries of these classes (head_classes) at a queue's head. Where no class must be checked
+-- it locks them at once, up to p_limit (ctids). Else it returns positions and classes, oldest first:
+-- p_limit or 8 of the best tier and rank, fewer where they are far apart. Another session may have these
+-- by the time that they are locked. No ctids and no positions: there are none. Of a few classes it reads
+-- their heads, wherever they are. p_queue_head: what this claim has read of the queue. p_is_tried: the
+-- low-water mark was tried in vain. p_is_behind: entries of other classes, which are left out, come
+-- before these.
+-- checked: which of these classes must be checked. head: what is read of the first entry.
+-- Locks: the entries, skip locked. Not idempotent.
 create or replace function hwqueue.entries_at_head(p_eligible hwqueue.profile_queue,
-  p_queue_head hwqueue.queue_head,
-  p_is_tried boolean, p_tasks text[], p_window int, p_is_behind boolean, p_room hwqueue.headroom, p_limit int,
-  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out ctids tid[],
-  out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_ref)
+  p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window int, p_is_behind boolean,
+  p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint,
+  out ctids tid[], out positions bigint[], out classes bigint[], out checked bigint[],
+  out head hwqueue.entry_ref)
 language plpgsql volatile
 as $$
 declare
-  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_depth int := greatest(p_limit, 8);  -- other sessions may hold the first ones
   v_is_mark boolean := coalesce(p_queue_head.is_front, false) and not p_is_tried;
   v_from bigint := p_queue_head.position;
   v_queue_head record;
@@ -180,7 +179,7 @@ begin
       v_queue_head := hwqueue.first_live_entry(p_eligible.queue_id, p_shard, v_lead = 1 and not p_is_tried);
       exit when v_queue_head.tier is null
         or v_lead = 2 and (v_queue_head.tier, v_queue_head.rank, v_queue_head.position) = (tier, rank,
-            v_from);
+          v_from);
       tier := v_queue_head.tier;
       rank := v_queue_head.rank;
       v_from := v_queue_head.position;
@@ -188,16 +187,15 @@ begin
     end if;
     if p_eligible.checked = '{}' and not p_is_behind then
       ctids := hwqueue.lock_window(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
-                                     p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
+        p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
     else
-      -- of a few that others stand before, the heads alone
+      -- of a few classes behind others, the heads alone
       if not p_is_behind or cardinality(p_eligible.classes) > 16 then
         v_seen := hwqueue.entries_in_window(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window,
-            v_depth,
-                                          p_now, p_shard);
+          v_depth, p_now, p_shard);
         positions := v_seen.positions;
       end if;
-      -- others stand there: whatever there is of these
+      -- other classes fill the window: the heads of these
       if positions = '{}' and cardinality(p_eligible.classes) <= 64 then
         v_seen := hwqueue.entries_of_classes(p_eligible, tier, rank, v_from, v_depth, p_now, p_shard);
         tier := v_seen.tier;
@@ -205,7 +203,7 @@ begin
         positions := coalesce(v_seen.positions, '{}');
       end if;
     end if;
-    -- the mark may lag behind; of a few classes that makes no difference
+    -- the low-water mark may lag behind; of a few classes that makes no difference
     exit when ctids <> '{}' or positions <> '{}' or not v_is_mark or cardinality(p_eligible.classes) <= 64;
   end loop;
   if positions <> '{}' then
