@@ -1,14 +1,23 @@
 -- Public: registering nodes and operating them.
+--
+-- Workers register their node; operators cordon, drain, taint, attest and deregister nodes. An example:
+-- before a driver update of gpu-1 an operator calls drain_node with ten minutes; claims stop by then,
+-- and uncordon_node ends it.
+--
+-- Invariant: what an operator has set (cordon, drain, taints, attestations) survives a registration.
+-- node_state is locked before the node's claims, and a command that may wait for claims waits
+-- (await_node) before it locks anything.
+--
+-- Read register_node first, with nodes/register; the work of the others is in nodes/operate.
 
--- Registers a node, or changes what it is. The same instance_id keeps its epoch; another one raises it,
--- fences the older instance and ends its claims at once (one attempt used), unless keep_claims. Labels
--- judged anew from the next claim on. Taints in the spec are the node's own, and replace those it had; a
--- new one with no_execute counts for what runs there as in taint_node.
--- The node belongs to the login that registers it first: no other may register over it, unless it has
--- that role. Attestations are suspended when another instance registers, or the first login since it was
--- deregistered.
--- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHN02
--- name in use, QHN04 another login's, QHN06 busy, QHA02. Idempotent: yes.
+-- Registers a node, or changes what it has, and returns its node epoch. The same instance_id keeps the
+-- epoch. Another one raises it, fences the older instance and ends its claims at once (one attempt
+-- used), unless keep_claims is true. The next claim judges changed labels. Taints in the spec are the
+-- node's own, and replace those it had; a new one with no_execute applies to running leases, as in
+-- taint_node. The node belongs to the login that registers it first: only its members may register over
+-- it. Attestations are suspended when another instance registers, or the first login after a
+-- deregistration. Locks: its profile, for key share; node_state; the claims by lease_id; its name.
+-- Raises: QHA01, QHN02 name in use, QHN04 another login's, QHN06 busy, QHA02. Idempotent.
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb,
   p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -75,8 +84,8 @@ begin
 end
 $$;
 
--- Gives a node nothing new until uncordon_node; what runs there goes on.
--- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent: yes.
+-- Grants a node no new claims until uncordon_node. What runs there goes on.
+-- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.cordon_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -92,8 +101,8 @@ begin
 end
 $$;
 
--- Ends cordon and drain; claims that were asked to stop stay asked.
--- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent: yes.
+-- Ends cordon and drain. Claims that were asked to stop stay asked.
+-- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.uncordon_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -113,11 +122,10 @@ begin
 end
 $$;
 
--- Cordons a node; with a deadline its claims are asked to stop by then (verdict preempted at the next
--- heartbeat).
--- Without one, what runs there may finish.
+-- Cordons a node. With p_deadline its claims are asked to stop within that time (verdict preempted at
+-- the next heartbeat); without one, what runs there may finish. p_deadline is from 0 to ten years.
 -- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03.
--- Idempotent: yes.
+-- Idempotent.
 create or replace function hwqueue.drain_node(p_node uuid, p_deadline interval default null,
   p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -147,11 +155,11 @@ begin
 end
 $$;
 
--- Takes a node out of the fleet; its claims end at once, one attempt used. Its epoch is kept, so that an
--- instance that missed it stays fenced when the node is registered again. Its attestations end, too, and
--- it belongs to no login any more; taints of operators stay, as cordons do.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA02, QHA03. Idempotent:
--- no, the second call finds no node.
+-- Takes a node out of the fleet and ends its claims at once, with one attempt used. Its epoch is kept,
+-- so an instance that missed it stays fenced when the node is registered again. Its attestations end,
+-- and it belongs to no login any more. Operators' taints and cordons stay.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA02, QHA03. Not
+-- idempotent: the second call raises QHN01.
 create or replace function hwqueue.deregister_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -179,11 +187,11 @@ begin
 end
 $$;
 
--- Puts a taint {"key", "value"?, "effect"} on a node; of the same key and effect there is one, so
--- another value replaces it. Leases that do not tolerate it do not come there any more; with no_execute
--- those that run there are asked to stop as well: at once, or when the seconds of their toleration are over.
+-- Puts a taint {"key", "value"?, "effect"} on a node. It replaces one of the same key and effect. Leases
+-- that do not tolerate it are not claimed there any more. With no_execute, running ones are asked to
+-- stop as well: at once, or when the seconds of their toleration are over.
 -- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy,
--- QHA01, QHA02, QHA03. Idempotent: yes.
+-- QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -197,11 +205,11 @@ begin
 end
 $$;
 
--- Takes an operator's taints of a key (with p_effect: of this effect alone) off a node; those that the
--- node registered with stay. Claims that were to stop later because of it may stay; those that have been
--- asked stay asked. Gives how many taints it took off.
+-- Takes an operator's taints of a key (with p_effect: of this effect only) off a node, and returns how
+-- many it took off. Taints that the node registered with stay. Claims that were to stop later because of
+-- a taint may stay; those that have been asked to stop stay asked.
 -- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy,
--- QHA01, QHA02, QHA03. Idempotent: yes.
+-- QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effect text default null,
   p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -218,11 +226,11 @@ begin
 end
 $$;
 
--- Hands a node and its claims over to another login or role: from then on only its members may act for the
--- node. For login roles that change (a role that all of them have), for a role that is gone, and for a
--- machine that changes hands. What runs there goes on. Its attestations are suspended until confirm_node.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01 no such role, QHA02,
--- QHA03. Idempotent: yes.
+-- Hands a node and its claims over to another login or role: from then on only its members may act for
+-- the node. Use it for login roles that change (hand over to a role that all of them have), for a role
+-- that was dropped, and for a machine that changes hands. What runs there goes on. Attestations are
+-- suspended until confirm_node. Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06
+-- busy, QHA01 no such role, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.hand_over_node(p_node uuid, p_login text,
   p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -254,10 +262,10 @@ begin
 end
 $$;
 
--- Confirms a node's suspended attestations: its registered instance is trusted as the one before. With
--- p_instance_id only if that instance is the one that is registered. Returns how many there were.
--- Locks: node_state. Raises: QHN01, QHN03 another instance has registered since, QHA02, QHA03.
--- Idempotent: yes.
+-- Confirms a node's suspended attestations, so that its registered instance is trusted as the one before
+-- was. Returns how many there were. With p_instance_id it does so only if that instance is the
+-- registered one. Locks: node_state. Raises: QHN01, QHN03 another instance has registered since, QHA02,
+-- QHA03. Idempotent.
 create or replace function hwqueue.confirm_node(p_node uuid, p_instance_id text default null,
   p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -293,16 +301,15 @@ begin
 end
 $$;
 
--- Vouches that a node belongs to a trust domain, until p_expires_at if that is given: leases that
--- require {"trust": domain} may run there.
--- Domains are compared byte for byte. Attesting it again sets another expiry. Who did it is noted.
--- It holds for the instance that is registered: when another one registers it is suspended until
--- confirm_node, or until it is attested again. With p_any_instance it holds for every instance that the
--- node's login registers, as when each node has a login of its own.
--- Locks: node_state. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
+-- Attests that a node belongs to a trust domain, until p_expires_at if that is given: leases that
+-- require {"trust": domain} may run there. Domains are compared byte for byte. Attesting again sets
+-- another expiry. The attestation records the session's login.
+-- It holds for the registered instance: when another one registers, it is suspended until confirm_node
+-- or another attest_node. With p_any_instance it holds for every instance that the node's login
+-- registers, which fits nodes that have a login of their own.
+-- Locks: node_state. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.attest_node(p_node uuid, p_domain text,
-  p_expires_at timestamptz default null,
-                                               p_any_instance boolean default false, p_shard int default 0)
+  p_expires_at timestamptz default null, p_any_instance boolean default false, p_shard int default 0)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -333,11 +340,10 @@ begin
 end
 $$;
 
--- Ends an attestation. Like a no_execute taint: running leases whose requirements the node does not meet
--- without it are asked to stop at once.
--- Gives whether there was one.
+-- Ends an attestation, and returns whether there was one. Running leases whose requirements the node
+-- does not meet without it are asked to stop at once, as for a no_execute taint.
 -- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03.
--- Idempotent: yes.
+-- Idempotent.
 create or replace function hwqueue.revoke_attestation(p_node uuid, p_domain text,
   p_shard int default 0) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -374,23 +380,21 @@ begin
 end
 $$;
 
--- Registered nodes with what they have and what of it is in use. taints: {"key", "value", "effect",
--- "since", "by": "node"|"operator"};
+-- Lists registered nodes by name, with what they have and what is in use. It returns a page where
+-- p_limit is given: pass the last name of a page as p_after of the next.
+-- taints: {"key", "value", "effect", "since", "by": "node"|"operator"}.
 -- attestations: {"domain", "expires_at", "attested_at", "attested_by", "any_instance", "suspended_at",
--- "suspended_why"}, those that have expired or are suspended as well. login: the role whose members may
--- act for it; null: any worker. cores: {"core", "numa", "threads"} as declared, and "milli_used" where
--- they are counted. isolation: {"cpu", "gpu"}: classes honoured, {"default_cpu", "gpu_share_mode"}.
--- By name, a page at a time where p_limit says so: pass the last name of a page as p_after of the next.
--- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
+-- "suspended_why"}, also those that have expired or are suspended.
+-- login: the role whose members may act for the node; null: any worker.
+-- cores: {"core", "numa", "threads"} as declared, and "milli_used" where cores are counted.
+-- isolation: {"cpu", "gpu"}, the classes that it honours, and {"default_cpu", "gpu_share_mode"}.
+-- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_nodes(p_name text default null, p_node uuid default null,
-  p_after text default null,
-                                              p_limit int default null, p_shard int default 0)
+  p_after text default null, p_limit int default null, p_shard int default 0)
 returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz,
-    cordoned boolean,
-               draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb,
-                 slots int, claims int,
-               registered_at timestamptz, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb,
-               login text, instance_id text)
+  cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb,
+  slots int, claims int, registered_at timestamptz, taints jsonb, attestations jsonb, cores jsonb,
+  isolation jsonb, login text, instance_id text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
@@ -442,14 +446,13 @@ as $$
   order by n.name
 $$;
 
--- What runs on a node and what is set aside for it, the oldest claims first. stop_by: by when it was
--- asked to stop.
--- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
+-- What runs on a node and what is allocated for it, the oldest claims first. stop_by: when it has to
+-- stop, if it was asked to. p_limit: from 1 to 10,000.
+-- Raises: QHA01, QHA03.
 create or replace function hwqueue.node_claims(p_node uuid, p_limit int default 500, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, queue text, task_name text, tenant text, service_id uuid,
-    claim_token bigint, attempt smallint,
-               claimed_at timestamptz, expires_at timestamptz, stop_reason text, stop_by timestamptz,
-                 assignment jsonb)
+  claim_token bigint, attempt smallint, claimed_at timestamptz, expires_at timestamptz, stop_reason text,
+  stop_by timestamptz, assignment jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
