@@ -1,6 +1,6 @@
 -- What time brings: scheduled leases that fall due, deadlines that pass, claims that expire.
 --
--- reap (api/upkeep) calls all of it, one leader at a time; claims call promote_if_due, reap_claims and
+-- reap (upkeep/reap) calls all of it, one leader at a time; claims call promote_if_due, reap_claims and
 -- reap_deadlines. An example: a lease is scheduled for 10:00. The first claim or reap after that moves
 -- its entry from `scheduled` to `ready`, with a new position.
 --
