@@ -1,20 +1,30 @@
--- Public: claiming, keeping alive and settling leases.
+-- Public: claiming, heartbeats, and settling claims.
+--
+-- Workers call these through the clients. An example: claim_task grants frame 7 to gpu-1 until 10:01:00,
+-- heartbeat_node extends it every 15 seconds, complete_lease ends it; settle_and_claim does the last two
+-- steps for many frames and claims the next ones in one round trip.
+--
+-- Invariant: of all calls with the token of one claim, one settles it; each other one raises an error or
+-- returns a verdict. node_state is locked before claims, and claims by lease_id. The functions force
+-- generic plans that use indexes, because a table that is small now may be large before the session
+-- ends.
+--
+-- Read claim_task first. The work is done in claim/head, claim/claim, claim/settle and claim/end_claim.
 
--- Grants a node up to p_qty leases that it may run now, best first; no rows: there are none.
--- p_claim_timeout: for leases without one; else the queue's.
--- Two ways: claim_at_head grants one lease at the head of the node's queues, if nothing needs a decision
--- there; claim_general does everything else.
+-- Grants a node up to p_qty leases that it may run now, best first. No rows: there are none.
+-- p_tasks: only leases of these tasks; null: of all. p_claim_timeout: for leases that set none; null:
+-- the queue's. expires_at is when the claim ends unless it is heartbeated.
+-- The claim takes the head of the node's queues if nothing has to be decided there (claim_at_head).
+-- Otherwise it compares classes (claim_general).
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks,
 -- skip locked.
--- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no; after a lost connection treat the
--- outcome as not granted.
--- Plans are made once, for any arguments, and by index.
+-- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent: after a lost connection treat the
+-- leases as not granted.
 create or replace function hwqueue.claim_task(p_queues text[], p_node uuid, p_epoch bigint,
-  p_qty int default 1,
-  p_tasks text[] default null, p_claim_timeout interval default null, p_shard int default 0)
+  p_qty int default 1, p_tasks text[] default null, p_claim_timeout interval default null,
+  p_shard int default 0)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
-    headers jsonb,
-               score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
+  headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
@@ -45,39 +55,38 @@ begin
     return;
   end if;
   return query
-    select g.* from hwqueue.claim_general(v_state, v_head.queue_head, v_head.is_tried, p_queues, p_node, p_epoch,
-           p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
+    select g.*
+    from hwqueue.claim_general(v_state, v_head.queue_head, v_head.is_tried, p_queues, p_node, p_epoch,
+      p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
 end
 $$;
 
--- Settles a batch and claims the next in one round trip and one commit. One bad settlement undoes
--- neither the others nor the claim: its row says why. A claim that another session holds is busy, and
--- stays as it is: settle it again later.
--- p_completed: leases that are done and have no result, with their tokens, as complete_leases takes
--- them: it costs half of what the same costs in p_settle, and only those that could not be completed get
--- a row; their ordinals go on after p_settle's.
+-- Settles a batch and claims the next leases, in one round trip and one commit. One settlement that
+-- fails undoes neither the others nor the claim: its row has the verdict. A claim that another session
+-- holds is busy and stays as it is; settle it again later.
+-- p_settle: [{"lease_id", "claim_token", "outcome": "complete"|"fail"|"release", ...}]. p_completed,
+-- p_completed_tokens: leases that are done and have no result, as complete_leases takes them. These cost
+-- half of what they cost in p_settle. Only those that could not be completed get a row, with ordinals
+-- after p_settle's. With p_qty 0 it settles only.
 -- Locks: node_state, once; its claims by lease_id; then as claim_task.
--- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent: no. With p_qty 0 it only settles.
+-- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent.
 create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb,
-  p_queues text[], p_qty int default 1,
-  p_tasks text[] default null, p_claim_timeout interval default null, p_completed uuid[] default '{}',
-  p_completed_tokens bigint[] default '{}',
-  p_shard int default 0)
+  p_queues text[], p_qty int default 1, p_tasks text[] default null, p_claim_timeout interval default null,
+  p_completed uuid[] default '{}', p_completed_tokens bigint[] default '{}', p_shard int default 0)
 returns table (kind text, ordinal int, lease_id uuid, verdict text, state text, claim_token bigint,
-    attempt smallint, queue text,
-               task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamptz,
-                 assignment jsonb, shard_id int)
+  attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision,
+  expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off
 as $$
 declare
   v_completed int := hwqueue.check_completions(p_completed, p_completed_tokens, 'p_completed',
-      'p_completed_tokens');
+    'p_completed_tokens');
   v_given int := 0;
-  v_moves boolean := case when p_qty is distinct from 0 then hwqueue.check_claim(p_queues, p_qty,
-      p_claim_timeout) and hwqueue.advances_low_water(p_qty)
-                     else false end;
+  v_moves boolean := case when p_qty is distinct from 0
+    then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.advances_low_water(p_qty)
+    else false end;
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
   v_head record;
@@ -91,7 +100,7 @@ begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
     and s.node_id = p_node for no key update;
   if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- says why not, if so
+    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- raises why not
   end if;
   if v_completed = 1 and v_given = 0 then  -- most calls, so without a statement for it
     v_completed := case when hwqueue.end_completed_claim(p_completed[1], p_completed_tokens[1], p_node,
@@ -100,8 +109,8 @@ begin
   if v_completed + v_given > 0 then
     return query
       select 'settled', e.ordinal, e.lease_id, e.verdict, e.state, null::bigint, null::smallint, null::text,
-             null::text, null::jsonb,
-             null::jsonb, null::double precision, null::timestamptz, null::jsonb, p_shard
+             null::text, null::jsonb, null::jsonb, null::double precision, null::timestamptz, null::jsonb,
+             p_shard
       from hwqueue.settle_lists(v_state, v_given, p_settle, p_completed, p_completed_tokens, p_shard) e;
   end if;
   if p_qty = 0 then
@@ -127,16 +136,18 @@ begin
   end if;
   return query
     select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue,
-           c.task_name, c.params,
-           c.headers, c.score, c.expires_at, c.assignment, p_shard
-    from hwqueue.claim_general(v_state, v_head.queue_head, v_head.is_tried, p_queues, p_node, p_epoch, p_qty, p_tasks,
-        p_claim_timeout, v_moves, v_drawn, p_shard) c;
+           c.task_name, c.params, c.headers, c.score, c.expires_at, c.assignment, p_shard
+    from hwqueue.claim_general(v_state, v_head.queue_head, v_head.is_tried, p_queues, p_node, p_epoch,
+      p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
 end
 $$;
 
--- Settles a claim as done. A completion that arrives before a cancellation has taken effect wins.
--- Locks: node_state of the claim's node if something was set aside; the claim.
--- Raises: as settle_one. Idempotent: no, the second call raises QHL03. Plans: by index, as in claim_task.
+-- Settles a claim as done and returns the state completed. p_result is kept with the outcome; its size
+-- is limited by the queue's max_result_bytes. A completion that arrives before a cancellation has taken
+-- effect wins. It waits up to five seconds (or lock_timeout) for another session that holds the claim.
+-- Locks: node_state of the claim's node if room is allocated for it; the claim.
+-- Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09, QHA01, QHA02. Not idempotent: the second call
+-- raises QHL03.
 create or replace function hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb default null,
   p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -155,7 +166,8 @@ begin
   if hwqueue.end_completed_claim(p_lease, p_token, null, true, false, v_result, p_shard) then
     return 'completed';
   end if;
-  -- a peek: if the claim moves before the locks are held, its token will not match any more
+  -- read without a lock: if the lease is granted again before node_state is locked, the token does not
+  -- match
   perform 1 from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = (
     select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
@@ -170,14 +182,14 @@ begin
 end
 $$;
 
--- complete_lease for many, without results, in one call: p_lease_ids[i] was claimed with p_tokens[i].
--- One that cannot be completed undoes none of the others. Gives those that were not completed, in their
--- order, counted from 1, and why (verdict: lost, cancelled, finished,
--- bad_token: never granted, or to another login; a lease that does not exist is lost; busy: another
--- session holds the claim, complete it again later); no rows: all of them were.
--- Locks: node_state of the claims' nodes, by node_id; the claims by lease_id.
--- Raises: QHA01, QHA02. Idempotent: no, the second call finds them finished. Plans: by index, as in
--- claim_task.
+-- Completes many leases without results in one call: p_lease_ids[i] was claimed with p_tokens[i]. One
+-- that cannot be completed undoes none of the others.
+-- Returns a row for each that was not completed, in their order: its ordinal from 1 and its verdict.
+-- These are lost, cancelled, finished, bad_token (never granted, or to another login) and busy (another
+-- session holds the claim; complete it again later). A lease that does not exist is lost. No rows: all
+-- were completed.
+-- Locks: node_state of the claims' nodes, by node_id; the claims by lease_id. Raises: QHA01, QHA02. Not
+-- idempotent: a second call returns finished.
 create or replace function hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[],
   p_shard int default 0)
 returns table (ordinal int, lease_id uuid, verdict text, state text, shard_id int)
@@ -187,11 +199,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_nodes uuid[];
-  v_is_counted boolean;
+  v_has_limits boolean;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_completions(p_lease_ids, p_tokens, 'p_lease_ids',
-      'p_tokens');
-  -- all of their nodes: what is set aside for a running claim may change until its node is held
+    'p_tokens');
+  -- all of their nodes, because an assignment may change until node_state is locked
   v_nodes := array(
     select distinct c.node_id
     from unnest(p_lease_ids, p_tokens) i(lease_id, claim_token)
@@ -201,36 +213,36 @@ begin
         and hwqueue.is_own(x.login) offset 0) c);
   perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes)
     order by s.node_id for no key update;
-  v_is_counted := exists (
+  v_has_limits := exists (
     select from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = any (v_nodes)
       and s.has_limits);
   return query
     select c.ordinal, c.lease_id, c.verdict, c.state, p_shard
-    from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_is_counted, p_shard) c;
+    from hwqueue.complete_claims(p_lease_ids, p_tokens, null, v_has_limits, p_shard) c;
 end
 $$;
 
--- Settles a claim as failed. The lease is tried again by its retry policy (or at p_retry_at) while
--- attempts are left; else, or with p_retry false, it is dead and kept. Gives the new state.
--- Locks, raises: as settle_one. Idempotent: no. Wakes: waiting workers, when it may run again at once.
+-- Settles a claim as failed and returns the new state. While attempts are left the lease is tried again,
+-- by its retry policy or at p_retry_at. Otherwise, or with p_retry false, its state is failed and it is
+-- kept. p_error is a JSON object such as {"message": "..."}.
+-- Waiting workers are woken when the lease may run again at once.
+-- Locks and raises as complete_lease; also the lease row, if it goes back. Not idempotent.
 create or replace function hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb,
-  p_retry boolean default true,
-                                              p_retry_at timestamptz default null,
-                                                p_shard int default 0) returns text
+  p_retry boolean default true, p_retry_at timestamptz default null, p_shard int default 0) returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'fail', 'error', p_error,
-         'retry', p_retry,
-    'retry_at', case when p_retry_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
-      then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-                    else p_retry_at::text end), p_shard)
+    'retry', p_retry, 'retry_at', case
+      when p_retry_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
+        then to_char(p_retry_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+      else p_retry_at::text end), p_shard)
 $$;
 
--- Hands a claim back unfinished, after p_delay, using up no attempt: for workers that stop. Gives the
--- new state.
--- Locks, raises: as settle_one. Idempotent: no. Wakes: waiting workers, when it may run again at once.
+-- Gives a claim back unfinished, for workers that stop: the lease may run again after p_delay, and no
+-- attempt is used up. Returns the new state. Waiting workers are woken when it may run again at once.
+-- Locks and raises as fail_lease. Not idempotent.
 create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0',
   p_shard int default 0) returns text
 language sql volatile security definer set search_path = pg_catalog, pg_temp
@@ -238,14 +250,14 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
   select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'release', 'delay', case
-         when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end),
-         p_shard)
+    when isfinite(p_delay) then to_jsonb(extract(epoch from p_delay)) else to_jsonb(p_delay::text) end),
+    p_shard)
 $$;
 
--- Moves the end of a claim to p_extend from now, of a cancelled one to its claim timeout from now at most.
--- Returns the new end.
+-- Moves the end of a claim to p_extend from now, and returns the new end. p_extend is from one second to
+-- 30 days. A cancelled claim is extended to its claim timeout from now at most.
 -- It waits up to five seconds (or lock_timeout) for another session that holds the claim.
--- Locks: the claim. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09, QHA01, QHA02. Idempotent: yes.
+-- Locks: the claim. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09, QHA01, QHA02. Idempotent.
 create or replace function hwqueue.extend_claim(p_lease uuid, p_token bigint, p_extend interval,
   p_shard int default 0) returns timestamptz
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -285,20 +297,17 @@ begin
 end
 $$;
 
--- A node's sign of life for itself and all its claims [{"lease_id", "claim_token"}] in one statement.
--- Each claim that still stands is extended by p_extend or its own timeout, a cancelled one by no more
--- than that; the verdict says what the worker should do: ok, cancelled (stop, it is not wanted any
--- more), preempted (stop and hand back), lost (stop, do not settle).
--- It waits for nobody. A claim that somebody else holds (an open cancel, say) is answered as it stands
--- and extended the next time; while somebody holds the node (an open settlement, say) its last sign of
--- life stays as it is. A claim that is named twice is answered once.
--- Locks: node_state, then the claims, all skip locked, so that their order does not matter. Raises:
--- QHN01, QHN03, QHN04, QHA01, QHA02.
--- Idempotent: yes. Plans are made once, and by index: a table that is small now is large before the
--- session ends.
+-- Records that a node is alive, and extends its claims [{"lease_id", "claim_token"}], in one call. Each
+-- claim that the node still holds is extended by p_extend, or by its own timeout; a cancelled one by no
+-- more than its own. The verdict says what the worker should do: ok (go on), cancelled (stop), preempted
+-- (stop and release), lost (stop, do not settle). A claim that is named twice gets one row.
+-- It never waits. A claim that another session holds (an open cancel_lease, say) gets its verdict now
+-- and is extended by the next heartbeat. While another session holds the node (an open settlement, say),
+-- seen_at stays as it is.
+-- Locks: node_state, then the claims, all skip locked, so their order does not matter.
+-- Raises: QHN01, QHN03, QHN04, QHA01, QHA02. Idempotent.
 create or replace function hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb default '[]',
-  p_extend interval default null,
-                                                  p_shard int default 0)
+  p_extend interval default null, p_shard int default 0)
 returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
@@ -324,7 +333,7 @@ begin
       v_same := false;
     end;
   end if;
-  -- what reads back as it was written needs no closer look
+  -- claims that read back as they were written need no check one by one
   if v_same is not true or p_extend is not null then
     perform hwqueue.check_heartbeat(p_claims, p_extend);
   end if;

@@ -1,18 +1,27 @@
 -- Public: spawning, changing, cancelling and reading leases.
+--
+-- Producers spawn and update, operators requeue and adopt, tools read. An example: a web application
+-- spawns 2,000 frames with spawn_leases in the transaction that saves the film, cancels one with
+-- cancel_lease, and lists what failed with list_leases.
+--
+-- Invariant: a lease has at any time exactly one entry, claim or outcome. Every change of one moves the
+-- row under its lock.
+--
+-- Read spawn_lease first. Options and placements are read by spawn/read and placement/normalise, rows
+-- written by spawn/write; put_back (claim/end_claim) makes a lease claimable again.
 
--- Spawns one lease, normally inside the caller's own transaction. Waits for nobody but another spawn of
--- its own key.
--- Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHA03.
+-- Spawns one lease, normally inside the caller's own transaction. It waits only for another spawn with
+-- the same idempotency key. created is false if that key had a lease already, whose id and state are
+-- returned. Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHA03.
 -- Idempotent: with an idempotency_key. Wakes: waiting workers.
 create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb default '{}',
-  p_options jsonb default '{}',
-                                               p_shard int default 0)
+  p_options jsonb default '{}', p_shard int default 0)
 returns table (lease_id uuid, created boolean, state text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- gives the transaction its id, too: it must have one before a class is looked up and a position
-  -- drawn, as what prunes classes, and what skips used up positions, waits for all transactions up to some id
+  -- also assigns the transaction its id, before a class is read and a position drawn: pruning of classes
+  -- and the position horizon wait for all transactions up to some id
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
   v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now,
@@ -30,23 +39,23 @@ begin
 end
 $$;
 
--- Spawns a batch [{"task", "params", "options"}], all or nothing; equal idempotency keys in it are one lease.
+-- Spawns a batch [{"task", "params", "options"}], all or nothing. Elements with equal idempotency keys
+-- are one lease. ordinal is the element's place in the batch, from 1.
 -- Locks: its idempotency keys, sorted. Raises: as spawn_lease, with the element's index (from 0) in the
--- detail.
--- Idempotent: per idempotency key. Wakes: waiting workers, once.
+-- detail. Idempotent: per idempotency key. Wakes: waiting workers, once.
 create or replace function hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard int default 0)
 returns table (ordinal int, lease_id uuid, created boolean, state text, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  -- gives the transaction its id, too: as in spawn_lease
+  -- also assigns the transaction its id, as in spawn_lease
   v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
   v_spawns hwqueue.spawn_request[];
 begin
   if jsonb_typeof(p_leases) is distinct from 'array' then
-    perform hwqueue.refuse('QHA01', format('leases must be a JSON array, got %s',
-        coalesce(jsonb_typeof(p_leases), 'null')),
+    perform hwqueue.refuse('QHA01',
+      format('leases must be a JSON array, got %s', coalesce(jsonb_typeof(p_leases), 'null')),
       jsonb_build_object('field', 'leases'), 'pass [{"task": "...", "params": {}, "options": {}}, ...]');
   end if;
   begin
@@ -55,7 +64,7 @@ begin
     if sqlstate like 'QH%' then
       perform hwqueue.refuse_element(v_queue, p_leases, v_now, p_shard);
     end if;
-    raise;  -- nothing that an element could help
+    raise;  -- no fault of an element
   end;
   v_spawns := hwqueue.write_spawns(v_spawns, v_queue, v_now, p_shard);
   if hwqueue.my_tenants() is not null then
@@ -68,13 +77,12 @@ begin
 end
 $$;
 
--- Changes a lease that is not running: {"placement", "wire", "labels", "priority", "available_at",
--- "deadline"}. It keeps its attempts and gets a fresh place in line. placement and wire together replace
--- what it asked, whichever of them is given.
+-- Changes a lease that is not claimed, and returns its state: {"placement", "wire", "labels",
+-- "priority", "available_at", "deadline"}. It keeps its attempts and gets a new position in line.
+-- placement and wire together replace what it asked, whichever of them is given.
 -- Locks: the entry, then the lease row; as put_back. Raises: QHL03 finished, QHL04, QHL07 claimed,
 -- QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
--- Idempotent: but for the place in line. Wakes: waiting workers, when it is claimable at once. Gives the
--- state.
+-- Idempotent: but for the position. Wakes: waiting workers, when it is claimable at once.
 create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb,
   p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -131,21 +139,20 @@ begin
   where l.shard_id = p_shard and l.lease_id = p_lease;
   perform hwqueue.note_leases('lease_updated', array[p_lease],
     'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k),
-        'its place in line'), p_shard,
+      'its place in line'), p_shard,
     jsonb_build_object('class_id', v_class_id));
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
-    -- its patience goes on; with a deadline it is found by the time of this call
+    -- its patience goes on; with a deadline, reap finds it by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now
       then v_entry.available_at end);
 end
 $$;
 
--- Cancels a lease. One that waits is cancelled at once; a running one is asked to stop, which its worker
--- learns at the next heartbeat, and stays claimed until it settles or expires, one claim timeout from
--- now at the latest unless it heartbeats.
+-- Cancels a lease, and returns its state. One that waits is cancelled at once. A running one is asked to
+-- stop, which its worker learns at the next heartbeat. It stays claimed until it settles or expires: one
+-- claim timeout from now at the latest, unless it heartbeats. p_reason is kept, up to 1,024 characters.
 -- Cancelling a cancelled lease changes nothing.
--- Locks: the entry or the claim. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent: yes. Gives the
--- state.
+-- Locks: the entry or the claim. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent.
 create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null,
   p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -196,11 +203,11 @@ begin
 end
 $$;
 
--- Gives a failed or cancelled lease a fresh set of attempts, at once. Its past attempts stay on record,
--- its tokens go on rising.
+-- Makes a failed or cancelled lease claimable again at once, with attempts counted from 0, and returns
+-- its state. Its past attempts stay on record, and its tokens go on rising.
 -- Locks: its outcome, which it deletes; the lease row. Raises: QHL03 completed, QHL04, QHL07 still
--- waiting or running, QHA02. Idempotent: no.
--- Wakes: waiting workers. Gives the state.
+-- waiting or running, QHA02. Not idempotent.
+-- Wakes: waiting workers.
 create or replace function hwqueue.requeue_lease(p_lease uuid, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -211,7 +218,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   if hwqueue.my_tenants() is not null then
-    perform hwqueue.find_lease(p_lease, p_shard);  -- another's is not waited for
+    perform hwqueue.find_lease(p_lease, p_shard);  -- no wait for another tenant's
   end if;
   loop
     delete from hwqueue.outcome o
@@ -220,14 +227,14 @@ begin
     exit when found;
     perform hwqueue.find_lease(p_lease, p_shard);
     v_state := hwqueue.lease_state(p_lease, p_shard);
-    continue when v_state in ('failed', 'cancelled');  -- again: somebody requeued it while this call waited
+    continue when v_state in ('failed', 'cancelled');  -- a concurrent call requeued it
     perform hwqueue.refuse(case when v_state = 'completed' then 'QHL03' else 'QHL07' end,
         format('lease %s is %s', p_lease, v_state),
       jsonb_build_object('lease_id', p_lease, 'state', v_state),
         'only failed and cancelled leases can be requeued');
   end loop;
   v_now := hwqueue.clock();
-  -- it finished all the same, and may not have been counted yet
+  -- roll_up may not have counted its outcome yet
   insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
   values (p_shard, v_end.queue_id, v_end.state, v_end.finished_at, p_lease);
   -- a deadline that has passed would fail it again before anyone could claim it
@@ -243,10 +250,10 @@ begin
 end
 $$;
 
--- Requeues the failed leases of a queue, oldest first: {"task", "since", "until", "limit"}; at most
--- 1,000 unless limit says more.
--- Locks: their outcomes, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03. Idempotent:
--- yes. Wakes: waiting workers. Gives the count.
+-- Requeues the failed leases of a queue, oldest first, and returns their number: {"task", "since",
+-- "until", "limit"}. At most 1,000 unless limit says more, up to 1,000,000.
+-- Locks: their outcomes, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03. Idempotent.
+-- Wakes: waiting workers.
 create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}',
   p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -283,16 +290,15 @@ begin
 end
 $$;
 
--- Records work that already runs on a node, for moving in from another system: no filter and no room
--- check; from then on it counts like any claim. Devices: {"gpus": [resource ids]} in the options, else
--- those with most left. Nothing is adopted onto cores or devices that others have to themselves, nor to
--- itself where others are.
+-- Records work that runs on a node already, as a claimed lease, for moving in from another system. It
+-- checks neither requirements nor room; from then on the lease counts like any claim. Devices: {"gpus":
+-- [resource ids]} in the options, else those with most left. It adopts nothing onto cores or devices
+-- that other leases have exclusively, and nothing exclusively where other leases run.
 -- Locks: its idempotency key; node_state; the entry. Raises: QHQ01, QHN01, QHA01, QHC03, QHC04, QHW01,
 -- QHT01, QHL06, QHL07, QHA02, QHA03.
--- Idempotent: no.
+-- Not idempotent.
 create or replace function hwqueue.adopt_lease(p_queue text, p_node uuid, p_task text,
-  p_params jsonb default '{}', p_options jsonb default '{}',
-                                               p_shard int default 0)
+  p_params jsonb default '{}', p_options jsonb default '{}', p_shard int default 0)
 returns table (lease_id uuid, claim_token bigint, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -314,8 +320,8 @@ declare
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
   v_queue := hwqueue.spawn_queue(p_queue, p_shard);
-  -- spawned before the node is locked: its key may have to wait for a producer. Nobody can claim it
-  -- before this commits
+  -- spawned before the node is locked, because its key may have to wait for a producer. No claim sees it
+  -- before this transaction commits
   v_now := hwqueue.clock();
   v_spawn := (hwqueue.write_spawns(
     array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now,
@@ -336,8 +342,7 @@ begin
   v_load := hwqueue.read_load(p_node, p_shard);
   select t.p_load, t.assignment into v_taken
   from hwqueue.allocate_room(v_class, v_node, hwqueue.adopted_devices(v_class, v_node, v_load,
-      p_options -> 'gpus'),
-                         hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
+    p_options -> 'gpus'), hwqueue.adopted_cores(v_class, v_node, v_load), v_load) t;
   perform hwqueue.write_load(v_taken.p_load);
   perform hwqueue.note_selected(array[v_class.class_id], p_shard);
   v_deltas := hwqueue.counts_of(v_class, v_lease.lease_id, v_node, p_shard);
@@ -360,19 +365,16 @@ begin
 end
 $$;
 
--- All there is to know of one lease; times are null while they do not apply. wire: the params blob as it
--- was sent.
--- Locks: none. Raises: QHL04. Idempotent: yes.
+-- Everything about one lease. Times are null while they do not apply. wire is the params blob as it was
+-- sent. attempts: those that have ended without completing, oldest first.
+-- Raises: QHL04.
 create or replace function hwqueue.get_lease(p_lease uuid, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint,
-    tenant text, service_id uuid,
-               labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint,
-                 max_attempts smallint,
-               available_at timestamptz, deadline timestamptz, created_at timestamptz,
-                 claimed_at timestamptz, finished_at timestamptz,
-               expires_at timestamptz, node_id uuid, claim_token bigint, assignment jsonb, result jsonb,
-                 error jsonb, attempts jsonb,
-               idempotency_key text, stop_reason text, wire bytea)
+  tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb,
+  attempt smallint, max_attempts smallint, available_at timestamptz, deadline timestamptz,
+  created_at timestamptz, claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz,
+  node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb,
+  idempotency_key text, stop_reason text, wire bytea)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -400,25 +402,20 @@ begin
 end
 $$;
 
--- Leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of the
--- next. Ids from now carry their time (version 7); ids of a producer's own that are above those of
--- tomorrow, as most random ones are, come after all others.
--- p_node: only those that run there now. What few leases meet among many takes a walk over the many:
--- bound it by a timeout.
--- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
+-- Lists leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of
+-- the next. p_node: only those that run there now. p_limit: from 1 to 10,000.
+-- Ids that this server makes carry their time (version 7). Ids of a producer's own that lie above those
+-- of tomorrow, as most random ones do, come after all others.
+-- A filter that few of many leases meet reads the many: bound it by a statement timeout.
+-- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.list_leases(p_queue text default null, p_state text default null,
-  p_task text default null,
-                                               p_limit int default 50, p_before uuid default null,
-                                                 p_tenant text default null,
-                                               p_service uuid default null, p_node uuid default null,
-                                                 p_shard int default 0)
+  p_task text default null, p_limit int default 50, p_before uuid default null,
+  p_tenant text default null, p_service uuid default null, p_node uuid default null, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint,
-    tenant text, service_id uuid,
-               labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint,
-                 available_at timestamptz,
-               deadline timestamptz, created_at timestamptz, claimed_at timestamptz, finished_at timestamptz,
-                 expires_at timestamptz,
-               node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
+  tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint,
+  max_attempts smallint, available_at timestamptz, deadline timestamptz, created_at timestamptz,
+  claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz, node_id uuid,
+  claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare

@@ -1,14 +1,23 @@
 -- Public: registering nodes and operating them.
+--
+-- Workers register their node; operators cordon, drain, taint, attest and deregister nodes. An example:
+-- before a driver update of gpu-1 an operator calls drain_node with ten minutes; claims stop by then,
+-- and uncordon_node ends it.
+--
+-- Invariant: what an operator has set (cordon, drain, taints, attestations) survives a registration.
+-- node_state is locked before the node's claims, and a command that may wait for claims waits
+-- (await_node) before it locks anything.
+--
+-- Read register_node first, with nodes/register; the work of the others is in nodes/operate.
 
--- Registers a node, or changes what it is. The same instance_id keeps its epoch; another one raises it,
--- fences the older instance and ends its claims at once (one attempt used), unless keep_claims. Labels
--- judged anew from the next claim on. Taints in the spec are the node's own, and replace those it had; a
--- new one with no_execute counts for what runs there as in taint_node.
--- The node belongs to the login that registers it first: no other may register over it, unless it has
--- that role. Attestations are suspended when another instance registers, or the first login since it was
--- deregistered.
--- Locks: its profile, for key share; node_state; the claims by lease_id; its name. Raises: QHA01, QHN02
--- name in use, QHN04 another login's, QHN06 busy, QHA02. Idempotent: yes.
+-- Registers a node, or changes what it has, and returns its node epoch. The same instance_id keeps the
+-- epoch. Another one raises it, fences the older instance and ends its claims at once (one attempt
+-- used), unless keep_claims is true. The next claim judges changed labels. Taints in the spec are the
+-- node's own, and replace those it had; a new one with no_execute applies to running leases, as in
+-- taint_node. The node belongs to the login that registers it first: only its members may register over
+-- it. Attestations are suspended when another instance registers, or the first login after a
+-- deregistration. Locks: its profile, for key share; node_state; the claims by lease_id; its name.
+-- Raises: QHA01, QHN02 name in use, QHN04 another login's, QHN06 busy, QHA02. Idempotent.
 create or replace function hwqueue.register_node(p_node uuid, p_spec jsonb,
   p_shard int default 0) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -20,6 +29,7 @@ declare
   v_epoch bigint;
   v_keep boolean;
   v_known boolean;
+  v_locked record;
   v_ended int := 0;
   v_now timestamptz;
 begin
@@ -31,7 +41,7 @@ begin
   v_node := hwqueue.parse_node_spec(p_node, p_spec, p_shard);
   v_keep := coalesce(hwqueue.json_boolean(p_spec -> 'keep_claims', 'spec.keep_claims'), false);
   v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
-  -- before the lock: it may wait for another registration of such a node
+  -- before the lock, see lock_to_register
   v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
   insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login)
     values (p_shard, p_node, 1, hwqueue.clock(), session_user)
@@ -41,52 +51,30 @@ begin
   if v_known then
     perform hwqueue.await_node(p_node, p_shard);
   end if;
-  loop  -- nobody may wait for a profile with a node in hand
-    begin
-      v_state := hwqueue.lock_node(p_node, null, p_shard);
-      exit when hwqueue.operator_taints(p_node, p_shard) = v_node.operator_taints;
-      perform hwqueue.abort_subtransaction();
-    exception when sqlstate 'HWX01' then  -- tainted since: it is of another profile
-      v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
-      v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
-    end;
-  end loop;
+  v_locked := hwqueue.lock_to_register(v_node, p_shard);
+  v_node := v_locked.node;
+  v_state := v_locked.state;
   perform hwqueue.check_login(p_node, v_state.login, p_shard);
   select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   v_now := hwqueue.clock();
   v_epoch := v_state.node_epoch + case
     when v_known and (v_old.instance_id is distinct from v_node.instance_id
         or v_old.deregistered_at is not null) then 1 else 0 end;
-  v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack) || hwqueue.node_anchors(p_node,
-      v_node.resources || v_node.gpu_ids);
-  v_node.registered_at := v_now;
-  v_node.cordoned_at := v_old.cordoned_at;  -- a node cannot undo what an operator did
-  v_node.drain_by := v_old.drain_by;
-  v_node.attested := coalesce(v_old.attested, '{}');
-  v_node.attested_until := coalesce(v_old.attested_until, '{}');
-  v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(v_old.taints, '[]'), v_now);
-  delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
-  insert into hwqueue.node select v_node.* on conflict do nothing;
-  if not found then
-    perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
-      jsonb_build_object('field', 'spec.name', 'name', v_node.name),
-        'choose another name, or deregister the other node');
-  end if;
+  v_node := hwqueue.replace_node(v_node, v_old, v_now, p_shard);
   if v_state.login is null then
     perform hwqueue.set_login(p_node, session_user, p_shard);
   end if;
   if v_state.login is null or v_epoch > v_state.node_epoch then
     perform hwqueue.suspend_attestations(v_node, v_state.login is null,
-        format('it registered again as instance %s',
-      to_json(left(v_node.instance_id, 100))), v_now, p_shard);
+      format('it registered again as instance %s', to_json(left(v_node.instance_id, 100))), v_now, p_shard);
   end if;
   perform hwqueue.note_served(p_node, p_spec, p_shard);
   if v_epoch > 1 and not v_keep then
     v_ended := hwqueue.end_older_claims(p_node, v_epoch, v_now, p_shard);
   end if;
-  perform hwqueue.recount_node(v_node, v_epoch, v_now, (v_old.profile_id, v_old.resources, v_old.gpu_ids,
-      v_old.gpu_parents)
-    is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
+  perform hwqueue.recount_node(v_node, v_epoch, v_now,
+    (v_old.profile_id, v_old.resources, v_old.gpu_ids, v_old.gpu_parents)
+      is distinct from (v_node.profile_id, v_node.resources, v_node.gpu_ids, v_node.gpu_parents), p_shard);
   if hwqueue.has_no_execute(v_old) or hwqueue.has_no_execute(v_node) then
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
   end if;
@@ -96,8 +84,8 @@ begin
 end
 $$;
 
--- Gives a node nothing new until uncordon_node; what runs there goes on.
--- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent: yes.
+-- Grants a node no new claims until uncordon_node. What runs there goes on.
+-- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.cordon_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -113,8 +101,8 @@ begin
 end
 $$;
 
--- Ends cordon and drain; claims that were asked to stop stay asked.
--- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent: yes.
+-- Ends cordon and drain. Claims that were asked to stop stay asked.
+-- Locks: node_state. Raises: QHN01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.uncordon_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -134,11 +122,10 @@ begin
 end
 $$;
 
--- Cordons a node; with a deadline its claims are asked to stop by then (verdict preempted at the next
--- heartbeat).
--- Without one, what runs there may finish.
+-- Cordons a node. With p_deadline its claims are asked to stop within that time (verdict preempted at
+-- the next heartbeat); without one, what runs there may finish. p_deadline is from 0 to ten years.
 -- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03.
--- Idempotent: yes.
+-- Idempotent.
 create or replace function hwqueue.drain_node(p_node uuid, p_deadline interval default null,
   p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -168,11 +155,11 @@ begin
 end
 $$;
 
--- Takes a node out of the fleet; its claims end at once, one attempt used. Its epoch is kept, so that an
--- instance that missed it stays fenced when the node is registered again. Its attestations end, too, and
--- it belongs to no login any more; taints of operators stay, as cordons do.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA02, QHA03. Idempotent:
--- no, the second call finds no node.
+-- Takes a node out of the fleet and ends its claims at once, with one attempt used. Its epoch is kept,
+-- so an instance that missed it stays fenced when the node is registered again. Its attestations end,
+-- and it belongs to no login any more. Operators' taints and cordons stay.
+-- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA02, QHA03. Not
+-- idempotent: the second call raises QHN01.
 create or replace function hwqueue.deregister_node(p_node uuid, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -200,11 +187,11 @@ begin
 end
 $$;
 
--- Puts a taint {"key", "value"?, "effect"} on a node; of the same key and effect there is one, so
--- another value replaces it. Leases that do not tolerate it do not come there any more; with no_execute
--- those that run there are asked to stop as well: at once, or when the seconds of their toleration are over.
+-- Puts a taint {"key", "value"?, "effect"} on a node. It replaces one of the same key and effect. Leases
+-- that do not tolerate it are not claimed there any more. With no_execute, running ones are asked to
+-- stop as well: at once, or when the seconds of their toleration are over.
 -- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy,
--- QHA01, QHA02, QHA03. Idempotent: yes.
+-- QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -218,11 +205,11 @@ begin
 end
 $$;
 
--- Takes an operator's taints of a key (with p_effect: of this effect alone) off a node; those that the
--- node registered with stay. Claims that were to stop later because of it may stay; those that have been
--- asked stay asked. Gives how many taints it took off.
+-- Takes an operator's taints of a key (with p_effect: of this effect only) off a node, and returns how
+-- many it took off. Taints that the node registered with stay. Claims that were to stop later because of
+-- a taint may stay; those that have been asked to stop stay asked.
 -- Locks: its profile, for key share; node_state; the claims by lease_id. Raises: QHN01, QHN06 busy,
--- QHA01, QHA02, QHA03. Idempotent: yes.
+-- QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.untaint_node(p_node uuid, p_key text, p_effect text default null,
   p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -239,11 +226,11 @@ begin
 end
 $$;
 
--- Hands a node and its claims over to another login or role: from then on only its members may act for the
--- node. For login roles that change (a role that all of them have), for a role that is gone, and for a
--- machine that changes hands. What runs there goes on. Its attestations are suspended until confirm_node.
--- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01 no such role, QHA02,
--- QHA03. Idempotent: yes.
+-- Hands a node and its claims over to another login or role: from then on only its members may act for
+-- the node. Use it for login roles that change (hand over to a role that all of them have), for a role
+-- that was dropped, and for a machine that changes hands. What runs there goes on. Attestations are
+-- suspended until confirm_node. Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06
+-- busy, QHA01 no such role, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.hand_over_node(p_node uuid, p_login text,
   p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -275,10 +262,10 @@ begin
 end
 $$;
 
--- Confirms a node's suspended attestations: its registered instance is trusted as the one before. With
--- p_instance_id only if that instance is the one that is registered. Returns how many there were.
--- Locks: node_state. Raises: QHN01, QHN03 another instance has registered since, QHA02, QHA03.
--- Idempotent: yes.
+-- Confirms a node's suspended attestations, so that its registered instance is trusted as the one before
+-- was. Returns how many there were. With p_instance_id it does so only if that instance is the
+-- registered one. Locks: node_state. Raises: QHN01, QHN03 another instance has registered since, QHA02,
+-- QHA03. Idempotent.
 create or replace function hwqueue.confirm_node(p_node uuid, p_instance_id text default null,
   p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -314,16 +301,15 @@ begin
 end
 $$;
 
--- Vouches that a node belongs to a trust domain, until p_expires_at if that is given: leases that
--- require {"trust": domain} may run there.
--- Domains are compared byte for byte. Attesting it again sets another expiry. Who did it is noted.
--- It holds for the instance that is registered: when another one registers it is suspended until
--- confirm_node, or until it is attested again. With p_any_instance it holds for every instance that the
--- node's login registers, as when each node has a login of its own.
--- Locks: node_state. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent: yes.
+-- Attests that a node belongs to a trust domain, until p_expires_at if that is given: leases that
+-- require {"trust": domain} may run there. Domains are compared byte for byte. Attesting again sets
+-- another expiry. The attestation records the session's login.
+-- It holds for the registered instance: when another one registers, it is suspended until confirm_node
+-- or another attest_node. With p_any_instance it holds for every instance that the node's login
+-- registers, which fits nodes that have a login of their own.
+-- Locks: node_state. Raises: QHN01, QHA01, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.attest_node(p_node uuid, p_domain text,
-  p_expires_at timestamptz default null,
-                                               p_any_instance boolean default false, p_shard int default 0)
+  p_expires_at timestamptz default null, p_any_instance boolean default false, p_shard int default 0)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -354,11 +340,10 @@ begin
 end
 $$;
 
--- Ends an attestation. Like a no_execute taint: running leases whose requirements the node does not meet
--- without it are asked to stop at once.
--- Gives whether there was one.
+-- Ends an attestation, and returns whether there was one. Running leases whose requirements the node
+-- does not meet without it are asked to stop at once, as for a no_execute taint.
 -- Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06 busy, QHA01, QHA02, QHA03.
--- Idempotent: yes.
+-- Idempotent.
 create or replace function hwqueue.revoke_attestation(p_node uuid, p_domain text,
   p_shard int default 0) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -395,23 +380,21 @@ begin
 end
 $$;
 
--- Registered nodes with what they have and what of it is in use. taints: {"key", "value", "effect",
--- "since", "by": "node"|"operator"};
+-- Lists registered nodes by name, with what they have and what is in use. It returns a page where
+-- p_limit is given: pass the last name of a page as p_after of the next.
+-- taints: {"key", "value", "effect", "since", "by": "node"|"operator"}.
 -- attestations: {"domain", "expires_at", "attested_at", "attested_by", "any_instance", "suspended_at",
--- "suspended_why"}, those that have expired or are suspended as well. login: the role whose members may
--- act for it; null: any worker. cores: {"core", "numa", "threads"} as declared, and "milli_used" where
--- they are counted. isolation: {"cpu", "gpu"}: classes honoured, {"default_cpu", "gpu_share_mode"}.
--- By name, a page at a time where p_limit says so: pass the last name of a page as p_after of the next.
--- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
+-- "suspended_why"}, also those that have expired or are suspended.
+-- login: the role whose members may act for the node; null: any worker.
+-- cores: {"core", "numa", "threads"} as declared, and "milli_used" where cores are counted.
+-- isolation: {"cpu", "gpu"}, the classes that it honours, and {"default_cpu", "gpu_share_mode"}.
+-- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_nodes(p_name text default null, p_node uuid default null,
-  p_after text default null,
-                                              p_limit int default null, p_shard int default 0)
+  p_after text default null, p_limit int default null, p_shard int default 0)
 returns table (node_id uuid, shard_id int, name text, node_epoch bigint, live boolean, seen_at timestamptz,
-    cordoned boolean,
-               draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb,
-                 slots int, claims int,
-               registered_at timestamptz, taints jsonb, attestations jsonb, cores jsonb, isolation jsonb,
-               login text, instance_id text)
+  cordoned boolean, draining boolean, labels jsonb, rack bigint, capacity jsonb, used jsonb, gpus jsonb,
+  slots int, claims int, registered_at timestamptz, taints jsonb, attestations jsonb, cores jsonb,
+  isolation jsonb, login text, instance_id text)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
@@ -463,14 +446,13 @@ as $$
   order by n.name
 $$;
 
--- What runs on a node and what is set aside for it, the oldest claims first. stop_by: by when it was
--- asked to stop.
--- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
+-- What runs on a node and what is allocated for it, the oldest claims first. stop_by: when it has to
+-- stop, if it was asked to. p_limit: from 1 to 10,000.
+-- Raises: QHA01, QHA03.
 create or replace function hwqueue.node_claims(p_node uuid, p_limit int default 500, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, queue text, task_name text, tenant text, service_id uuid,
-    claim_token bigint, attempt smallint,
-               claimed_at timestamptz, expires_at timestamptz, stop_reason text, stop_by timestamptz,
-                 assignment jsonb)
+  claim_token bigint, attempt smallint, claimed_at timestamptz, expires_at timestamptz, stop_reason text,
+  stop_by timestamptz, assignment jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin

@@ -1,21 +1,26 @@
--- The classes that a claim has to look at, with their scores.
-
--- The classes that a claim of a node has to look at: all that the node may run but those that are known to
--- be blocked. What blocks them is asked of all of them at once, and remembered with its proof
--- (node_candidates). Later claims ask whether the proof holds: a look at each count that blocks, for a
--- thousand classes as for one. It holds as long as
---   counts of terms in the node's places are above 0 (away, both ways);
+-- The classes that a claim compares, and their scores.
+--
+-- pick_leases (claim/claim), take_at_head (claim/single_queue) and claim_at_head (claim/head) call this
+-- module. An example: 1,000 classes must keep away from leases that run on gpu-1. The first claim that
+-- meets them finds out what blocks each, and caches the classes that are left with the proof
+-- (node_candidates). Later claims only read the counters that block, instead of 1,000 classes.
+--
+-- The proof holds as long as
+--   the counters of affinity terms in the node's domains that block are above 0 (away, both ways);
 --   the node has no more cpu and memory left than when some classes did not fit;
---   the first of the leases that wait for a better node has not waited enough, and no node has moved;
---   the node is the same, what its profile may run and what a service keeps away from (rebind_classes),
---   and how long these queues have leases wait (xmin and ctid of rows, read before what they guard; a
---   claim may judge two batches of classes in one transaction).
--- A class that is left out for too long is late, until `until` at most. One that is not left out is decided
--- as ever: nothing is claimed on the word of this.
+--   the first of the leases that wait for a better node has not waited its patience, and no node has moved;
+--   the node is the same, and what its profile may run, what a service keeps away from (rebind_classes) and
+--   the patience of these queues (xmin and ctid of rows, read before what they guard, because a claim may
+--   judge two batches of classes in one transaction).
+--
+-- Invariant: the cache only leaves classes out. A class that is left out for too long is late, until
+-- `until` at most. One that is not left out is decided under locks as always.
+--
+-- Read claim_candidates first, then fitting_classes, which scores.
 
--- What a node remembers of these queues, if its proof holds. Null: it does not, or leases of this node
--- alone may wait.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+-- What is cached of a node and these queues, if its proof holds. Null: a cache miss, or leases for this
+-- node only may wait.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.cached_candidates(p_state hwqueue.node_state, p_queue_ids int[],
   p_room hwqueue.headroom, p_now timestamptz, p_shard int) returns hwqueue.node_candidates
 language plpgsql volatile
@@ -50,10 +55,9 @@ begin
 end
 $$;
 
--- The classes to look at, as they are remembered or found now; null: all of them, and nothing is
--- remembered.
--- blocked: those of them that are blocked now; met: all that were found so, null if what is remembered did.
--- Locks: node_state is held by the caller. Raises: QHN01. Idempotent: yes.
+-- The classes to compare, from the cache or found and cached now. Null: all of them, and nothing is
+-- cached. blocked: those of them that are blocked now. met: all that were found blocked; null if the
+-- cache had them. Locks: the caller holds node_state. Raises QHN01.
 create or replace function hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids int[],
   p_room hwqueue.headroom, p_now timestamptz, p_shard int,
   out classes bigint[], out blocked bigint[], out met bigint[])
@@ -127,15 +131,14 @@ begin
 end
 $$;
 
--- What a claim must know of the head of a queue, like read_queue_head, of what is left where blocked classes
--- stand before it: the first entry of a few classes, as far as the next one of them (last). is_first: it
--- need not be checked against others; is_front is null then: who finds that entry taken looks again.
--- p_queue_head itself: it is not remembered what is left, or what stands first must be checked, or nothing
--- blocked stands before it any more.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+-- Like read_queue_head, where blocked classes are before what the node may run: the first entry of up to
+-- 16 other classes, as far as the next one of them (last). is_first: it need not be checked against
+-- other leases. is_front is null then, so that a claim that finds the entry taken reads the head again.
+-- It returns p_queue_head itself on a cache miss, when the first entry must be checked, or when no
+-- blocked class is before it any more.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.read_past_blocked(p_state hwqueue.node_state,
-  p_queue_head hwqueue.queue_head,
-  p_now timestamptz, p_shard int) returns hwqueue.queue_head
+  p_queue_head hwqueue.queue_head, p_now timestamptz, p_shard int) returns hwqueue.queue_head
 language plpgsql volatile
 as $$
 declare
@@ -187,7 +190,7 @@ begin
 end
 $$;
 
--- The score of a class that prefers something about other leases, or how they spread.
+-- The score of a class that has preferences about other leases, or a spread rule.
 create or replace function hwqueue.class_score(p_class_id bigint, p_node hwqueue.node,
   p_room hwqueue.headroom, p_queue hwqueue.queue, p_now timestamptz, p_shard int)
 returns double precision
@@ -211,19 +214,16 @@ begin
 end
 $$;
 
--- The classes of these queues that a node may run and has room for now, best score first:
--- sum of weight x term (design 5.2), affinity -100..100 (with the class's strength) and fit 0..100.
--- p_only: of these (claim_candidates), null: of all; p_extra: classes judged but not remembered,
--- [{"class_id", "affinity"}];
--- p_without: classes that this call has found blocked.
+-- The classes of these queues that a node may run and has room for now, best score first. The score is
+-- the sum of weight x part: affinity (-100 to 100, with the class's strength), fit (0 to 100) and
+-- spread. p_only: of these classes (claim_candidates); null: of all. p_extra: classes judged but not
+-- cached, [{"class_id", "affinity"}]. p_without: classes that this claim has found blocked.
 -- checked: those that must be checked at the claim, in no order. Attestations expire, so classes that
--- mention trust domains are asked again.
+-- mention trust domains are judged again.
 create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom,
-  p_queue_ids int[], p_tasks text[], p_only bigint[],
-                                                   p_extra jsonb, p_without bigint[], p_now timestamptz,
-                                                     p_shard int,
-                                                   out classes bigint[], out scores double precision[],
-                                                     out checked bigint[])
+  p_queue_ids int[], p_tasks text[], p_only bigint[], p_extra jsonb, p_without bigint[],
+  p_now timestamptz, p_shard int,
+  out classes bigint[], out scores double precision[], out checked bigint[])
 language plpgsql stable
 as $$
 declare
@@ -253,7 +253,7 @@ begin
       join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
       cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation,
           p_node.default_cpu_isolation) as cpu) i
-      where c.queue_id = q.queue_id and not exists (  -- remembered by another session meanwhile
+      where c.queue_id = q.queue_id and not exists (  -- cached by another session meanwhile
         select from hwqueue.profile_eligibility o
         where o.shard_id = p_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id
           and o.class_id = c.class_id)
@@ -265,7 +265,7 @@ begin
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids)
       and (p_tasks is null or e.task_name = any (p_tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
-      -- to score these takes long
+      -- scoring these is slow, so only if one of them is ready
       and (e.affinity is not null or (
         select true from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id
         order by r.tier, r.rank, r.position limit 1))
@@ -277,21 +277,18 @@ begin
 end
 $$;
 
--- What a profile and a node may run of a queue, with what it needs and how well it is liked there. A
--- class is in one of the two
--- tables: in the node's when it names nodes, resources or trust domains. p_only: of these classes (null:
--- all).
+-- What a profile and a node may run of a queue, with what it asks for and its affinity score. A class is
+-- in one of two tables: in node_eligibility when it names nodes, resources or trust domains, else in
+-- profile_eligibility. p_only: of these classes; null: of all.
 create or replace function hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id int,
   p_only bigint[], p_shard int)
 returns table (class_id bigint, affinity double precision, task_name text, cpu_milli bigint,
-    memory_mib bigint, gpu_count int,
-               gpu_milli int, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text,
-                 trusts text[], is_checked boolean)
+  memory_mib bigint, gpu_count int, gpu_milli int, gpu_wanted uuid[], custom jsonb, cpu_isolation text,
+  gpu_exclusivity text, trusts text[], is_checked boolean)
 language sql stable
 as $$
   select p.class_id, p.affinity, p.task_name, p.cpu_milli, p.memory_mib, p.gpu_count, p.gpu_milli,
-         p.gpu_wanted, p.custom,
-         p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
+         p.gpu_wanted, p.custom, p.cpu_isolation, p.gpu_exclusivity, '{}'::text[], p.is_checked
   from (
     select * from hwqueue.profile_eligibility a
     where p_only is null and a.shard_id = p_shard and a.profile_id = p_profile_id and a.queue_id = p_queue_id
@@ -303,15 +300,14 @@ as $$
         and x.class_id = k.class_id offset 0) o) p
   union all
   select n.class_id, n.affinity, n.task_name, n.cpu_milli, n.memory_mib, n.gpu_count, n.gpu_milli,
-         n.gpu_wanted, n.custom,
-         n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
+         n.gpu_wanted, n.custom, n.cpu_isolation, n.gpu_exclusivity, n.trusts, n.is_checked
   from hwqueue.node_eligibility n
   where n.shard_id = p_shard and n.node_id = p_node and n.queue_id = p_queue_id
     and (p_only is null or n.class_id = any (p_only))
 $$;
 
--- The node of a claim, as it is judged; who asks is alive.
--- Locks: node_state is held by the caller. Raises: QHN01. Idempotent: yes.
+-- The node of a claim, with the profile that its classes are judged for. A node that claims is live
+-- (note_alive). Locks: the caller holds node_state. Raises QHN01.
 create or replace function hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamptz,
   p_shard int) returns hwqueue.node
 language plpgsql volatile
@@ -328,8 +324,8 @@ begin
 end
 $$;
 
--- Who asks is alive: where leases may spread to is a matter of live nodes.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+-- Records that a silent node is live again, because spread rules count live nodes only.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.note_alive(p_state hwqueue.node_state, p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
@@ -342,9 +338,9 @@ begin
 end
 $$;
 
--- Remembers of a node whether its last claim came upon blocked classes, and that terms wait to be in
--- force (p_awaits, or, upon blocked classes, if they do): its next claim takes a step for them.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: yes.
+-- Records whether a node's last claim met blocked classes, and whether affinity terms wait to be in
+-- force (p_awaits; asked for if classes were blocked). Its next claim then takes a step to publish them.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.note_blocked(p_state hwqueue.node_state, p_blocked boolean,
   p_awaits boolean, p_shard int) returns void
 language plpgsql volatile

@@ -1,14 +1,24 @@
--- Ending a claim: completing it, or putting its lease back, and waiting for one that is held.
+-- Ending a claim: completing it, or putting its lease back, and waiting for a claim that is held.
+--
+-- claim/settle, claim/expire and nodes/register call this module; the diagram in claim/settle shows
+-- which function calls which. An example: frame 7 fails on its second attempt of five. end_claim deletes
+-- the claim, releases the GPU, writes the attempt and puts the lease back into `scheduled`.
+--
+-- Invariant: whatever a claim allocated and counted is released in the transaction that deletes the
+-- claim. Settlements lock the table `claim` before they read the clock, so that roll_up misses no end
+-- (oldest_open_settlement).
+--
+-- Read end_completed_claim first, which is the usual end, then end_claim and put_back. The second half
+-- is about locks: is_unlocked says whether a row is held, without waiting; await_claims waits for a
+-- bounded time.
 
--- Ends a claim that did not complete: deletes it, gives its room back, writes the attempt down, and puts
--- the lease back at p_next, or finishes it when p_next is null. A lease that was asked to stop because
--- it is cancelled is not put back.
--- Locks: node_state is held by the caller when something was set aside, and the claim; then the lease
--- row, if it goes back.
--- Raises: nothing. Idempotent: no. Gives the new state.
+-- Ends a claim that did not complete. It deletes the claim, releases its room, writes the attempt, and
+-- puts the lease back at p_next. With p_next null, or when the lease is cancelled, it writes the outcome
+-- instead. Returns the new state.
+-- Locks: the caller holds the claim, and node_state if room is allocated for it; then the lease row, if
+-- it goes back. Not idempotent.
 create or replace function hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb,
-  p_next timestamptz,
-                                             p_now timestamptz, p_shard int) returns text
+  p_next timestamptz, p_now timestamptz, p_shard int) returns text
 language plpgsql volatile
 as $$
 declare
@@ -18,33 +28,33 @@ declare
 begin
   perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
   insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
-      ended_at, error)
+    ended_at, error)
   values (p_shard, p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id,
-          case when v_cancelled then 'cancelled' else p_outcome end, p_claim.claimed_at, p_now, p_error);
+    case when v_cancelled then 'cancelled' else p_outcome end, p_claim.claimed_at, p_now, p_error);
   if p_next is not null and not v_cancelled then
     update hwqueue.lease l
     set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
     where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
     return hwqueue.put_back(p_claim.lease_id, v_attempts,
-        (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_next, p_now, p_shard);
+      (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_next, p_now, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-      attempt, state, error)
+    attempt, state, error)
   values (p_shard, p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token,
-      p_claim.node_id, v_attempts,
-          v_state, coalesce(p_error, case when v_cancelled then jsonb_build_object('reason', 'cancelled',
-              'detail', p_claim.stop_detail) end));
+    p_claim.node_id, v_attempts, v_state,
+    coalesce(p_error, case when v_cancelled
+      then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end));
   perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end,
-      array[p_claim.lease_id],
-    case when v_cancelled then 'cancelled while it ran' else format('dead after attempt %s, which ended %s',
-        p_claim.attempt, p_outcome) end,
-    p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome, 'error',
-        left(p_error ->> 'message', 200)), p_claim.node_id);
+    array[p_claim.lease_id],
+    case when v_cancelled then 'cancelled while it ran'
+      else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
+    p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome,
+      'error', left(p_error ->> 'message', 200)), p_claim.node_id);
   return v_state;
 end
 $$;
 
--- When the next attempt may start after p_attempt of them, null when there is none left.
+-- When the next attempt may start, after attempt number p_attempt; null when no attempt is left.
 create or replace function hwqueue.next_attempt_at(p_lease uuid, p_attempt int, p_now timestamptz,
   p_shard int) returns timestamptz
 language sql volatile
@@ -56,17 +66,16 @@ as $$
   where l.shard_id = p_shard and l.lease_id = p_lease
 $$;
 
--- The usual end of a claim, in as few looks as can be: completes it if the token is right. With
--- p_is_plain only if nothing was set aside for it, so that no node is involved; with p_node only if it
--- is that node's, else only if it is the caller's. It never waits: a claim that another session holds is
--- skipped, unless the caller holds it (p_holds). False: nothing was done, settle_claim says why.
--- A lease whose claim has eligible_at goes at once, and its result with it; its outcome stays until
--- prune, for figures and dependents.
--- Locks: node_state is held by the caller unless p_is_plain; the claim; the lease row, if that goes.
--- Raises: nothing. Idempotent: no.
+-- Completes a claim if the token is right: the usual end of a claim, in two or three statements.
+-- p_is_plain: only if no room is allocated for it, so that no node is involved. p_node: only if it is
+-- that node's; null: only if it is the caller's. It never waits: it skips a claim that another session
+-- holds, unless the caller holds it (p_holds). False: nothing was done, settle_claim returns the reason.
+-- A claim with eligible_at is of a queue that keeps no completed leases: the lease is deleted at once,
+-- with its result. The outcome stays until prune, for figures and for late settlements.
+-- Locks: the caller holds node_state unless p_is_plain; the claim; the lease row, if it goes. Not
+-- idempotent.
 create or replace function hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid,
-  p_is_plain boolean, p_holds boolean,
-                                                p_result jsonb, p_shard int) returns boolean
+  p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -95,11 +104,9 @@ begin
     v_deltas := hwqueue.add_counts(v_deltas, -1, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-      attempt, state, result,
-                               eligible_at)
+    attempt, state, result, eligible_at)
   values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt,
-      'completed',
-          case when v_eligible_at is null then p_result end, v_eligible_at);
+    'completed', case when v_eligible_at is null then p_result end, v_eligible_at);
   if v_eligible_at is not null then
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
   end if;
@@ -107,10 +114,10 @@ begin
 end
 $$;
 
--- end_completed_claim for many: by lease and token, claims for which nothing was set aside or counted
--- and that bring no result; with p_node only that node's, else only the caller's. Claims that other
--- sessions hold are left alone. Returns the places in the list of those that it completed.
--- Locks: the claims by lease_id; the rows of leases that go. Raises: nothing. Idempotent: no.
+-- Like end_completed_claim for many, in one statement: claims that have no room allocated, no counters
+-- of affinity terms and no result. With p_node only that node's, else only the caller's. It skips claims
+-- that other sessions hold. Returns the ordinals, in the lists, of those that it completed.
+-- Locks: the claims by lease_id; the rows of leases that go. Not idempotent.
 create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid,
   p_shard int) returns int[]
 language plpgsql volatile
@@ -125,15 +132,14 @@ begin
   with ended as (
     delete from hwqueue.claim c using hwqueue.ordered_items(p_leases, p_tokens, p_shard) i
     where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
-      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login)) and c.assignment is null
-      and c.term_deltas is null
+      and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
+      and c.assignment is null and c.term_deltas is null
       and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
       c.eligible_at
   ), noted as (
     insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-        attempt, state,
-                                 eligible_at)
+      attempt, state, eligible_at)
     select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt,
            'completed', e.eligible_at
     from ended e
@@ -147,11 +153,11 @@ begin
 end
 $$;
 
--- The items of a batch in the order in which they are locked, each once, with its first place in the list. It
--- fixes the plans of those who join it by both columns of a key: item for item (rows 1: from a larger
--- estimate the planner may read all claims or leases, and the length of a list is in no statistics), never
--- the other way round (without a constant shard_id the index of the other table has no condition to begin
--- with).
+-- The items of a batch in lock order, each once, with its first ordinal in the list.
+-- Its declaration fixes the plans of the statements that join it by both columns of a key. `rows 1`: the
+-- planner joins item for item. From a larger estimate it may read all claims or leases, because the
+-- length of a list is in no statistics. The column shard_id keeps it from joining the other way round:
+-- without a constant the index of the other table has no condition to begin with.
 create or replace function hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard int)
 returns table (shard_id int, lease_id uuid, claim_token bigint, ordinal int)
 language plpgsql immutable rows 1
@@ -165,20 +171,21 @@ end
 $$;
 
 -- Claims that other sessions hold. Any login that may cancel can hold one for as long as its transaction
--- stays open, so a settlement waits for a bounded time only. The claim is busy after that, and is settled
+-- stays open. So a settlement waits for a bounded time; after that the claim is busy, to be settled
 -- later.
 
--- Whether nobody holds a row any more whose system column xmax this is: whoever locked it last has
--- ended. A heartbeat that has committed leaves its id there. The status, since a snapshot names no
--- subtransactions, and a savepoint may hold the row. False, too, for what may be a multixact: it stands
--- for others; and for a row that this transaction has locked itself.
+-- True if no transaction holds the row whose system column xmax this is: the last one that locked it has
+-- ended. (A heartbeat that has committed leaves its id there.) It reads the transaction's status,
+-- because a snapshot names no subtransactions, and a savepoint may hold the row.
+-- False also for what may be a multixact, which stands for several transactions, and for a row that this
+-- transaction has locked itself.
 create or replace function hwqueue.is_unlocked(p_xmax xid) returns boolean
 language plpgsql volatile
 as $$
 declare
   v_now bigint := pg_current_xact_id()::text::bigint;
-  -- how far back it is, below 0: given out later; not by age(), which counts from where this transaction
-  -- asked first
+  -- how far back p_xmax is; below 0: assigned later than ours. Not age(), which counts from the id that
+  -- was current when this transaction first asked
   v_back bigint := ((v_now - p_xmax::text::bigint + 2147483648) & 4294967295) - 2147483648;
 begin
   return case when mxid_age(p_xmax) > 0 then false
@@ -186,8 +193,9 @@ begin
 end
 $$;
 
--- Waits until nobody else holds these claims: for each at most p_wait, or lock_timeout where the session has
--- set one. Holds none of them afterwards: the caller tries again. False: another session still holds one.
+-- Waits until no other session holds these claims: for each at most p_wait, or lock_timeout where the
+-- session has set one. It holds none of them afterwards; the caller tries again. False: one is still
+-- held.
 -- Locks: the claims by lease_id, released before it returns.
 create or replace function hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard int) returns boolean
 language plpgsql volatile
@@ -207,7 +215,7 @@ exception
 end
 $$;
 
--- Those of these claims that others hold at the moment.
+-- Those of these claims that other sessions hold now.
 create or replace function hwqueue.held_claims(p_leases uuid[], p_shard int) returns uuid[]
 language plpgsql volatile
 as $$
@@ -219,22 +227,22 @@ begin
 end
 $$;
 
--- The sessions that hold these claims, as far as Postgres tells: by process id.
+-- The process ids of the sessions that hold these claims, as far as pg_locks shows them.
 create or replace function hwqueue.claim_holders(p_leases uuid[], p_shard int) returns jsonb
 language plpgsql volatile
 as $$
 begin
   return (
     select coalesce(jsonb_agg(distinct l.pid), '[]')
-    from hwqueue.claim c join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax
-      and l.granted
+    from hwqueue.claim c
+    join pg_locks l on l.locktype = 'transactionid' and l.transactionid = c.xmax and l.granted
     where c.shard_id = p_shard and c.lease_id = any (p_leases));
 end
 $$;
 
--- Waits for the claims of a node, and for the node itself, before it is registered or an
--- operator's command changes its claims, up to five seconds (or lock_timeout) each.
--- Locks: node_state, then its claims by lease_id, released before it returns. Raises: QHN06 when another
+-- Waits for a node and its claims, up to five seconds (or lock_timeout) each, before a registration or
+-- an operator's command changes them.
+-- Locks: node_state, then its claims by lease_id, released before it returns. Raises QHN06 when another
 -- session still holds one.
 create or replace function hwqueue.await_node(p_node uuid, p_shard int) returns void
 language plpgsql volatile
@@ -247,8 +255,8 @@ begin
       perform set_config('lock_timeout', '5s', true);
     end if;
     perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for no key update;
-    v_leases := array(select c.lease_id from hwqueue.claim c
-        where c.shard_id = p_shard and c.node_id = p_node);
+    v_leases := array(
+      select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node);
     perform 1 from hwqueue.claim c
     where c.shard_id = p_shard and c.lease_id = any (v_leases) order by c.lease_id for update;
     perform hwqueue.abort_subtransaction();
@@ -256,23 +264,23 @@ begin
     when sqlstate 'HWX01' then
       return;
     when lock_not_available or deadlock_detected then
-      perform hwqueue.refuse('QHN06', format('node %s is busy: another session holds %s', p_node,
+      perform hwqueue.refuse('QHN06',
+        format('node %s is busy: another session holds %s', p_node,
           case when v_leases is null then 'it' else 'one of its claims' end),
         jsonb_build_object('node_id', p_node, 'sessions', hwqueue.claim_holders(v_leases, p_shard)),
-        'a transaction that was left open holds it, an unfinished cancel_lease, say: pg_stat_activity tells whose; '
-        || 'then call again');
+        'a transaction that was left open holds it, an unfinished cancel_lease, say: '
+        || 'pg_stat_activity tells whose; then call again');
   end;
 end
 $$;
 
--- Makes an open lease claimable again at p_at: a fresh position, the rank it always had. p_since: since
--- when it has been claimable, if it was.
--- Locks: the lease row; its class, skip locked, if that waits; the caller holds (and has deleted) its
--- former entry. Raises: nothing. Idempotent: no.
--- Wakes: waiting workers, when it is claimable at once. Gives the new state.
+-- Makes an open lease claimable again at p_at, with a new position and the rank that it always had.
+-- p_since: since when it has been claimable, if it was. Returns the new state. Wakes waiting workers
+-- when the lease is claimable at once.
+-- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
+-- Not idempotent.
 create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int,
-  p_at timestamptz, p_now timestamptz, p_shard int,
-                                            p_since timestamptz default null) returns text
+  p_at timestamptz, p_now timestamptz, p_shard int, p_since timestamptz default null) returns text
 language plpgsql volatile
 as $$
 declare
@@ -280,20 +288,18 @@ declare
   v_found record;
   v_position bigint := 0;
 begin
-  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard
-    and l.lease_id = p_lease for no key update;
+  select l.* into v_lease from hwqueue.lease l
+  where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
   if p_at > p_now then
     insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
-        lease_id, available_at, deadline)
+      lease_id, available_at, deadline)
     values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
-        v_lease.class_id, p_lease,
-            p_at, v_lease.deadline);
+      v_lease.class_id, p_lease, p_at, v_lease.deadline);
   else
     insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
-        lease_id, eligible_at, deadline)
+      lease_id, eligible_at, deadline)
     values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
-        v_lease.class_id, p_lease,
-            coalesce(p_since, p_now), v_lease.deadline)
+      v_lease.class_id, p_lease, coalesce(p_since, p_now), v_lease.deadline)
     returning r.position into v_position;
   end if;
   update hwqueue.lease l
@@ -303,8 +309,8 @@ begin
     return 'scheduled';
   end if;
   select q as queue, c.waits into v_found
-  from hwqueue.queue q join hwqueue.placement_class c on c.shard_id = p_shard
-    and c.class_id = v_lease.class_id
+  from hwqueue.queue q
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = v_lease.class_id
   where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
   if v_found.waits then
     perform hwqueue.wake_classes_of_entries(array[v_lease.class_id], p_shard);
@@ -314,9 +320,9 @@ begin
 end
 $$;
 
--- Takes a claim away and gives back what it had set aside.
--- Locks: node_state is held by the caller when the claim has an assignment; then the claim. Raises: nothing.
--- Idempotent: the second call finds nothing and does nothing.
+-- Deletes a claim and releases what it allocated and counted. A second call finds no claim and does
+-- nothing.
+-- Locks: the caller holds node_state when the claim has an assignment; the claim.
 create or replace function hwqueue.remove_claim(p_lease uuid, p_shard int) returns void
 language plpgsql volatile
 as $$

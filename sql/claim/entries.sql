@@ -1,9 +1,20 @@
--- Locking ready entries and turning them into claims.
+-- Locking entries of `ready`, and turning entries into claims.
+--
+-- claim/claim, claim/score_groups and claim/single_queue call this module. An example: lock_window finds
+-- five entries of one class after the low-water mark, skips two that another session holds and locks
+-- three; grant_batch turns these into claims in one statement.
+--
+-- Invariant: all locks are taken with `skip locked`, so no claim waits for another one's entries. An
+-- entry is checked for its class again under its lock, because assign_target_class may have changed it.
+--
+-- Read grant_single and grant_batch first; then lock_window and lock_class_heads (entries after the
+-- low-water mark), take_entries (classes that must be checked), lock_score_group and
+-- score_group_entries.
 
--- Deletes an entry, if it is the only one, in the try that locked it: what one transaction locks and
--- another deletes, if only its parent, is told by a multixact, whose index entries Postgres does not
--- mark as dead before the next vacuum.
--- Locks: it is held by the caller. Raises: nothing. Idempotent: no.
+-- Deletes an entry, if it is the only one, inside the subtransaction that locked it. Deleting it in the
+-- parent would leave a multixact in xmax, and Postgres marks no index entries of such tuples as dead
+-- before the next vacuum.
+-- Locks: the caller holds the entry.
 create or replace function hwqueue.delete_in_subtransaction(p_ctids tid[]) returns hwqueue.ready
 language plpgsql volatile
 as $$
@@ -17,9 +28,9 @@ begin
 end
 $$;
 
--- Of places of locked entries those before the first that is another's by now: its entry was moved
--- (assign_target_class).
--- Locks: they are held by the caller. Raises: nothing. Idempotent: yes.
+-- Drops from the ctids of locked entries everything from the first one that holds no entry any more,
+-- because assign_target_class has moved it.
+-- Locks: the caller holds the entries.
 create or replace function hwqueue.still_same_entries(inout ctids tid[], out some_moved boolean)
 language plpgsql volatile
 as $$
@@ -35,15 +46,61 @@ begin
 end
 $$;
 
--- Turns ready entries that score alike and that the caller has locked into claims, all in one statement,
--- in the order of claim_task: where nothing is set aside.
--- Locks: none. Raises: nothing. Idempotent: no.
+-- Turns one entry, locked or deleted already, into a claim, and allocates what its class asks for. The
+-- caller writes load back once, after its last grant. entry: the row of `ready` that is gone.
+-- Not idempotent.
+create or replace function hwqueue.grant_single(p_picked hwqueue.picked_entries, p_state hwqueue.node_state,
+  p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_claim_timeout interval,
+  p_generation bigint, p_now timestamptz, p_shard int, out entry hwqueue.ready, out claim_token bigint,
+  out attempt smallint, out queue text, out task_name text, out params jsonb, out headers jsonb,
+  out expires_at timestamptz, out assignment jsonb, out load hwqueue.node_load)
+language plpgsql volatile
+as $$
+declare
+  v_timeout interval;
+  v_eligible_at timestamptz;
+  v_taken record;
+begin
+  entry := p_picked.entry;
+  if entry.lease_id is null then
+    delete from hwqueue.ready r where r.ctid = p_picked.ctids[1] returning r.* into entry;
+  end if;
+  select l.task_name, l.params, l.headers,
+         coalesce(l.claim_timeout, p_claim_timeout, p_queue_head.claim_timeout),
+         case when p_queue_head.drops_completed is distinct from false and l.idempotency_key is null
+           then greatest(l.available_at, l.created_at) end
+  into task_name, params, headers, v_timeout, v_eligible_at
+  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = entry.lease_id;
+  load := p_load;
+  if p_state.has_limits then
+    v_taken := hwqueue.allocate_for_class(entry.class_id, p_node, p_shard, p_load);
+    load := v_taken.p_load;
+    assignment := v_taken.assignment;
+  end if;
+  queue := p_queue_head.name;
+  if p_queue_head.queue_id is null then
+    select q.name, coalesce(v_timeout, q.claim_timeout),
+           case when q.retain_completed = '0' then v_eligible_at end
+    into queue, v_timeout, v_eligible_at
+    from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = entry.queue_id;
+  end if;
+  claim_token := (p_generation << 40) + entry.claim_count + 1;
+  attempt := entry.attempt_count + 1;
+  expires_at := p_now + v_timeout;
+  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
+  values (p_shard, entry.lease_id, entry.queue_id, entry.class_id, p_state.node_id, p_state.node_epoch,
+    claim_token, attempt, v_timeout, p_now, expires_at, expires_at, assignment, p_picked.term_deltas,
+    p_state.login, v_eligible_at);
+end
+$$;
+
+-- Turns ready entries of one score, which the caller has locked, into claims, in one statement and in
+-- the order of claim_task. For nodes without limits only, as it allocates nothing. Not idempotent.
 create or replace function hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text,
-  p_claim_timeout interval, p_generation bigint,
-  p_now timestamptz, p_shard int)
+  p_claim_timeout interval, p_generation bigint, p_now timestamptz, p_shard int)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
-    headers jsonb,
-               expires_at timestamptz)
+  headers jsonb, expires_at timestamptz)
 language plpgsql volatile
 as $$
 begin
@@ -58,19 +115,17 @@ begin
              case when q.retain_completed = '0' and l.idempotency_key is null
                then greatest(l.available_at, l.created_at) end as eligible_at
       from taken t
-      -- fences (offset 0): by key, lease for lease. How many are taken is in no statistics, and the
-      -- planner might read all leases there are
+      -- offset 0 fences: lease for lease, by key. The number taken is in no statistics, and the planner
+      -- might read all leases
       cross join lateral (
         select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = t.lease_id offset 0) l
       cross join lateral (
         select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
     ), granted as (
       insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-          attempt, claim_timeout,
-                                 claimed_at, expires_at, check_at, login, eligible_at)
+        attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at)
       select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt,
-             d.claim_timeout,
-             p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login,
+             d.claim_timeout, p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login,
              d.eligible_at
       from detail d
     )
@@ -80,17 +135,16 @@ begin
 end
 $$;
 
--- Locks the oldest entries of a tier and rank whose classes are among p_classes, in a stretch of p_window
--- positions (more for a larger batch, less where other queues share them) from p_from on; gives their places.
--- When that list is too long to be complete (201), each entry's class is looked up. Of a few classes (64) it
--- takes from p_from on, however far, and of the tiers and ranks behind as well: after a short walk (a mark
--- lags by up to 32 claims) it asks for their heads, whatever else stands there; of a single class the walk is
--- longer, since it comes upon nothing else.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+-- Locks the oldest entries of a tier and rank whose classes are among p_classes, from position p_from
+-- on, and returns their ctids. It scans p_window positions, or more for a larger batch.
+-- A list of 201 classes is truncated: then each entry's class is read from profile_eligibility. Of up to
+-- 64 classes it scans a short stretch only (a low-water mark lags by up to 32 claims). When that has
+-- nothing, it locks the heads of the classes, wherever they are. The scan for a single class is longer,
+-- because it crosses no other entries.
+-- Locks: the entries, skip locked. Not idempotent.
 create or replace function hwqueue.lock_window(p_profile_id bigint, p_queue_id int, p_classes bigint[],
-  p_tasks text[], p_room hwqueue.headroom,
-  p_tier smallint, p_rank bigint, p_from bigint, p_window int, p_limit int,
-  p_now timestamptz, p_shard int) returns tid[]
+  p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window int,
+  p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
@@ -130,19 +184,18 @@ begin
   end if;
   if v_ctids = '{}' and cardinality(p_classes) <= 64 then
     v_ctids := hwqueue.lock_class_heads(p_classes, p_queue_id, p_tier, p_rank, p_from, p_limit, p_now,
-        p_shard);
+      p_shard);
   end if;
   return v_ctids;
 end
 $$;
 
--- Locks the oldest entries of these classes of a queue by tier, rank and position, as far as others have
--- not locked them, and gives their places; looks further back while all that it saw is held by others.
--- Nothing in the queue lives before p_from_*.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+-- Locks the oldest entries of these classes of a queue by tier, rank and position, and returns their
+-- ctids. It reads further back while other sessions hold all that it has read. No entry of the queue is
+-- before p_from_*.
+-- Locks: the entries, skip locked. Not idempotent.
 create or replace function hwqueue.lock_class_heads(p_classes bigint[], p_queue_id int, p_from_tier smallint,
-  p_from_rank bigint, p_from_position bigint,
-                                              p_limit int, p_now timestamptz, p_shard int) returns tid[]
+  p_from_rank bigint, p_from_position bigint, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
@@ -153,8 +206,7 @@ declare
 begin
   if hwqueue.is_head_blocked(p_queue_id, p_shard) then
     v_from := hwqueue.class_scan_starts(p_classes, (array[p_queue_id], array[p_from_tier],
-        array[p_from_rank], array[p_from_position],
-                                               array[true], true, null, null, null), p_shard);
+      array[p_from_rank], array[p_from_position], array[true], true, null, null, null), p_shard);
   end if;
   if cardinality(p_classes) = 1 then
     return array(
@@ -169,8 +221,8 @@ begin
   loop
     v_seen := array(
       select h.place
-      from unnest(p_classes, v_from.class_tiers, v_from.class_ranks, v_from.class_positions) k(class_id,
-          tier, rank, position)
+      from unnest(p_classes, v_from.class_tiers, v_from.class_ranks, v_from.class_positions)
+           k(class_id, tier, rank, position)
       cross join lateral (
         select x.ctid as place, x.tier, x.rank, x.position from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = k.class_id and (x.deadline is null or x.deadline > p_now)
@@ -182,7 +234,7 @@ begin
       order by h.tier, h.rank, h.position limit v_depth);
     v_ctids := array(
       select r.ctid from hwqueue.ready r
-      -- by class again: what stood there may be gone, and another entry have its place
+      -- the class again: the entry may be gone and another one have its ctid
       where r.ctid = any (v_seen) and r.shard_id = p_shard and r.class_id = any (p_classes)
         and (r.deadline is null or r.deadline > p_now)
       order by r.tier, r.rank, r.position limit p_limit
@@ -194,27 +246,28 @@ begin
 end
 $$;
 
--- Takes the oldest of these entries that can be had: of a class that must be checked (p_checked) one,
--- which is deleted already (entry); of other classes up to p_limit that follow each other, locked. The
--- entries are given by position and class, oldest first, of one tier, rank and score.
--- p_head: what is known of the first of them, if anything. An entry that another session holds is passed
--- over: one that has waited its patience says nothing of younger ones.
--- blocked: the class that may not run here now, for that reason; nothing was taken then. 'later': only
--- an entry of it that has waited for a better node may, which stands at later_tier and later_rank, so
--- other classes come first.
--- Locks: node_state is held by the caller; gates, the entries and term_count, skip locked. Raises:
--- nothing. Idempotent: no.
+-- Takes the oldest of these entries that can be had. Of a class that must be checked (p_checked) it
+-- takes one and deletes it (entry). Of other classes it locks up to p_limit that follow each other. The
+-- entries are named by position and class, oldest first, all of one tier, rank and score. p_head: what
+-- the caller has read of the first one. It passes over an entry that another session holds: whether that
+-- one has waited its patience says nothing about younger ones.
+-- blocked: the class that may not run here now, with its reason; nothing is taken then. The reason
+-- 'later': of this class only an entry that has waited for a better node may run. That one is at
+-- later_tier and later_rank, so other classes come first.
+-- Locks: the caller holds node_state; lock stripes, the entries and term_counter, skip locked. Not
+-- idempotent.
 create or replace function hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[],
-  p_tier smallint, p_rank bigint,
-  p_head hwqueue.entry_ref, p_limit int, p_node hwqueue.node, p_now timestamptz, p_shard int,
+  p_tier smallint, p_rank bigint, p_head hwqueue.entry_ref, p_limit int, p_node hwqueue.node,
+  p_now timestamptz, p_shard int,
   out ctids tid[], out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint, out reason text,
   out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
 as $$
 declare
-  v_is_checked boolean[] := case when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
-                            when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
-                            else hwqueue.are_in(p_classes, p_checked) end;
+  v_is_checked boolean[] := case
+    when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
+    when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
+    else hwqueue.are_in(p_classes, p_checked) end;
   v_count int := cardinality(p_positions);
   v_first int := 1;
   v_last int;
@@ -224,7 +277,7 @@ declare
 begin
   ctids := '{}';
   while v_first <= v_count loop
-    -- entries that follow each other: of one class that must be checked, or of any that need not be
+    -- a run of entries: of one class that must be checked, or of any classes that need not be
     v_last := case when p_checked = '{}' then v_count else v_first end;
     while v_last < v_count and v_is_checked[v_last + 1] = v_is_checked[v_first]
           and (p_classes[v_last + 1] = p_classes[v_first] or not v_is_checked[v_first]) loop
@@ -232,7 +285,7 @@ begin
     end loop;
     if not v_is_checked[v_first] then
       ctids := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank,
-          p_limit, p_shard);
+        p_limit, p_shard);
       exit when ctids <> '{}';
     else
       v_head := p_head;
@@ -248,7 +301,7 @@ begin
         v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier,
             p_rank, p_node, p_now, p_shard);
         if v_verdict.reason is not null then
-          exit when v_pass = 2;  -- no reason against those that others hold
+          exit when v_pass = 2;  -- no reason against those that other sessions hold
           blocked := p_classes[v_first];
           reason := v_verdict.reason;
           later_tier := v_verdict.tier;
@@ -256,8 +309,7 @@ begin
           return;
         end if;
         v_taken := hwqueue.delete_granted(p_classes[v_first], p_tier, p_rank, p_positions[v_first],
-            p_positions[v_last],
-                                        v_verdict.since, v_verdict.only_lease, p_now, p_shard);
+          p_positions[v_last], v_verdict.since, v_verdict.only_lease, p_now, p_shard);
         if v_taken.place is not null then
           term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1, p_shard);
           if v_verdict.is_named then
@@ -268,8 +320,8 @@ begin
           return;
         end if;
         exit when v_verdict.since is null;
-        -- others hold those that have waited their patience; younger ones need not wait where no better
-        -- node lives
+        -- other sessions hold those that have waited their patience; younger ones need not wait where no
+        -- better node is live
         select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
         where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
           and r.position between p_positions[v_first] and p_positions[v_last]
@@ -283,12 +335,12 @@ end
 $$;
 
 -- Deletes the oldest entry of a class in a tier and rank, between two positions, that has been claimable
--- since p_since (null: any) and is of that lease (null: of any). No place: others hold all of them, or
--- they have another class by now (assign_target_class).
--- Locks: the entry, skip locked. Raises: nothing. Idempotent: no.
+-- since p_since (null: any) and is of that lease (null: of any). place: its ctid; null: other sessions
+-- hold all of them, or assign_target_class has given them another class.
+-- Locks: the entry, skip locked. Not idempotent.
 create or replace function hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint,
-  p_from bigint, p_to bigint, p_since timestamptz,
-  p_lease uuid, p_now timestamptz, p_shard int, out place tid, out entry hwqueue.ready)
+  p_from bigint, p_to bigint, p_since timestamptz, p_lease uuid, p_now timestamptz, p_shard int,
+  out place tid, out entry hwqueue.ready)
 language plpgsql volatile
 as $$
 declare
@@ -308,13 +360,13 @@ begin
 end
 $$;
 
--- Which of these classes are among others.
+-- Which of these classes are among p_others, element by element.
 create or replace function hwqueue.are_in(p_classes bigint[], p_others bigint[]) returns boolean[]
 language sql immutable
 as $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;
 
--- Locks entries that were seen at these positions, of these classes, up to p_limit of them. An entry may have
--- got another class since it was seen (assign_target_class): by class again, under the lock.
+-- Locks entries that were read at these positions, of these classes, up to p_limit of them. It checks
+-- the class again under the lock, because assign_target_class may have changed it.
 -- Locks: the entries, skip locked.
 create or replace function hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[], p_tier smallint,
   p_rank bigint, p_limit int, p_shard int) returns tid[]
@@ -324,23 +376,23 @@ begin
   return array(
     select r.ctid
     from unnest(p_positions, p_seen_classes) with ordinality f(position, class_id, ordinal)
-    cross join lateral (  -- with a limit, one by one; a span and an order, which only the index by class has
+    cross join lateral (  -- limit: one by one; a range and an order, which only the index by class has
       select x.ctid as place from hwqueue.ready x
       where x.shard_id = p_shard and x.class_id = f.class_id and x.tier = p_tier and x.rank = p_rank
         and x.position between f.position and f.position
       order by x.position limit 1) h
     join hwqueue.ready r on r.ctid = h.place
-    where (r.class_id = f.class_id) is true  -- not for an index: by its place
+    where (r.class_id = f.class_id) is true  -- in a form that no index serves: read by ctid
     order by f.ordinal limit p_limit
     for update of r skip locked);
 end
 $$;
 
--- Locks the oldest entries of a lane among the first p_depth, up to p_limit of them, and gives their places.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+-- Locks up to p_limit of the first p_depth entries of a score group, oldest first, and returns their
+-- ctids.
+-- Locks: the entries, skip locked. Not idempotent.
 create or replace function hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts,
-  p_tier smallint,
-  p_rank bigint, p_depth int, p_limit int, p_now timestamptz, p_shard int) returns tid[]
+  p_tier smallint, p_rank bigint, p_depth int, p_limit int, p_now timestamptz, p_shard int) returns tid[]
 language plpgsql volatile
 as $$
 declare
@@ -361,16 +413,16 @@ begin
       order by h.position limit p_depth
     ) c
     join hwqueue.ready r on r.ctid = c.place
-    where (r.class_id = any (p_classes)) is true  -- as above
+    where (r.class_id = any (p_classes)) is true  -- as in lock_seen
     limit p_limit
     for update of r skip locked);
 end
 $$;
 
--- The oldest entries of a lane, up to p_limit, as positions and classes, oldest first.
+-- The oldest entries of a score group, up to p_limit, as positions and classes, oldest first.
 create or replace function hwqueue.score_group_entries(p_classes bigint[], p_from hwqueue.scan_starts,
-  p_tier smallint,
-  p_rank bigint, p_limit int, p_now timestamptz, p_shard int, out positions bigint[], out classes bigint[])
+  p_tier smallint, p_rank bigint, p_limit int, p_now timestamptz, p_shard int, out positions bigint[],
+  out classes bigint[])
 language plpgsql stable
 as $$
 declare

@@ -1,14 +1,19 @@
--- What becomes due: scheduled leases, deadlines, and claims that have expired.
+-- What time brings: scheduled leases that fall due, deadlines that pass, claims that expire.
+--
+-- reap (upkeep/reap) calls all of it, one leader at a time; claims call promote_if_due, reap_claims and
+-- reap_deadlines. An example: a lease is scheduled for 10:00. The first claim or reap after that moves
+-- its entry from `scheduled` to `ready`, with a new position.
+--
+-- A session scans for due leases at most ten times a second for the same queues, and whenever it would
+-- find nothing otherwise. The setting hwqueue.recent_due_scan of the session records the last scan,
+-- which costs no row and no statement. A session that sets it by hand only delays what its own claims
+-- make ready.
+--
+-- Invariant: entries and claims that another session holds are skipped, not waited for; a later call
+-- finds them. Read promote_due, expire_claims and reap_deadlines.
 
--- Scheduled leases whose time has come are made ready by reap, by claims that would find nothing
--- otherwise, and by other claims now and
--- then: a session looks for them at most ten times a second, for all that it claims from the same queues
--- in between. That it has looked is noted in a setting of the session, hwqueue.recent_due_scan, which
--- costs no row and no statement; who sets it by hand delays what his own claims make ready.
-
--- What the setting says when the session has looked for these queues in the tenth of a second of p_now.
--- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one expression: it is put in place of
--- its call.
+-- The value of that setting when the session has scanned these queues in the tenth of a second of p_now.
+-- A SQL function of one expression, so the planner inlines it.
 create or replace function hwqueue.recent_due_scan(p_queues text[], p_now timestamptz,
   p_shard int) returns text
 language sql stable
@@ -17,9 +22,9 @@ as $$
          then p_queues[1] else p_queues::text end
 $$;
 
--- Makes due leases of queues ready as promote_due does, unless the session has looked for them. Gives
--- how many; null: it has.
--- Locks, raises: as promote_due. Idempotent: yes.
+-- Calls promote_due, unless the session has scanned these queues just now. Returns the number of leases
+-- made ready; null: it has scanned.
+-- Locks as promote_due.
 create or replace function hwqueue.promote_if_due(p_queues text[], p_queue_ids int[], p_limit int,
   p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -33,11 +38,10 @@ begin
 end
 $$;
 
--- Makes scheduled leases claimable whose time has come, oldest first, at most p_limit of them. Mostly
--- there are none, and every claim
--- asks: that is one look at the index.
--- p_from: where the scan starts; null: at the mark.
--- Locks: their entries, skip locked; then their lease rows; then classes that waited for them, skip locked.
+-- Makes scheduled leases ready whose time has come, oldest first, at most p_limit, and returns their
+-- number. Mostly there are none, and then it costs one index probe. p_from: where the scan starts; null:
+-- at reap_cursor's. Locks: their entries, skip locked; then their lease rows; then classes that waited
+-- for them, skip locked.
 create or replace function hwqueue.promote_due(p_queue_ids int[], p_limit int, p_now timestamptz,
   p_shard int, p_from timestamptz default null)
 returns int
@@ -62,7 +66,7 @@ begin
   v_from := coalesce(p_from, v_from, '-infinity');
   v_due := array(
     select d.entry
-    -- one's own locks are not skipped: each queue once
+    -- each queue once: skip locked does not skip the session's own locks
     from (select distinct u.queue_id from unnest(p_queue_ids) u(queue_id)) q
     cross join lateral (
       select s as entry, s.available_at from hwqueue.scheduled s
@@ -86,7 +90,7 @@ begin
   with entry as (
     insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
         lease_id, eligible_at, deadline)
-    -- one that is too late already must not come below the mark of the deadlines
+    -- one whose deadline has passed must not lie below reap_cursor.deadlines_from
     select p_shard, d.queue_id, d.tier, d.attempt_count, d.claim_count, d.rank, d.class_id, d.lease_id,
            case when d.deadline <= p_now then p_now else d.available_at end, d.deadline
     from unnest(v_due) d order by d.available_at
@@ -101,11 +105,10 @@ begin
 end
 $$;
 
--- What a node that finds nothing to claim does for others: ends a few claims of nodes that have been
--- silent for twice their timeout, and only such as need no lock of their node: its transaction may stay
--- open. Should nobody call reap, these come back all the same.
--- It looks at no more than the 20 oldest.
--- Locks: the claims, skip locked; the lease rows.
+-- What a claim that finds nothing does for other nodes, so that claims expire even if no session calls
+-- reap. It ends up to p_limit claims that have been expired for as long as their timeout, of the 20
+-- oldest, and only those without an assignment: the caller's transaction may stay open, so it must not
+-- lock their nodes. Locks: the claims, skip locked; the lease rows.
 create or replace function hwqueue.reap_claims(p_limit int, p_node uuid, p_now timestamptz,
   p_shard int) returns int
 language plpgsql volatile
@@ -139,12 +142,11 @@ begin
 end
 $$;
 
--- Ends claims that have expired (plus the queue's grace), oldest first: one attempt used, put back at
--- once while attempts are left.
--- A node that is at work is left alone, and its claims use up none of the limit: the next reap will see.
--- Stops after p_until, by the real clock, but not before it has ended one.
--- Locks: node_state of the nodes where something was set aside, then the claims, all skip locked: the
--- claim of a node at work is not held; the lease rows. Raises: nothing. Idempotent: yes.
+-- Ends claims that have expired (plus the queue's grace), oldest first, and returns their number. One
+-- attempt is used; the lease is put back at once while attempts are left. Claims whose node is locked
+-- are left to the next call, and use up none of p_limit. It stops after p_until, by the real clock, but
+-- not before it has ended one. Locks: node_state of the nodes where room is allocated, then the claims,
+-- all skip locked; the lease rows.
 create or replace function hwqueue.expire_claims(p_limit int, p_now timestamptz, p_shard int,
   p_from timestamptz, p_until timestamptz)
 returns int
@@ -187,27 +189,27 @@ begin
 end
 $$;
 
--- Ends one claim that nobody heartbeats. p_now: read after the claim was locked (roll_up rests on it).
--- Locks: the caller holds the claim, and node_state where something was set aside; the lease row.
--- Idempotent: no.
+-- Ends one expired claim. p_now: read after the claim was locked, which roll_up relies on.
+-- Locks: the caller holds the claim, and node_state if room is allocated for it; the lease row. Not
+-- idempotent.
 create or replace function hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
   perform hwqueue.note_leases('claim_expired', array[p_claim.lease_id],
-      format('attempt %s expired, its node gave no heartbeat', p_claim.attempt), p_shard,
+    format('attempt %s expired, its node gave no heartbeat', p_claim.attempt), p_shard,
     jsonb_build_object('attempt', p_claim.attempt, 'expires_at', p_claim.expires_at), p_claim.node_id);
-  perform hwqueue.end_claim(p_claim, 'expired', jsonb_build_object('reason', 'claim_expired', 'expires_at',
-      p_claim.expires_at),
+  perform hwqueue.end_claim(p_claim, 'expired',
+    jsonb_build_object('reason', 'claim_expired', 'expires_at', p_claim.expires_at),
     case when hwqueue.next_attempt_at(p_claim.lease_id, p_claim.attempt, p_now, p_shard) is not null
       then p_now end, p_now, p_shard);
 end
 $$;
 
--- Lets reap look again, when they expire, at claims that it meets although they live: heartbeats do not
--- touch the index that it reads. Not when their grace is over: whoever asks for expired claims finds
--- them by check_at. Gives their number.
+-- Moves check_at of claims that are due for a check but live on to their expires_at, and returns their
+-- number. Heartbeats do not update check_at, to spare its index. It does not move it past the grace,
+-- because scans for expired claims go by check_at.
 -- Locks: the claims, skip locked.
 create or replace function hwqueue.postpone_checks(p_limit int, p_now timestamptz, p_shard int,
   p_from timestamptz) returns int
@@ -228,9 +230,9 @@ begin
 end
 $$;
 
--- Fails leases that were not claimed by their deadline. Scheduled ones are looked after by reap alone:
--- when they fall due, they are here. p_from: where the scan starts; null: at the mark.
--- Locks: their entries, skip locked.
+-- Fails ready leases that were not claimed by their deadline. A scheduled lease gets here when it falls
+-- due; until then only reap fails it (reap_scheduled). p_from: where the scan starts; null: at
+-- reap_cursor's. Locks: their entries, skip locked.
 create or replace function hwqueue.reap_deadlines(p_limit int, p_now timestamptz, p_shard int,
   p_from timestamptz default null) returns int
 language plpgsql volatile
@@ -257,7 +259,7 @@ begin
 end
 $$;
 
--- The same for leases that are not due yet.
+-- Fails scheduled leases whose deadline has passed before they fall due.
 -- Locks: their entries, skip locked.
 create or replace function hwqueue.reap_scheduled(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -279,9 +281,8 @@ begin
 end
 $$;
 
--- Finishes leases whose entries the caller has locked and deleted; p_now: read after that. Gives their
--- number.
--- Locks: none but the entries. Idempotent: no.
+-- Fails leases whose entries the caller has locked and deleted, and returns their number. p_now: read
+-- after that. Not idempotent.
 create or replace function hwqueue.fail_late(p_leases uuid[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$

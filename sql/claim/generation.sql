@@ -1,7 +1,19 @@
--- The generation that leads every claim token, and what a new one repairs.
+-- The generation that leads every claim token, and the repairs that a new server needs.
+--
+-- Claims call node_generation, reap calls reap_positions. An example: a standby is promoted and has lost
+-- the last commits. Its timeline is another one, so the generation rises from 1 to 2, and every new
+-- token is above all that the lost commits granted (docs/explanation/failover.md).
+--
+-- Logical replication copies rows only: after a switch-over sequences start where they were when the
+-- subscriber was made, and positions below the low-water marks would never be claimed. raise_sequences
+-- and repair_positions mend that.
+--
+-- Invariant: the tokens of a lease only rise, whatever server grants them.
+-- Read current_generation first, then note_server and repair_positions.
 
--- The generation in a database that is not the one written down; in the first one it stays as it is. A
--- row without a path is from a release that did not write it.
+-- The generation of a database: the recorded one, or a higher one if the database is not the one
+-- recorded. In the first database it stays as it is. A row without a path is from a release that did not
+-- write it.
 create or replace function hwqueue.next_generation(p_shard hwqueue.shard, p_timeline int, p_system bigint,
   p_path text) returns bigint
 language sql immutable parallel safe
@@ -12,19 +24,19 @@ as $$
               then p_shard.generation else greatest(p_shard.generation + 1, p_timeline) end
 $$;
 
--- Where this database keeps the table of shards. A copy of a database has another folder, a restored or
--- truncated table another file. (So has one that was rewritten, by vacuum full: then tokens rise without
--- need.) Costs less than a microsecond, and reads no page.
+-- The file in which this database keeps the table `shard`. A copy of a database has another folder, a
+-- restored or truncated table another file. (So has one that vacuum full rewrote: then tokens rise
+-- without need.) It costs less than a microsecond, and reads no page.
 create or replace function hwqueue.storage_path() returns text
 language sql stable
 as $$ select pg_relation_filepath('hwqueue.shard'::regclass) $$;
 
 -- The generation that leads every claim token. It rises when this is another server than the last time,
--- by system identifier or timeline, or another database of it, by storage_path: after a failover that
--- lost commits, a restore or a copy, tokens would repeat otherwise (docs/explanation/failover.md).
--- Asking who the server is reads a file; that it has not been started since says the same, for neither
--- changes while a primary runs.
--- Locks: the shard's row, skip locked, only when something changed. Raises: nothing. Idempotent: yes.
+-- by system identifier or timeline, or another database of it, by storage_path. Otherwise tokens would
+-- repeat after a failover that lost commits, a restore or a copy.
+-- Reading the server's identity reads a file. That it has not been started since proves the same,
+-- because neither identity changes while a primary runs.
+-- Locks: the shard's row, skip locked, only when something changed.
 create or replace function hwqueue.current_generation(p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -35,21 +47,19 @@ begin
   where s.shard_id = p_shard and s.server_started_at = pg_postmaster_start_time()
     and s.storage_path = hwqueue.storage_path();
   if v_generation is null then
-    v_generation := hwqueue.note_server(('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1,
-        8))::bit(32)::int, p_shard);
+    v_generation := hwqueue.note_server(
+      ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int, p_shard);
   end if;
   return v_generation;
 end
 $$;
 
--- Writes down which server this is. On another server transaction ids mean something else, so whatever
--- was judged by them is judged again, and sequences may lag behind the tables (logical replication
--- brings none). The new generation follows from the row and the server alone: a session that cannot lock
--- the row uses it unwritten.
--- Locks: the shard's row, skip locked; on another server the rows of queue (dropped ones), profile,
--- profile_queue, node_state, placement_class, term_count and
--- what is remembered of the fleet. Raises: nothing.
--- Idempotent: yes.
+-- Records which server this is, and returns the generation. On another server transaction ids mean
+-- something else, so everything that was judged by them is judged again, and sequences may lag behind
+-- the tables. The new generation follows from the row and the server alone, so a session that cannot
+-- lock the row uses it unwritten. Locks: the shard's row, skip locked; on another server the rows of
+-- queue (dropped ones), profile, profile_queue, node_state, placement_class, term_counter and what is
+-- cached of the fleet.
 create or replace function hwqueue.note_server(p_timeline int, p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -98,17 +108,16 @@ begin
 end
 $$;
 
--- The same, kept in the state of a node, so that its claims need not look at the shard until the server
--- is started again.
--- Locks: node_state is held by the caller; the shard's row, skip locked, only when something changed.
--- Raises: nothing. Idempotent: yes.
+-- The same, cached in node_state, so that the node's claims need not read the shard's row until the
+-- server is started again.
+-- Locks: the caller holds node_state; the shard's row, skip locked, only when something changed.
 create or replace function hwqueue.node_generation(p_node uuid, p_shard int) returns bigint
 language plpgsql volatile
 as $$
 declare
   v_generation bigint := hwqueue.current_generation(p_shard);
 begin
-  -- what the shard's row says: if another session is about to write it, the next claim asks again
+  -- what the shard's row says; if another session is about to write it, the next claim reads it again
   update hwqueue.node_state n
   set generation = s.generation, server_started_at = s.server_started_at, storage_path = s.storage_path
   from hwqueue.shard s
@@ -119,11 +128,7 @@ begin
 end
 $$;
 
--- Repairs what is behind the tables after a server did not bring its sequences: logical replication copies
--- rows alone, so after a switch-over sequences begin where they were when the subscriber was made. Positions
--- below the low-water marks would then never be claimed.
-
--- Sets the sequences of keys above what their tables hold, never back. A rollback does not undo that.
+-- Sets the sequences of keys above what their tables hold, never lower. A rollback does not undo that.
 create or replace function hwqueue.raise_sequences() returns void
 language plpgsql volatile
 as $$
@@ -147,8 +152,8 @@ begin
 end
 $$;
 
--- The number of low-water marks above an entry that lives: claims never find such an entry. One index probe
--- for each mark.
+-- The number of low-water marks above a live entry, which claims would never find. One index probe for
+-- each.
 create or replace function hwqueue.count_wrong_marks(p_shard int) returns bigint
 language plpgsql volatile
 as $$
@@ -169,11 +174,11 @@ begin
 end
 $$;
 
--- Resets the low-water marks, which claims then move on again, and sets the sequence of positions above all
--- that were drawn; writes an event. In this order: transactions that drew low positions may still be open, so
--- the horizon waits for them before marks pass anything. A mark, or the horizon, that another session holds
--- is skipped: the next reap tries again. False: the horizon was held by another session.
--- Locks: the horizon and the marks, skip locked.
+-- Resets the low-water marks, which claims then advance again, and sets the sequence of positions above
+-- all that were drawn. Writes an event. In this order: transactions that drew low positions may still be
+-- open, so the position horizon waits for them before low-water marks pass anything. A low-water mark,
+-- or the horizon, that another session holds is skipped: the next reap tries again. False: another
+-- session holds the horizon. Locks: the horizon and the low-water marks, skip locked.
 create or replace function hwqueue.repair_positions(p_shard int) returns boolean
 language plpgsql volatile
 as $$
@@ -214,14 +219,14 @@ begin
 end
 $$;
 
--- Repairs positions when there is need: every time that the sequence is found behind, and at a sweep also
--- when a mark is wrong for any other reason.
--- Locks: as repair_positions.
+-- Repairs positions when the sequence is found behind, and at a sweep also when a low-water mark is
+-- wrong for any other reason.
+-- Locks as repair_positions.
 create or replace function hwqueue.reap_positions(p_sweeps boolean, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
-  -- positions are drawn again that were drawn before
+  -- the sequence would draw positions again
   if (select h.drawn_position > s.last_value from hwqueue.position_horizon h, hwqueue.ready_position_seq s
       where h.shard_id = p_shard order by h.version desc limit 1) then
     perform hwqueue.raise_sequences(), hwqueue.repair_positions(p_shard);

@@ -1,13 +1,22 @@
--- The claim at the head of a node's queues: one lease, without a decision.
+-- The fast path of a claim: one lease from the queue head, in three statements.
+--
+-- claim_task and settle_and_claim (api/claims) call claim_at_head before anything else. An example: a
+-- CPU node asks for one lease of `mail`, where all of its classes score the same. The first entry after
+-- the queue's low-water mark is the best one, so the claim reads the head, deletes that entry and writes
+-- the claim. When any condition fails it returns no lease and claim_general (claim/claim) goes on.
+--
+-- Invariant: it never passes over a better entry, except one that another session has locked.
+--
+-- Read claim_at_head first, then read_queue_head (one queue) and read_queue_heads (several). after_claim
+-- is what both ways of claiming do now and then once they have granted.
 
--- Grants one lease at the head of a node's queues, in three statements: what is known of the queues, the
--- entry with its lease, the claim. No lease_id: the way is not open, or nothing was there, and
--- claim_general must look. The way is open for one lease (p_qty 1) on a node without capacity limits, where
--- the first entry after the low-water mark is the best one and no term has to be checked.
--- queue_head: what is known of the queues; is_tried: their head was tried, and others held what is there.
--- p_moves, p_drawn: as the caller drew them, before this transaction had an id.
--- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the low-water
--- marks, skip locked. Raises: nothing. Idempotent: no.
+-- Grants one lease at the head of a node's queues. No lease_id: the fast path does not apply, or found
+-- nothing. It applies to one lease (p_qty 1) on a node without limits, where the first entry after the
+-- low-water mark is the best one and no affinity term has to be checked.
+-- queue_head: what it has read of the queues. is_tried: other sessions hold what is at their head.
+-- p_moves, p_drawn: as in claim_general.
+-- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the
+-- low-water marks, skip locked. Not idempotent.
 create or replace function hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty int,
   p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard int,
   out queue_head hwqueue.queue_head, out is_tried boolean, out lease_id uuid, out claim_token bigint,
@@ -20,7 +29,7 @@ declare
   v_class_id bigint;
   v_position bigint;
   v_timeout interval;
-  v_eligible_at timestamptz;
+  v_since timestamptz;
 begin
   is_tried := false;
   if (p_qty = 1 and p_state.login = session_user and p_state.on_fast_path and not p_state.has_limits
@@ -44,10 +53,9 @@ begin
   end if;
   is_tried := v_head.is_first and v_head.queue_id <> all (p_state.pinned_queues)
     and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks);
-  if is_tried
-     and current_setting('hwqueue.recent_due_scan', true) is distinct from hwqueue.recent_due_scan(p_queues,
-         v_now, p_shard)
-     and hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now, p_shard) > 0 then
+  if is_tried and current_setting('hwqueue.recent_due_scan', true)
+      is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
+    and hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now, p_shard) > 0 then
     is_tried := false;
     return;
   end if;
@@ -56,8 +64,7 @@ begin
     return;
   end if;
   delete from hwqueue.ready r using hwqueue.lease l
-  where r.ctid = case
-      when cardinality(v_head.classes) = 1 then (
+  where r.ctid = case when cardinality(v_head.classes) = 1 then (
         select x.ctid from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
           and x.position between v_head.position and v_head.last
@@ -75,17 +82,15 @@ begin
     coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
     case when v_head.drops_completed and l.idempotency_key is null
       then greatest(l.available_at, l.created_at) end
-  into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
-    v_eligible_at;
+  into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_since;
   if lease_id is null then
     return;
   end if;
   expires_at := v_now + v_timeout;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-      attempt,
-    claim_timeout, claimed_at, expires_at, check_at, login, eligible_at)
+    attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at)
   values (p_shard, lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
-    attempt, v_timeout, v_now, expires_at, expires_at, p_state.login, v_eligible_at);
+    attempt, v_timeout, v_now, expires_at, expires_at, p_state.login, v_since);
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     perform hwqueue.after_head(p_state, v_head.queue_id, v_class_id, v_head.rank, v_position, lease_id,
       p_moves, p_drawn, v_now, p_shard);
@@ -93,25 +98,24 @@ begin
 end
 $$;
 
--- What a claim must know of a queue that it names, and of what a node's profile may run there; no row:
--- it is unknown or paused.
--- tier, rank, position: the queue's low-water mark, if it has one (marks: how many it has; most queues
--- have one tier and rank).
--- is_front: the profile likes all its classes alike, it has seen all there are, and nothing comes before
--- the mark: then the next lease is the first of those classes from the mark on. last: how far to look
--- for it: others stand there as well, or, where the front of the queue stands still, what has been
--- claimed since. is_first: and none of them must be checked against others.
--- drops_completed: its leases go when they complete.
--- Locks: none. Raises: nothing. Idempotent: yes. A SQL function of one select: the planner puts it in
--- place of its call; the looks are ordered, so that each has its index.
+-- What a claim reads of a queue that it names, and of what a node's profile may run there. No row: the
+-- queue is unknown or paused.
+-- tier, rank, position: the queue's low-water mark. marks: how many it has; most queues have one tier
+-- and rank. drops_completed: the queue keeps no completed leases.
+-- is_front: all classes of the profile there score the same, it has judged all that exist, and no entry
+-- is before the low-water mark. So the next lease is the first one of those classes from there on.
+-- is_first: also, none of them has to be checked against other leases.
+-- last: where the scan for it ends, because it crosses entries of other classes and, where the queue is
+-- head-of-line blocked, dead tuples.
+-- A SQL function of one select, so the planner inlines it. The subselects are ordered, each for its
+-- index.
 create or replace function hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8,
   p_classes_unseen xid8[], p_shard int)
 returns setof hwqueue.queue_head
 language sql stable
 as $$
   select q.queue_id, q.name, q.claim_timeout, q.window_size, e.classes, e.task_names, e.most_cpu_milli,
-         e.most_memory_mib,
-         cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
+         e.most_memory_mib, cardinality(w.tiers), w.tiers[1], w.ranks[1], w.positions[1],
          case when cardinality(e.classes) > 1 then (
                 select r.position from hwqueue.ready r
                 where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank = w.ranks[1]
@@ -121,8 +125,7 @@ as $$
               when w.stands then w.positions[1] + 1031
               else 9223372036854775807 end,
          f.is_front, f.is_front and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
-           array[q.queue_id],
-         q.retain_completed = '0'
+         array[q.queue_id], q.retain_completed = '0'
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
@@ -137,7 +140,7 @@ as $$
              select c.class_id from hwqueue.placement_class c
              where c.shard_id = p_shard and c.created_xid >= least(e.classes_seen, p_classes_seen)
              order by c.created_xid limit 1) is null
-           -- mostly there is none unseen, and the look costs more than all the others
+           -- mostly there is none unseen, and this subselect costs more than all the others
            and (e.classes_unseen || p_classes_unseen = '{}' or (
              select x.class_id from unnest(e.classes_unseen || p_classes_unseen) u(xid)
              cross join lateral (
@@ -152,20 +155,18 @@ as $$
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
--- The same of several queues: the one whose first entry comes first of all, from there on (rank,
--- position) to the first entry of the next (last), and the ids of all. is_first: each of the queues is
--- open and is as read_queue_head says, without leases of this node alone (p_pinned), which may be liked
--- better, or is empty; else what comes first is not known here. No row: none of them is open.
--- Locks: none. Raises: nothing. Idempotent: yes. Inlined like the other.
+-- Like read_queue_head, for several queues: the queue whose first entry comes first of all, from that
+-- entry (rank, position) to the first one of the next queue (last), and the ids of all. No row: none is
+-- open. is_first: each of the queues is open and is_first alone, without leases for this node only
+-- (p_pinned), which may score higher; or it is empty. Otherwise claim_general has to compare.
+-- Inlined like read_queue_head.
 create or replace function hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint,
-  p_classes_seen xid8, p_classes_unseen xid8[],
-                                                  p_pinned int[], p_shard int)
+  p_classes_seen xid8, p_classes_unseen xid8[], p_pinned int[], p_shard int)
 returns setof hwqueue.queue_head
 language sql stable
 as $$
   select k.queue_id, k.name, k.claim_timeout, k.window_size, k.classes, k.task_names, k.most_cpu_milli,
-         k.most_memory_mib,
-         k.marks, k.tier, k.rank, k.position,
+         k.most_memory_mib, k.marks, k.tier, k.rank, k.position,
          least(coalesce(k.last, k.position + least(k.window_size, 40) - 1), case
              when lead(k.tier) over o = 0 and lead(k.rank) over o = k.rank
            then lead(k.position) over o - 1 end),
@@ -184,7 +185,7 @@ as $$
                     order by r.rank, r.position limit 1) is null), false) as is_known
     from unnest(p_queues) n(name)
     cross join lateral hwqueue.read_queue_head(n.name, p_profile_id, p_classes_seen, p_classes_unseen,
-        p_shard) l
+      p_shard) l
     left join lateral (
       select r.tier, r.rank, r.position from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = l.queue_id
@@ -195,15 +196,10 @@ as $$
   order by k.tier, k.rank, k.position limit 1
 $$;
 
--- Taking leases some of whose classes must be checked at the claim (p_checked). The class is decided
--- first and an entry locked last, so a class that may not run here leaves nothing behind: no lock, no
--- subtransaction, no transaction id of its own.
-
--- after_claim of one lease from the head of a queue.
--- Locks, raises: as after_claim. Idempotent: yes.
+-- Calls after_claim for one lease from a queue head, whose entry the caller has in parts.
 create or replace function hwqueue.after_head(p_state hwqueue.node_state, p_queue_id int, p_class_id bigint,
-  p_rank bigint, p_position bigint,
-  p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamptz, p_shard int) returns void
+  p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamptz,
+  p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
@@ -220,14 +216,13 @@ begin
 end
 $$;
 
--- What a claim does when it has granted what it could, now and then: notes that the node lives; moves
--- the low-water marks on (p_moves) past one of the entries that it granted (p_entry); when it granted
--- nothing, looks after what nobody settled, should no one call reap.
--- Locks: the caller holds node_state; claims, ready entries and marks, skip locked. Raises: nothing.
--- Idempotent: yes.
+-- The upkeep that a claim does now and then, after its grants. It records that the node is alive. With
+-- p_moves it advances the low-water marks past one of the entries that it granted (p_entry). When it
+-- granted nothing, it ends expired claims and fails late leases, in case no session calls reap.
+-- Locks: the caller holds node_state; claims, ready entries and low-water marks, skip locked.
 create or replace function hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids int[],
-  p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint,
-                                               p_now timestamptz, p_shard int) returns void
+  p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamptz,
+  p_shard int) returns void
 language plpgsql volatile
 as $$
 begin

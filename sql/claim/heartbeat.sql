@@ -1,7 +1,13 @@
--- Heartbeats: what is checked, and the verdicts on claims that were not extended.
+-- Heartbeats: the checks of their arguments, and the verdicts on claims that were not extended.
+--
+-- heartbeat_node (api/claims) does the usual case itself, and calls this module for the rest. An
+-- example: a worker names three claims, of which one was cancelled and one expired; heartbeat_others
+-- returns cancelled and lost.
+--
+-- Invariant: a heartbeat waits for no lock.
 
--- A close look at the arguments of a heartbeat, for when something about them is unusual.
--- Locks: none. Raises: QHA01, naming the element. Idempotent: yes.
+-- Checks the arguments of a heartbeat one by one, when they do not read back as they were written.
+-- Raises QHA01, naming the element.
 create or replace function hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) returns void
 language plpgsql immutable
 as $$
@@ -32,7 +38,7 @@ begin
 end
 $$;
 
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Checks that an extension is from one second to 30 days. Raises QHA01.
 create or replace function hwqueue.check_extend(p_extend interval) returns void
 language plpgsql immutable
 as $$
@@ -47,9 +53,9 @@ begin
 end
 $$;
 
--- Refuses a node that is not registered, not the caller's or not at this epoch; one that is, but held by
--- another session, passes.
--- Locks: none. Raises: QHN01, QHN03, QHN04. Idempotent: yes.
+-- Refuses a node that is not registered, not the caller's or not at this epoch. A node that is all that,
+-- but that another session holds, passes.
+-- Raises QHN01, QHN03, QHN04.
 create or replace function hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -67,10 +73,10 @@ begin
 end
 $$;
 
--- The verdicts on the claims of a heartbeat that were not extended: held by others at this moment, or gone.
+-- The verdicts on the claims of a heartbeat that were not extended: another session holds them, or they
+-- are gone.
 create or replace function hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_tokens bigint[],
-  p_held uuid[], p_now timestamptz,
-                                                    p_shard int)
+  p_held uuid[], p_now timestamptz, p_shard int)
 returns table (lease_id uuid, verdict text, expires_at timestamptz, shard_id int, claim_token bigint)
 language sql stable
 as $$

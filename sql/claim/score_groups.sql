@@ -1,17 +1,25 @@
--- Score groups: ready entries that a claim orders by age alone.
+-- Score groups: the ready entries of equal tier, rank and score, which differ in age alone.
+--
+-- pick_leases and take_constrained come here with the classes that the node may run now and their
+-- scores. An example: at rank 0, class A scores 67, B and C score 33. A is one score group, B and C are
+-- the next one. The claim takes A's oldest entries, and B's and C's only when it can have none of A.
+--
+-- Invariant: no entry of a better group that another session has not locked is passed over, within the
+-- queues' policies `window` (positions) and `probe` (classes compared).
+--
+-- Read try_score_groups first, then next_score_group. It finds the best group by two strategies: the
+-- window at the queue head (window_score_group) or the head of each class (first_class_head).
 
--- One try: the best entries of these classes that can be had, before p_to_tier and p_to_rank (null: all
--- of them). No places: there are none, or the class of the best one, blocked, may not run here now, for
--- that reason (take_entries says when later).
--- Where nothing must be checked, entries that it has not seen are looked up and locked in one statement.
--- Locks: as take_entries.
+-- Takes the best entries of these classes that can be had, before p_to_tier and p_to_rank (null: all).
+-- No ctids: there are none, or the class of the best one, blocked, may not run here now, for that reason
+-- (take_entries explains 'later').
+-- Where no class must be checked, entries beyond those seen are read and locked in one statement.
+-- Locks as take_entries.
 create or replace function hwqueue.try_score_groups(p_classes bigint[], p_scores double precision[],
-  p_checked bigint[], p_node hwqueue.node,
-  p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint, p_limit int, p_window int, p_probe int,
-  p_now timestamptz, p_shard int,
+  p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint,
+  p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
   out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready,
-  out blocked bigint,
-  out reason text, out later_tier smallint, out later_rank bigint)
+  out blocked bigint, out reason text, out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
 as $$
 declare
@@ -41,19 +49,17 @@ begin
     loop
       if v_depth > 0 and p_checked = '{}' then
         ctids := hwqueue.lock_score_group(v_group.classes, p_from, v_group.tier, v_group.rank, v_depth,
-            v_limit,
-                                    p_now, p_shard);
+          v_limit, p_now, p_shard);
         exit when ctids <> '{}' or v_depth >= 16384;
       else
         if v_depth > 0 then
           v_behind := hwqueue.score_group_entries(v_group.classes, p_from, v_group.tier, v_group.rank,
-              v_depth,
-                                           p_now, p_shard);
+            v_depth, p_now, p_shard);
           v_positions := v_behind.positions;
           v_seen := v_behind.classes;
         end if;
         v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_group.tier, v_group.rank, null,
-                                        v_limit, p_node, p_now, p_shard);
+          v_limit, p_node, p_now, p_shard);
         ctids := v_taken.ctids;
         term_deltas := v_taken.term_deltas;
         entry := v_taken.entry;
@@ -64,7 +70,7 @@ begin
         exit when ctids <> '{}' or blocked is not null
           or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
       end if;
-      -- others hold what was seen: look further back
+      -- other sessions hold what was seen: read further back
       v_depth := least(8 * greatest(v_depth, v_limit), 16384);
     end loop;
     v_after_tier := v_group.tier;
@@ -73,29 +79,26 @@ begin
 end
 $$;
 
--- A lane is what claims cannot tell apart but by age: the ready entries of one tier and rank whose
--- classes score the same.
--- Gives the best lane that has an entry, by tier, rank, score (higher first); with p_after_*, the best
--- one after that lane.
--- p_classes, p_scores: what may be claimed, best score first. Looks at the heads of the first p_probe of
--- them; with more classes than that, or than 16, it looks at the first p_window entries of each queue's
--- order before: whatever the front holds has the best tier and rank there is, and only a class with a
--- better score could come first. Not where a front stands still and what is there is far apart, unless
--- there are more classes than p_probe. p_from: where scans start; what was claimed before is in the
--- indexes till a vacuum.
--- classes: of the lane. positions, seen_classes: of entries that it saw there, oldest first; is_head: of
--- the oldest of the lane alone.
--- takes: how many may be taken at once, since something older may not have been looked at; null: any number.
--- Locks: none, it only peeks. Raises: nothing. Idempotent: yes.
+-- Returns the best score group that has an entry, by tier, rank and score (higher first); with
+-- p_after_*, the best one after that group.
+-- p_classes, p_scores: what may be claimed, best score first. p_from: where scans start, past the dead
+-- tuples of what was claimed.
+-- It compares the heads of the first p_probe classes. With more classes than that, or than 16, it first
+-- reads p_window entries at each queue's head: these have the best tier and rank, and only a class with
+-- a better score could come first. It skips the window when the queue head is blocked and sparse, unless
+-- there are more classes than p_probe.
+-- classes: of the group. positions, seen_classes: entries that it saw there, oldest first. is_head: it
+-- saw the oldest one alone. takes: how many may be taken at once, because something older may not have
+-- been read; null: any number.
 create or replace function hwqueue.next_score_group(p_classes bigint[], p_scores double precision[],
   p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts,
   p_window int, p_probe int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint,
-  out score double precision, out classes bigint[],
-  out positions bigint[], out seen_classes bigint[], out is_head boolean, out takes int)
+  out score double precision, out classes bigint[], out positions bigint[], out seen_classes bigint[],
+  out is_head boolean, out takes int)
 language plpgsql stable
 as $$
 declare
-  v_queue_head record;
+  v_window record;
   v_head record;
   v_from hwqueue.scan_starts := p_from;
   v_start bigint;
@@ -103,19 +106,19 @@ begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
      and (not (true = any (p_from.stands)) or cardinality(p_classes) > p_probe
          or hwqueue.is_head_dense(p_from, p_window, p_shard)) then
-    v_queue_head := hwqueue.window_score_group(p_classes, p_scores, p_from, p_window, p_now, p_shard);
-    tier := v_queue_head.tier;
-    rank := v_queue_head.rank;
-    score := v_queue_head.score;
-    positions := v_queue_head.positions;
-    seen_classes := v_queue_head.classes;
-    takes := v_queue_head.takes;
+    v_window := hwqueue.window_score_group(p_classes, p_scores, p_from, p_window, p_now, p_shard);
+    tier := v_window.tier;
+    rank := v_window.rank;
+    score := v_window.score;
+    positions := v_window.positions;
+    seen_classes := v_window.classes;
+    takes := v_window.takes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score or cardinality(p_from.queue_ids) > 1;
-      if p_from.differ and i % 16 = 1 then  -- mostly one of the first has something
+      if p_from.differ and i % 16 = 1 then  -- mostly one of the first 16 has an entry
         v_from := hwqueue.class_scan_starts(p_classes[i : i + 15], p_from, p_shard);
       end if;
-      -- not in the statement: before Postgres 18 it would be planned each time. In order, for the index
+      -- not inside the statement, which Postgres before 18 would plan each time; ordered for the index
       -- by class
       v_start := hwqueue.scan_start_of(v_from, (i - 1) % 16 + 1, tier, rank);
       perform 1 from hwqueue.ready r
@@ -129,33 +132,15 @@ begin
     end loop;
   end if;
   if tier is null or cardinality(p_from.queue_ids) > 1 then
-    -- no front, or those of several queues: a head behind one of them may come before another
-    v_from := hwqueue.class_scan_starts(p_classes[1 : p_probe], p_from, p_shard);
-    select h.tier, h.rank, h.position, k.class_id, k.score into v_head
-    from (
-      select c.class_id, c.score, coalesce(c.tier, p_from.tiers[1]) as tier,
-             coalesce(c.rank, p_from.ranks[1]) as rank,
-             coalesce(c.position, p_from.positions[1]) as position,
-               p_after_rank + (c.score >= p_after_score)::int as after_rank
-      from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe], v_from.class_tiers, v_from.class_ranks,
-          v_from.class_positions)
-           c(class_id, score, tier, rank, position)) k
-    cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
-    cross join lateral (
-      select r.tier, r.rank, r.position from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
-        and (r.tier, r.rank, r.position) >= (case when a.is_after then p_after_tier else k.tier end,
-          case when a.is_after then k.after_rank else k.rank end, case when a.is_after then 0
-            else k.position end)
-      order by r.tier, r.rank, r.position limit 1
-    ) h
-    order by h.tier, h.rank, k.score desc, h.position limit 1;
-    if tier is null or (v_head.tier, v_head.rank, -v_head.score, v_head.position)
+    -- nothing in the window; or several queues, where a head behind one window may come before another's
+    v_head := hwqueue.first_class_head(p_classes[1 : p_probe], p_scores[1 : p_probe], p_after_tier,
+      p_after_rank, p_after_score, p_from, p_now, p_shard);
+    if tier is null or (v_head.tier, v_head.rank, -v_head.score, v_head.head_position)
                        < (tier, rank, -score, coalesce(positions[1], 9223372036854775807)) then
       tier := v_head.tier;
       rank := v_head.rank;
       score := v_head.score;
-      positions := array[v_head.position];
+      positions := array[v_head.head_position];
       seen_classes := array[v_head.class_id];
       is_head := true;
       takes := case when cardinality(p_classes) > p_probe and cardinality(p_from.queue_ids) > 1 then 1 end;
@@ -172,14 +157,45 @@ begin
 end
 $$;
 
--- The best lane among the first p_window entries of each queue's order, with the positions and classes
--- of its entries there, oldest first.
--- takes: of several queues, how many of these are older than what was not looked at, at least one.
--- Joined by hash: to look up 100 entries in 1,000 classes takes a third of the time.
+-- The first entry of all heads of these classes, by tier, rank, score and age; with p_after_*, of what
+-- comes after that score group. One index probe for each class.
+create or replace function hwqueue.first_class_head(p_classes bigint[], p_scores double precision[],
+  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts,
+  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out head_position bigint,
+  out class_id bigint, out score double precision)
+language plpgsql stable
+as $$
+declare
+  v_from hwqueue.scan_starts := hwqueue.class_scan_starts(p_classes, p_from, p_shard);
+begin
+  select h.tier, h.rank, h.position, k.class_id, k.score
+  into tier, rank, head_position, class_id, score
+  from (
+    select c.class_id, c.score, coalesce(c.tier, p_from.tiers[1]) as tier,
+           coalesce(c.rank, p_from.ranks[1]) as rank,
+           coalesce(c.position, p_from.positions[1]) as position,
+           p_after_rank + (c.score >= p_after_score)::int as after_rank
+    from unnest(p_classes, p_scores, v_from.class_tiers, v_from.class_ranks, v_from.class_positions)
+         c(class_id, score, tier, rank, position)) k
+  cross join lateral (select (p_after_tier, k.after_rank) > (k.tier, k.rank) as is_after) a
+  cross join lateral (
+    select r.tier, r.rank, r.position from hwqueue.ready r
+    where r.shard_id = p_shard and r.class_id = k.class_id and (r.deadline is null or r.deadline > p_now)
+      and (r.tier, r.rank, r.position) >= (case when a.is_after then p_after_tier else k.tier end,
+        case when a.is_after then k.after_rank else k.rank end,
+        case when a.is_after then 0 else k.position end)
+    order by r.tier, r.rank, r.position limit 1) h
+  order by h.tier, h.rank, k.score desc, h.position limit 1;
+end
+$$;
+
+-- The best score group among the first p_window entries of each queue, with the positions and classes of
+-- its entries there, oldest first.
+-- takes: of several queues, how many of these are older than what was not read, at least one.
+-- Joined by hash: looking up 100 entries in 1,000 classes takes a third of the time.
 create or replace function hwqueue.window_score_group(p_classes bigint[], p_scores double precision[],
-  p_from hwqueue.scan_starts, p_window int,
-  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out score double precision,
-  out positions bigint[], out classes bigint[], out takes int)
+  p_from hwqueue.scan_starts, p_window int, p_now timestamptz, p_shard int, out tier smallint,
+  out rank bigint, out score double precision, out positions bigint[], out classes bigint[], out takes int)
 language plpgsql stable set enable_hashjoin = on set enable_nestloop = off
 as $$
 declare
@@ -187,8 +203,8 @@ declare
 begin
   with seen as not materialized (  -- of one queue it is read once
     select q.queue_id, w.tier, w.rank, w.position, w.class_id, w.deadline
-    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank,
-        position)
+    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions)
+         q(queue_id, tier, rank, position)
     cross join lateral (
       select r.tier, r.rank, r.position, r.class_id, r.deadline from hwqueue.ready r
       where r.shard_id = p_shard and r.queue_id = q.queue_id
@@ -196,11 +212,13 @@ begin
       order by r.tier, r.rank, r.position limit p_window
     ) w
   )
-  select l.tier, l.rank, l.score, l.positions, l.classes, case when cardinality(p_from.queue_ids) > 1 then (
+  select l.tier, l.rank, l.score, l.positions, l.classes,
+         case when cardinality(p_from.queue_ids) > 1 then (
            select min(o.seen_to) from (
-             select case when bool_or((s.tier, s.rank) > (l.tier, l.rank)) then 9223372036854775807
-                         else coalesce(max(s.position) filter (where (s.tier, s.rank) = (l.tier, l.rank)),
-                             -1) end as seen_to
+             select case
+                 when bool_or((s.tier, s.rank) > (l.tier, l.rank)) then 9223372036854775807
+                 else coalesce(max(s.position) filter (where (s.tier, s.rank) = (l.tier, l.rank)), -1)
+               end as seen_to
              from seen s group by s.queue_id having count(*) = p_window) o) end
   into tier, rank, score, positions, classes, v_seen_to
   from (
@@ -215,17 +233,17 @@ begin
 end
 $$;
 
--- Whether the first p_window entries of each queue stand close together, in the tier and rank of its
--- front: then a look at them walks little that is gone.
-create or replace function hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window int,
-  p_shard int) returns boolean
+-- True if the first p_window live entries of every queue lie within 4,096 positions of its head, in the
+-- tier and rank of the head, so that a scan of the window crosses few dead tuples.
+create or replace function hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window int, p_shard int)
+returns boolean
 language plpgsql stable
 as $$
 begin
   return (
     select bool_and(w.seen = p_window)
-    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions) q(queue_id, tier, rank,
-        position)
+    from unnest(p_from.queue_ids, p_from.tiers, p_from.ranks, p_from.positions)
+         q(queue_id, tier, rank, position)
     cross join lateral (
       select count(*) as seen from (
         select from hwqueue.ready r

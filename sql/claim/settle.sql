@@ -1,11 +1,28 @@
--- Settling claims: checks, verdicts, one by one or in batches.
+-- Settling claims: the checks, the verdicts, one claim or a batch.
+--
+-- Which function calls which; those that end a claim are in claim/end_claim:
+--
+--   complete_lease ----------------> end_completed_claim; if that is false, settle_one
+--   fail_lease, release_lease -----> settle_one
+--   complete_leases ---------------> complete_claims
+--   settle_and_claim --------------> one completion: end_completed_claim; what else: settle_lists
+--   settle_lists ------------------> settle_each, then complete_claims
+--   complete_claims ---------------> end_completed_claims; the rest one by one: end_completed_claim;
+--                                    the rest of those, for their verdicts: settle_each
+--   settle_each -------------------> completion without a result: end_completed_claim; else settle_own_claim
+--   settle_one, settle_own_claim --> settle_claim
+--   settle_claim ------------------> complete: end_completed_claim; fail, release: end_claim
+--   end_claim ---------------------> remove_claim, then put_back or an outcome
+--
+-- Invariant: a claim is settled once, by the token that it was granted with and by its own login. What
+-- waits for another session's lock waits for a bounded time. Read settle_claim first: all verdicts come
+-- from there.
 
--- Settles what settle_and_claim was given, but for a single completion: those of p_settle (p_given of
--- them), then those of p_completed.
--- Locks: node_state is held by the caller; its claims by lease_id. Raises: nothing. Idempotent: no.
+-- Settles the lists of a settle_and_claim, except a single completion: p_settle (p_given elements), then
+-- p_completed.
+-- Locks: the caller holds node_state; its claims by lease_id. Not idempotent.
 create or replace function hwqueue.settle_lists(p_state hwqueue.node_state, p_given int, p_settle jsonb,
-  p_completed uuid[],
-  p_completed_tokens bigint[], p_shard int)
+  p_completed uuid[], p_completed_tokens bigint[], p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
@@ -13,10 +30,10 @@ declare
   v_completed int := cardinality(p_completed);
   v_held uuid[];
 begin
-  -- waits for others before it holds a claim itself: whoever cancels several leases may want that one next
+  -- wait before holding any claim: a session that cancels several leases may want one of these next
   if p_given > 0 and v_completed > 0 then
-    v_held := hwqueue.held_claims(p_completed || array(select (e.value ->> 'lease_id')::uuid
-        from jsonb_array_elements(p_settle) e), p_shard);
+    v_held := hwqueue.held_claims(p_completed || array(
+      select (e.value ->> 'lease_id')::uuid from jsonb_array_elements(p_settle) e), p_shard);
     if v_held <> '{}' then
       perform hwqueue.await_claims(v_held, '900ms', p_shard);
     end if;
@@ -34,8 +51,7 @@ begin
 end
 $$;
 
--- Checks a batch before anything is locked; gives how many it has.
--- Locks: none. Raises: QHA01, naming the element. Idempotent: yes.
+-- Checks a batch before anything is locked. Returns its length. Raises QHA01, naming the element.
 create or replace function hwqueue.check_settlements(p_settle jsonb, p_shard int) returns int
 language plpgsql stable
 as $$
@@ -53,11 +69,10 @@ begin
   loop
     perform hwqueue.check_settlement(v_item, v_field);
     if hwqueue.json_uuid(v_item -> 'lease_id', v_field || '.lease_id') is null
-       or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0,
-           9223372036854775807) is null then
+      or hwqueue.json_integer(v_item -> 'claim_token', v_field || '.claim_token', 0,
+        9223372036854775807) is null then
       perform hwqueue.refuse('QHA01', format('%s needs lease_id and claim_token', v_field),
-          jsonb_build_object('field', v_field),
-        'pass both as claim_task gave them');
+        jsonb_build_object('field', v_field), 'pass both as claim_task gave them');
     end if;
     perform hwqueue.check_result((v_item ->> 'lease_id')::uuid, nullif(v_item -> 'result', 'null'),
         v_field || '.result', p_shard);
@@ -66,11 +81,12 @@ begin
 end
 $$;
 
--- Completes what it can and tells what it could not and why; with p_node only that node's claims.
--- Locks: node_state is held by the caller; the claims by lease_id, as settle_each. Raises: nothing.
--- Idempotent: no.
+-- Completes what it can; returns the others with the reason. With p_node only that node's claims.
+-- Where no room is allocated, most go in one statement. The rest goes one by one, and what is left then
+-- goes to settle_each for its verdict.
+-- Locks: the caller holds node_state; the claims by lease_id, as settle_each. Not idempotent.
 create or replace function hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid,
-  p_is_counted boolean, p_shard int)
+  p_has_limits boolean, p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
 as $$
@@ -78,7 +94,7 @@ declare
   v_done int[] := '{}';
   v_item record;
 begin
-  if not p_is_counted then
+  if not p_has_limits then
     v_done := hwqueue.end_completed_claims(p_lease_ids, p_tokens, p_node, p_shard);
   end if;
   if cardinality(v_done) < cardinality(p_lease_ids) then
@@ -88,7 +104,7 @@ begin
       where i.ordinality <> all (v_done) order by i.lease_id, i.ordinality
     loop
       if hwqueue.end_completed_claim(v_item.lease_id, v_item.claim_token, p_node, false, false, null,
-          p_shard) then
+        p_shard) then
         v_done := v_done || v_item.ordinal;
       end if;
     end loop;
@@ -103,8 +119,8 @@ begin
       )
       select r.ordinal, r.lease_id, s.verdict, s.state
       from hwqueue.settle_each(p_node, (
-        select jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'claim_token', r.claim_token, 'outcome',
-               'complete') order by r.place)
+        select jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'claim_token', r.claim_token,
+                 'outcome', 'complete') order by r.place)
         from rest r), p_shard) s
       join rest r on r.place = s.ordinal
       where s.verdict <> 'ok' order by r.ordinal;
@@ -112,8 +128,8 @@ begin
 end
 $$;
 
--- How many there are, if the two lists match. The arguments' names are for its errors.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Returns the length of the two lists if they match. The names of the arguments are for its errors.
+-- Raises QHA01.
 create or replace function hwqueue.check_completions(p_lease_ids uuid[], p_tokens bigint[], p_ids_name text,
   p_tokens_name text) returns int
 language plpgsql immutable
@@ -121,32 +137,29 @@ as $$
 begin
   if array_ndims(p_lease_ids) > 1 or array_ndims(p_tokens) > 1
     or cardinality(p_lease_ids) is distinct from cardinality(p_tokens)
-     or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 1000 then
-    perform hwqueue.refuse('QHA01', format('%s and %s must be lists of the same length, of at most 1000',
-        p_ids_name, p_tokens_name),
+    or cardinality(p_lease_ids) is null or cardinality(p_lease_ids) > 1000 then
+    perform hwqueue.refuse('QHA01',
+      format('%s and %s must be lists of the same length, of at most 1000', p_ids_name, p_tokens_name),
       jsonb_build_object('field', p_ids_name),
-        'give each lease''s claim_token at the same place as its lease_id');
+      'give each lease''s claim_token at the same place as its lease_id');
   end if;
   if array_position(p_lease_ids, null) is not null then
     perform hwqueue.refuse('QHA01', format('%s must not contain null', p_ids_name),
-        jsonb_build_object('field', p_ids_name),
-      'pass each lease_id as claim_task gave it');
+      jsonb_build_object('field', p_ids_name), 'pass each lease_id as claim_task gave it');
   end if;
   if array_position(p_tokens, null) is not null then
     perform hwqueue.refuse('QHA01', format('%s must not contain null', p_tokens_name),
-        jsonb_build_object('field', p_tokens_name),
-      'pass each claim_token as claim_task gave it');
+      jsonb_build_object('field', p_tokens_name), 'pass each claim_token as claim_task gave it');
   end if;
   return cardinality(p_lease_ids);
 end
 $$;
 
--- Settles a batch, one by one. For claims that other sessions hold it waits once, for less than a second
--- (or lock_timeout): longer than deadlock_timeout it never holds up the node. What is held still then is
--- busy.
--- Locks: node_state is held by the caller; the claims by lease_id, skip locked; the rows of leases that
--- go back.
--- Raises: nothing. Idempotent: no.
+-- Settles a batch one by one, by lease_id. It waits once for all claims that other sessions hold, for
+-- less than a second (or lock_timeout): it never holds up the node for longer than deadlock_timeout. A
+-- claim that is still held then is busy.
+-- Locks: the caller holds node_state; the claims by lease_id, skip locked; the rows of leases that go
+-- back. Not idempotent.
 create or replace function hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard int)
 returns table (ordinal int, lease_id uuid, verdict text, state text)
 language plpgsql volatile
@@ -166,14 +179,14 @@ begin
       lease_id := v_item ->> 'lease_id';
       if v_item ->> 'outcome' = 'complete' and not v_item ? 'result'
          and hwqueue.end_completed_claim(lease_id, (v_item ->> 'claim_token')::numeric::bigint, p_node,
-             false, false, null, p_shard) then
+           false, false, null, p_shard) then
         verdict := 'ok';
         state := 'completed';
         return next;
         continue;
       end if;
       v_result := hwqueue.settle_own_claim(p_node, lease_id, (v_item ->> 'claim_token')::numeric::bigint,
-          v_item, p_shard);
+        v_item, p_shard);
       verdict := case v_result.verdict when 'unknown' then 'lost' when 'foreign' then 'bad_token'
         else v_result.verdict end;
       state := v_result.state;
@@ -192,12 +205,11 @@ begin
 end
 $$;
 
--- Settles a claim of a node whose state the caller has locked (null: of any node, locked by the caller);
--- a claim of another node is not touched.
--- Locks: the claim, skip locked; the lease row, if it goes back. Raises: nothing. Idempotent: no.
+-- Settles a claim of one node, whose node_state the caller has locked. A claim of another node is left
+-- alone. p_node null: a claim of any node, locked by the caller.
+-- Locks: the claim, skip locked; the lease row, if it goes back. Not idempotent.
 create or replace function hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint,
-  p_settlement jsonb, p_shard int,
-                                                    out verdict text, out state text)
+  p_settlement jsonb, p_shard int, out verdict text, out state text)
 language plpgsql volatile
 as $$
 begin
@@ -214,14 +226,13 @@ begin
 end
 $$;
 
--- The heart of complete_lease, fail_lease and release_lease: settles by lease and token, and turns every
--- verdict but ok into its error.
--- It waits up to five seconds (or lock_timeout) for another session that holds the claim.
--- Locks: node_state of the claim's node if something was set aside; the claim; the lease row, if it goes
--- back.
--- Raises: QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another
--- login's, QHL09 busy, QHA01, QHA02.
--- Idempotent: no.
+-- What complete_lease, fail_lease and release_lease have in common: settles by lease and token, and
+-- turns every verdict but ok into its error. Waits up to five seconds (or lock_timeout) for another
+-- session that holds the claim.
+-- Locks: node_state of the claim's node if room is allocated for it; the claim; the lease row, if it
+-- goes back.
+-- Raises QHL01 lost, QHL02 cancelled, QHL03 finished, QHL04 not found, QHL05 bad token, QHL08 another
+-- login's, QHL09 busy, QHA01, QHA02. Not idempotent.
 create or replace function hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement jsonb,
   p_shard int) returns text
 language plpgsql volatile
@@ -233,11 +244,11 @@ begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_settlement(p_settlement, 'settlement');
   perform hwqueue.check_result(p_lease, p_settlement -> 'result', 'result', p_shard);
-  perform pg_current_xact_id();  -- before the clock is read: the marks of reap rest on it
+  perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   loop
-    -- a peek: what is set aside for a running claim may change until its node is held, then it is looked
-    -- at again
+    -- without a lock: the assignment may change until the node is locked, then settle_claim reads it
+    -- again
     select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
       and c.claim_token = p_token;
     if v_claim.assignment is not null and hwqueue.is_own(v_claim.login) then
@@ -257,7 +268,7 @@ begin
 end
 $$;
 
--- Locks: none. Raises: the error of the verdict, always. Idempotent: yes.
+-- Raises the error of a verdict.
 create or replace function hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text,
   p_state text, p_shard int) returns void
 language plpgsql volatile
@@ -268,58 +279,57 @@ declare
 begin
   case p_verdict
     when 'lost' then
-      perform hwqueue.refuse('QHL01', format('claim %s of lease %s is lost: the lease is %s', p_token,
-          p_lease, p_state), v_detail,
-        'it expired and was handed on, or its node was superseded: drop the result, another claim has the lease or had it');
+      perform hwqueue.refuse('QHL01',
+        format('claim %s of lease %s is lost: the lease is %s', p_token, p_lease, p_state), v_detail,
+        'it expired and was handed on, or its node was superseded: '
+        || 'drop the result, another claim has the lease or had it');
     when 'cancelled' then
       perform hwqueue.refuse('QHL02', format('lease %s is cancelled', p_lease), v_detail,
-          'stop working on it; nothing else to do');
+        'stop working on it; nothing else to do');
     when 'finished' then
-      perform hwqueue.refuse('QHL03', format('claim %s of lease %s is settled already: the lease is %s',
-          p_token, p_lease, p_state), v_detail,
-        'settle a claim once; an earlier call whose answer was lost may have done it');
+      perform hwqueue.refuse('QHL03',
+        format('claim %s of lease %s is settled already: the lease is %s', p_token, p_lease, p_state),
+        v_detail, 'settle a claim once; an earlier call whose answer was lost may have done it');
     when 'bad_token' then
-      perform hwqueue.refuse('QHL05', format('claim %s of lease %s was never granted',
-          coalesce(p_token::text, 'null'), p_lease), v_detail,
-        'pass the claim_token that claim_task gave for this lease');
+      perform hwqueue.refuse('QHL05',
+        format('claim %s of lease %s was never granted', coalesce(p_token::text, 'null'), p_lease),
+        v_detail, 'pass the claim_token that claim_task gave for this lease');
     when 'foreign' then
       v_login := (select c.login from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);
       perform hwqueue.refuse('QHL08',
-          format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
-        to_json(v_login), to_json(session_user::text)), v_detail || jsonb_build_object('login', v_login,
-          'given_login', session_user),
+        format('claim %s of lease %s belongs to login %s, this call comes from %s', p_token, p_lease,
+          to_json(v_login), to_json(session_user::text)),
+        v_detail || jsonb_build_object('login', v_login, 'given_login', session_user),
         hwqueue.login_hint(v_login));
     when 'busy' then
-      perform hwqueue.refuse('QHL09', format('claim %s of lease %s is busy: another session holds it',
-          p_token, p_lease),
+      perform hwqueue.refuse('QHL09',
+        format('claim %s of lease %s is busy: another session holds it', p_token, p_lease),
         v_detail || jsonb_build_object('sessions', hwqueue.claim_holders(array[p_lease], p_shard)),
-        'nothing was settled; call again. A transaction that was left open holds it, an unfinished cancel_lease, say');
+        'nothing was settled; call again. '
+        || 'A transaction that was left open holds it, an unfinished cancel_lease, say');
     else
       perform hwqueue.refuse('QHL04', format('lease %s does not exist', coalesce(p_lease::text, 'null')),
-          v_detail,
-        'check the id; finished leases go once their queue''s retention is over');
+        v_detail, 'check the id; finished leases go once their queue''s retention is over');
   end case;
 end
 $$;
 
 -- Checks the parts of a settlement before anything is locked: {"outcome", "result", "error", "retry",
--- "retry_at", "delay"}.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- "retry_at", "delay"}. Raises QHA01.
 create or replace function hwqueue.check_settlement(p_settlement jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 begin
   perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error',
-      'retry', 'retry_at', 'delay'], p_field);
+    'retry', 'retry_at', 'delay'], p_field);
   if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"'), true) then
     perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail or release', p_field),
       jsonb_build_object('field', p_field || '.outcome'),
-        'for example {"lease_id": "...", "claim_token": 1, "outcome": "complete"}');
+      'for example {"lease_id": "...", "claim_token": 1, "outcome": "complete"}');
   end if;
   if jsonb_typeof(p_settlement -> 'error') not in ('object', 'null') then
     perform hwqueue.refuse('QHA01', format('%s.error must be a JSON object', p_field),
-        jsonb_build_object('field', p_field || '.error'),
-      'for example {"message": "..."}');
+      jsonb_build_object('field', p_field || '.error'), 'for example {"message": "..."}');
   end if;
   perform hwqueue.check_payload(p_settlement -> 'error', p_field || '.error', 65536),
           hwqueue.json_boolean(p_settlement -> 'retry', p_field || '.retry'),
@@ -328,8 +338,7 @@ begin
 end
 $$;
 
--- A result must fit its queue's limit.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Checks that a result fits the limit of its lease's queue. Raises QHA01.
 create or replace function hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text,
   p_shard int) returns void
 language plpgsql stable
@@ -348,26 +357,24 @@ end
 $$;
 
 -- Settles one claim: {"outcome": "complete"|"fail"|"release", "result", "error", "retry", "retry_at",
--- "delay"}.
--- An expired claim that nobody has reaped settles like any other: a claim is lost by being granted anew,
--- not by the clock.
--- p_holds_node: the caller holds the node_state of the claim's node. If it does not, and something is
--- set aside for the claim, nothing is done; the verdict is counted. While another session holds the
--- claim nothing is done either; the verdict is busy (await_claims).
--- Locks: the claim, skip locked; the lease row, if it goes back. Raises: nothing for a claim that is
--- gone, the verdict says so: ok, lost, cancelled, finished, bad_token, foreign (another login's or
--- node's), unknown.
--- Idempotent: no, the second settlement finds finished.
+-- "delay"}. It raises nothing for a claim that is gone, but returns a verdict: ok, lost, cancelled,
+-- finished, bad_token, foreign (another login's or node's), unknown.
+-- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease is
+-- granted again, not by the clock.
+-- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
+-- for the claim, the verdict is needs_node_lock. If another session holds the claim it is busy
+-- (await_claims). Both leave the claim as it is.
+-- Locks: the claim, skip locked; the lease row, if it goes back. Not idempotent: the second call returns
+-- finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb,
-  p_holds_node boolean, p_now timestamptz, p_shard int,
-                                                out verdict text, out state text)
+  p_holds_node boolean, p_now timestamptz, p_shard int, out verdict text, out state text)
 language plpgsql volatile
 as $$
 declare
   v_claim hwqueue.claim;
   v_next timestamptz;
 begin
-  -- by token: whoever has an old one waits for nobody
+  -- by token, so a call with an old one takes no lock
   select c.* into v_claim from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
     and (c.assignment is null or p_holds_node)
@@ -388,7 +395,7 @@ begin
   case p_settlement ->> 'outcome'
     when 'complete' then
       perform hwqueue.end_completed_claim(p_lease, p_token, null, false, true,
-          nullif(p_settlement -> 'result', 'null'), p_shard);
+        nullif(p_settlement -> 'result', 'null'), p_shard);
       state := 'completed';
     when 'fail' then
       if coalesce((p_settlement ->> 'retry')::boolean, true) then
@@ -398,7 +405,7 @@ begin
         end if;
       end if;
       state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now,
-          p_shard);
+        p_shard);
     when 'release' then
       v_next := p_now + coalesce(hwqueue.json_interval(p_settlement -> 'delay', 'delay'), interval '0');
       state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);
@@ -406,20 +413,19 @@ begin
 end
 $$;
 
--- Why a token settles nothing. p_current is the token of the claim that runs now, if one does: a right
--- one that settles nothing is another login's or node's.
+-- Why a token settles nothing. p_current is the token of the running claim, if there is one: when the
+-- two are equal, the claim belongs to another login or node.
 create or replace function hwqueue.why_not_settled(p_lease uuid, p_token bigint, p_current bigint,
-  p_shard int,
-                                                   out verdict text, out state text)
+  p_shard int, out verdict text, out state text)
 language plpgsql volatile
 as $$
 declare
   v_last bigint;  -- token of the last claim that has ended
 begin
-  -- one statement, one snapshot: a lease that is requeued meanwhile takes its last token along; of one
-  -- that went when it completed the outcome knows, for a while
+  -- one statement, one MVCC snapshot: a concurrent requeue moves the last token from the outcome to the
+  -- lease. A lease that went when it completed has an outcome until prune
   select coalesce(o.claim_token, l.claim_token), coalesce(o.state, hwqueue.lease_state(p_lease, p_shard))
-         into v_last, state
+  into v_last, state
   from (values (p_lease)) i(lease_id)
   left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
   left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = i.lease_id;

@@ -1,18 +1,26 @@
--- Taking entries at the head of a single queue, for the general claim.
+-- The head of a single queue, for the general claim.
+--
+-- pick_entries (claim/claim) calls take_at_head for a node on the fast path with one queue.
+-- take_constrained is called by pick_leases, for any queues. An example: a node may run classes A and B
+-- of `renders`; A must be checked against other leases. entries_at_head finds the oldest entries of
+-- both, and take_entries (claim/entries) decides about A before it locks one.
+--
+-- Invariant: a class is decided first and an entry locked last. So a class that may not run here leaves
+-- nothing behind: no lock, no subtransaction, no transaction id.
+--
+-- Read take_at_head first, then head_classes (which classes), entries_at_head (which entries) and
+-- take_constrained.
 
--- Takes what is at the front of a plain node's only queue: see entries_at_head, and take_entries for classes
--- that must be checked. Where the node has met blocked classes, it asks first which are not
--- (claim_candidates), and looks for these. No places: nothing there can be had. p_queue_head,
--- p_is_tried: see entries_at_head.
--- blocked: others that were found to be; meets: blocked ones stand before what was taken, null: as far as is
--- known they still do;
--- is_new: one of them for a term that has to be published first.
--- Locks: as take_entries. Raises: nothing. Idempotent: no.
+-- Takes what is at the head of a node's only queue. Where the node has met blocked classes, it first
+-- asks which are not blocked (claim_candidates), and reads those only. No ctids: nothing there can be
+-- had. p_queue_head, p_is_tried: as in entries_at_head.
+-- blocked: classes that were found to be. meets: blocked ones are before what was taken; null: that is
+-- not known to have changed. is_new: one of them waits for the publication of an affinity term.
+-- Locks as take_entries. Not idempotent.
 create or replace function hwqueue.take_at_head(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
   p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window int, p_room hwqueue.headroom,
   p_limit int, p_now timestamptz, p_shard int, out ctids tid[], out term_deltas jsonb,
-  out entry hwqueue.ready,
-  out blocked bigint[], out meets boolean, out is_new boolean)
+  out entry hwqueue.ready, out blocked bigint[], out meets boolean, out is_new boolean)
 language plpgsql volatile
 as $$
 declare
@@ -37,21 +45,19 @@ begin
     end if;
   end if;
   v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.is_front, p_tasks, v_only, blocked,
-      p_room,
-                                      p_shard);
+    p_room, p_shard);
   if v_eligible.classes = '{}' then
     return;
   end if;
   v_seen := hwqueue.entries_at_head(v_eligible, p_queue_head, p_is_tried, p_tasks, p_window,
-      v_only is not null, p_room,
-                                  p_limit, p_now, p_shard);
+    v_only is not null, p_room, p_limit, p_now, p_shard);
   ctids := v_seen.ctids;
   if v_seen.positions = '{}' then
     return;
   end if;
   if v_seen.checked <> '{}' then
     if p_state.met_blocked and v_only is null and v_seen.classes[1] = any (v_seen.checked) then
-      return;  -- of so many classes pick_leases asks
+      return;  -- pick_leases asks about more than 200 classes
     end if;
     v_node := hwqueue.judged_node(p_state, p_now, p_shard);
   end if;
@@ -67,11 +73,11 @@ begin
   end if;
   if v_seen.checked = '{}' then
     ctids := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1],
-        v_seen.positions[cardinality(v_seen.positions)],
-                                   array(select distinct unnest(v_seen.classes)), p_limit, p_now, p_shard);
+      v_seen.positions[cardinality(v_seen.positions)], array(select distinct unnest(v_seen.classes)),
+      p_limit, p_now, p_shard);
   else
     v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier,
-        v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
+      v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
     ctids := v_taken.ctids;
     term_deltas := v_taken.term_deltas;
     entry := v_taken.entry;
@@ -86,8 +92,8 @@ begin
 end
 $$;
 
--- Of the classes that profile_queue lists, those of these tasks that a node has room for; the list as it is
--- when it is too long to be complete (201): then lock_window and entries_in_window ask class by class.
+-- Of the classes that profile_queue lists, those of these tasks that the node has room for. A list that
+-- is truncated (201) is returned as it is: then lock_window and entries_in_window check class by class.
 create or replace function hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[],
   p_room hwqueue.headroom, p_shard int) returns bigint[]
 language plpgsql stable
@@ -107,14 +113,13 @@ begin
 end
 $$;
 
--- What a plain node looks for at the front of its only queue: the classes of these tasks that it has room
--- for, of p_only (claim_candidates; null: of all), without p_without. None: there are none, or the node
--- likes some classes of this queue better than others, or has not been judged for all there are: see
--- pick_leases. p_is_judged: it is known to have been.
+-- The classes that a node looks for at the head of its only queue: of these tasks, that it has room for,
+-- of p_only (claim_candidates; null: all), without p_without. No classes: there are none, or their
+-- scores differ, or the profile has not judged all of them; then pick_leases goes on.
+-- p_is_judged: the caller has seen that all are judged.
 create or replace function hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
   p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom,
-  p_shard int,
-  out eligible hwqueue.profile_queue)
+  p_shard int, out eligible hwqueue.profile_queue)
 language plpgsql stable
 as $$
 begin
@@ -124,8 +129,8 @@ begin
          p_eligible.classes_unseen || p_state.classes_unseen, p_shard)) then
     eligible.classes := '{}';
   elsif p_only is not null then
-    select coalesce(array_agg(e.class_id), '{}'), coalesce(array_agg(e.class_id) filter (where e.is_checked),
-           '{}')
+    select coalesce(array_agg(e.class_id), '{}'),
+           coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
     into eligible.classes, eligible.checked
     from unnest(p_only) k(class_id)
     cross join lateral (  -- fenced: each by its key
@@ -135,31 +140,31 @@ begin
         and x.gpu_count = 0 and x.custom is null and (p_tasks is null or x.task_name = any (p_tasks))
         and hwqueue.shortage(x.cpu_milli, x.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) e
     where k.class_id <> all (p_without);
-  -- of a row, "is not null" would ask every field
+  -- "is not null" of a row would test every field
   elsif p_tasks is not null or p_room is distinct from null then
     eligible.classes := hwqueue.roomy_classes(p_eligible, p_tasks, p_room, p_shard);
   end if;
 end
 $$;
 
--- The oldest entries at the front of a queue of these classes (head_classes). Where none of the queue's
--- classes must be checked they are locked at once, up to p_limit of them (places). Else they are told by
--- position and class, oldest first: p_limit or 8 of the front's tier and rank, less where they are far apart;
--- another session may have them by the time that they are locked. No places and no positions: there are none.
--- Of a few classes it looks for their heads, however far behind the front they are. p_queue_head: what
--- has just been seen of the queue, if anything; p_is_tried: its mark has been tried, in vain.
--- p_is_behind: others, which are left out of the classes, stand before these. checked: which of these
--- classes must be checked; head: what is known of the first entry.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+-- The oldest entries of these classes (head_classes) at a queue's head. Where no class must be checked
+-- it locks them at once, up to p_limit (ctids). Else it returns positions and classes, oldest first:
+-- p_limit or 8 of the best tier and rank, fewer where they are far apart. Another session may have these
+-- by the time that they are locked. No ctids and no positions: there are none. Of a few classes it reads
+-- their heads, wherever they are. p_queue_head: what this claim has read of the queue. p_is_tried: the
+-- low-water mark was tried in vain. p_is_behind: entries of other classes, which are left out, come
+-- before these.
+-- checked: which of these classes must be checked. head: what is read of the first entry.
+-- Locks: the entries, skip locked. Not idempotent.
 create or replace function hwqueue.entries_at_head(p_eligible hwqueue.profile_queue,
-  p_queue_head hwqueue.queue_head,
-  p_is_tried boolean, p_tasks text[], p_window int, p_is_behind boolean, p_room hwqueue.headroom, p_limit int,
-  p_now timestamptz, p_shard int, out tier smallint, out rank bigint, out ctids tid[],
-  out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_ref)
+  p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window int, p_is_behind boolean,
+  p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint,
+  out ctids tid[], out positions bigint[], out classes bigint[], out checked bigint[],
+  out head hwqueue.entry_ref)
 language plpgsql volatile
 as $$
 declare
-  v_depth int := greatest(p_limit, 8);  -- others may hold the first ones
+  v_depth int := greatest(p_limit, 8);  -- other sessions may hold the first ones
   v_is_mark boolean := coalesce(p_queue_head.is_front, false) and not p_is_tried;
   v_from bigint := p_queue_head.position;
   v_queue_head record;
@@ -174,7 +179,7 @@ begin
       v_queue_head := hwqueue.first_live_entry(p_eligible.queue_id, p_shard, v_lead = 1 and not p_is_tried);
       exit when v_queue_head.tier is null
         or v_lead = 2 and (v_queue_head.tier, v_queue_head.rank, v_queue_head.position) = (tier, rank,
-            v_from);
+          v_from);
       tier := v_queue_head.tier;
       rank := v_queue_head.rank;
       v_from := v_queue_head.position;
@@ -182,16 +187,15 @@ begin
     end if;
     if p_eligible.checked = '{}' and not p_is_behind then
       ctids := hwqueue.lock_window(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
-                                     p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
+        p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
     else
-      -- of a few that others stand before, the heads alone
+      -- of a few classes behind others, the heads alone
       if not p_is_behind or cardinality(p_eligible.classes) > 16 then
         v_seen := hwqueue.entries_in_window(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window,
-            v_depth,
-                                          p_now, p_shard);
+          v_depth, p_now, p_shard);
         positions := v_seen.positions;
       end if;
-      -- others stand there: whatever there is of these
+      -- other classes fill the window: the heads of these
       if positions = '{}' and cardinality(p_eligible.classes) <= 64 then
         v_seen := hwqueue.entries_of_classes(p_eligible, tier, rank, v_from, v_depth, p_now, p_shard);
         tier := v_seen.tier;
@@ -199,7 +203,7 @@ begin
         positions := coalesce(v_seen.positions, '{}');
       end if;
     end if;
-    -- the mark may lag behind; of a few classes that makes no difference
+    -- the low-water mark may lag behind; of a few classes that makes no difference
     exit when ctids <> '{}' or positions <> '{}' or not v_is_mark or cardinality(p_eligible.classes) <= 64;
   end loop;
   if positions <> '{}' then
@@ -210,13 +214,12 @@ begin
 end
 $$;
 
--- The oldest entries of a few classes of a queue in which nothing lives before p_from_*: p_limit of the
--- best tier and rank that these classes have.
--- Each class is looked for from its own mark on, if it has one. No entries: positions is null.
--- checked: which of their classes must be checked; head: what is known of the first entry.
+-- The oldest entries of a few classes of a queue in which no entry is before p_from_*: p_limit of the
+-- best tier and rank that these classes have. Each class is scanned from its own low-water mark on, if
+-- it has one. No entries: positions is null.
+-- checked: which of their classes must be checked. head: what is read of the first entry.
 create or replace function hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint,
-  p_from_rank bigint, p_from_position bigint,
-  p_limit int, p_now timestamptz, p_shard int,
+  p_from_rank bigint, p_from_position bigint, p_limit int, p_now timestamptz, p_shard int,
   out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[],
   out head hwqueue.entry_ref)
 language plpgsql stable
@@ -257,12 +260,12 @@ begin
 end
 $$;
 
--- The entries of a tier and rank from a position on, of what a profile may run and has room for, p_limit
--- of them within p_window positions (more for a larger batch). checked: which of their classes must be
--- checked; head: what is known of the first entry.
+-- The entries of a tier and rank, from a position on, that a profile may run and has room for: p_limit
+-- of them within p_window positions (more for a larger batch).
+-- checked: which of their classes must be checked. head: what is read of the first entry.
 create or replace function hwqueue.entries_in_window(p_eligible hwqueue.profile_queue, p_tasks text[],
-  p_room hwqueue.headroom, p_tier smallint,
-  p_rank bigint, p_from bigint, p_window int, p_limit int, p_now timestamptz, p_shard int,
+  p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window int, p_limit int,
+  p_now timestamptz, p_shard int,
   out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_ref)
 language plpgsql stable
 as $$
@@ -271,7 +274,7 @@ declare
   v_times timestamptz[];
   v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
 begin
-  if cardinality(p_eligible.classes) = 1 then  -- comes upon nothing else
+  if cardinality(p_eligible.classes) = 1 then  -- crosses no other entries
     select array_agg(e.position), array_agg(p_eligible.classes[1]), p_eligible.checked,
            array_agg(e.lease_id), array_agg(e.eligible_at)
     into positions, classes, checked, v_leases, v_times
@@ -293,7 +296,7 @@ begin
         and r.position between p_from and v_to and r.class_id = any (p_eligible.classes)
         and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit) e;
-  else  -- the list is not complete
+  else  -- the list is truncated
     select array_agg(e.position), array_agg(e.class_id),
            coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
     into positions, classes, checked
@@ -316,12 +319,12 @@ begin
 end
 $$;
 
--- Locks the oldest entries of these classes between two positions of a queue, up to p_limit of them, and
--- gives their places.
--- Locks: the entries, skip locked. Raises: nothing. Idempotent: no.
+-- Locks the oldest entries of these classes between two positions of a queue, up to p_limit, and returns
+-- their ctids.
+-- Locks: the entries, skip locked. Not idempotent.
 create or replace function hwqueue.lock_between(p_queue_id int, p_tier smallint, p_rank bigint,
-  p_from bigint, p_to bigint, p_classes bigint[],
-  p_limit int, p_now timestamptz, p_shard int) returns tid[]
+  p_from bigint, p_to bigint, p_classes bigint[], p_limit int, p_now timestamptz, p_shard int)
+returns tid[]
 language plpgsql volatile
 as $$
 begin
@@ -335,21 +338,21 @@ begin
 end
 $$;
 
--- The best entries that may be claimed, locked: one of a class that is to be checked, else up to p_limit
--- of others, all of one score.
--- p_asks: ask which classes are blocked, in one statement, before the first try; else that is done when
--- one was in vain. Other classes that turn out to be blocked, eight in the order of the queue, then
--- eight more in turn (skipped_this_claim), end the search among those that must be checked: what need
--- not be is taken all the same, and later claims of the node go on where this one stopped.
--- A class that is 'later' (take_entries) is set aside until nothing can be had before its place, and the
--- search begins there again.
--- blocked: all that were found to be; is_new: one of them for a term that has to be published first.
--- Locks: as take_entries. Raises: nothing. Idempotent: no.
+-- Takes the best entries of classes of which some must be checked: one of those, or up to p_limit of
+-- others, all of one score.
+-- p_asks: ask which classes are blocked, in one statement, before the first try; otherwise after a try
+-- in vain. After eight tries in vain it leaves out the other classes that must be checked, except the
+-- next eight in turn (skipped_this_claim). Classes that need no check are taken all the same, and later
+-- claims of the node go on where this one stopped.
+-- A class with reason 'later' (take_entries) is put aside until nothing can be had before its tier and
+-- rank; the search starts there again.
+-- blocked: all classes that were found to be. is_new: one of them waits for the publication of an
+-- affinity term.
+-- Locks as take_entries. Not idempotent.
 create or replace function hwqueue.take_constrained(p_node hwqueue.node, p_classes bigint[],
-  p_scores double precision[], p_checked bigint[],
-  p_asks boolean, p_queue_ids int[], p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
-  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready,
-  out blocked bigint[], out is_new boolean)
+  p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids int[], p_limit int,
+  p_window int, p_probe int, p_now timestamptz, p_shard int, out ctids tid[], out score double precision,
+  out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
 language plpgsql volatile
 as $$
 declare
@@ -358,9 +361,9 @@ declare
   v_scores double precision[] := p_scores;
   v_asks boolean := p_asks;
   v_asked boolean := false;
-  v_tries int := p_asks::int;  -- the front may have been one
+  v_tries int := p_asks::int;  -- the queue head may have been one
   v_left_out bigint[] := '{}';
-  v_later hwqueue.later_class[] := '{}';  -- what may run of these comes after other classes
+  v_later hwqueue.later_class[] := '{}';  -- entries of these that may run come after other classes
   v_next hwqueue.later_class;
   v_try record;
 begin
@@ -373,22 +376,21 @@ begin
       v_asked := true;
     end if;
     if v_tries = 8 then
-      v_left_out := hwqueue.skipped_this_claim(p_checked, blocked || array(select l.class_id
-          from unnest(v_later) l), p_node.node_id, p_shard);
+      v_left_out := hwqueue.skipped_this_claim(p_checked,
+        blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, p_shard);
     end if;
-    if blocked <> '{}' or v_tries > p_asks::int then  -- after a try there are others to leave out
+    if blocked <> '{}' or v_tries > p_asks::int then  -- after a try others are left out
       select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
              array_agg(k.score order by k.ordinality)
       into v_classes, v_scores
       from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
-      where k.class_id not in (select unnest(blocked || v_left_out) union all select l.class_id
-          from unnest(v_later) l);
+      where k.class_id not in (
+        select unnest(blocked || v_left_out) union all select l.class_id from unnest(v_later) l);
     end if;
     exit when v_classes = '{}' and v_later = '{}';
     select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
     v_try := hwqueue.try_score_groups(v_classes, v_scores, p_checked, p_node, v_from, v_next.tier,
-        v_next.rank,
-                               p_limit, p_window, p_probe, p_now, p_shard);
+      v_next.rank, p_limit, p_window, p_probe, p_now, p_shard);
     v_tries := v_tries + 1;
     if v_try.blocked is null then
       ctids := v_try.ctids;
@@ -396,7 +398,7 @@ begin
       term_deltas := v_try.term_deltas;
       entry := v_try.entry;
       exit when ctids <> '{}' or v_later = '{}';
-      -- all before that place has been tried
+      -- all before that tier and rank has been tried
       v_from := hwqueue.scan_starts_after(v_from, v_next.tier, v_next.rank);
       v_later := array(select l from unnest(v_later) l where (l.tier, l.rank) > (v_next.tier, v_next.rank));
     elsif v_try.reason = 'later' then
@@ -410,10 +412,10 @@ begin
 end
 $$;
 
--- Of classes that must be checked those that a claim leaves out after eight tries in vain: all that are
--- not blocked but the next eight that have entries, by their ids from where the node's last such claim
--- stopped. So each of them is tried by some claim, however many there are.
--- Locks: node_state is held by the caller. Raises: nothing. Idempotent: no.
+-- The classes that a claim leaves out after eight tries in vain, of those that must be checked: all that
+-- are not blocked, except the next eight that have entries. The turn goes by class id from where the
+-- node's last such claim stopped, so some claim tries each class, however many there are.
+-- Locks: the caller holds node_state. Not idempotent.
 create or replace function hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid,
   p_shard int) returns bigint[]
 language plpgsql volatile

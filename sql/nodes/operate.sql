@@ -1,8 +1,18 @@
 -- What operators do to nodes: cordon, taint, stop, attest.
+--
+-- The functions of api/nodes check rights and arguments and call this module. An example: taint_node
+-- puts maintenance=yes:no_execute on gpu-1. edit_operator_taints finds the profile that the node has
+-- then, locks the node, writes its taints, and set_taint_stops asks the claims that do not tolerate it
+-- to stop.
+--
+-- Invariant: a session finds a profile before it locks a node, and waits for claims before it holds any
+-- (await_node). Otherwise an operator and a registration could deadlock.
+--
+-- Read edit_operator_taints first, then set_taint_stops; the attestations stand at the top.
 
--- Suspends a node's attestations: claims do not count them until they are confirmed. Without p_all those stay
+-- Suspends a node's attestations: claims ignore them until they are confirmed. Without p_all those stay
 -- that hold for any instance. p_why completes "not attested since ...".
--- Locks: node_state is held by the caller.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text,
   p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -20,15 +30,15 @@ begin
   if v_domains is not null then
     perform hwqueue.note_attestations(p_node.node_id, p_shard);
     perform hwqueue.note_event('node_trust_suspended', format('node %s is not trusted since %s', p_node.name,
-        p_why), p_shard,
+      p_why), p_shard,
       jsonb_build_object('domains', v_domains, 'instance_id', p_node.instance_id), p_node => p_node.node_id);
   end if;
 end
 $$;
 
--- Copies a node's attestations that are not suspended to where claims read them; what was judged with
--- the old ones is judged again.
--- Locks: node_state is held by the caller.
+-- Copies a node's attestations that are not suspended to its row, where claims read them, and drops what
+-- was judged with the old ones.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.note_attestations(p_node uuid, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -43,8 +53,8 @@ begin
 end
 $$;
 
--- Cordons a node; gives what it was before.
--- Locks: node_state. Raises: QHN01.
+-- Cordons a node. Returns its row as it was before.
+-- Locks: node_state. Raises QHN01.
 create or replace function hwqueue.set_cordon(p_node uuid, p_shard int) returns hwqueue.node
 language plpgsql volatile
 as $$
@@ -63,19 +73,9 @@ begin
 end
 $$;
 
--- The taints that operators have put on a node; none if it is not registered.
-create or replace function hwqueue.operator_taints(p_node uuid, p_shard int) returns jsonb
-language plpgsql stable
-as $$
-begin
-  return coalesce((select n.operator_taints from hwqueue.node n
-      where n.shard_id = p_shard and n.node_id = p_node), '[]');
-end
-$$;
-
--- Replaces an operator's taints of a key and effect (null: any) by p_taint (null: by none); gives how
+-- Replaces an operator's taints of a key and effect (null: any) by p_taint (null: by none). Returns how
 -- many there were.
--- Locks, raises: as taint_node. Idempotent: yes.
+-- Locks and raises as taint_node.
 create or replace function hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text,
   p_effect text, p_shard int) returns int
 language plpgsql volatile
@@ -88,7 +88,7 @@ declare
 begin
   loop
     v_before := hwqueue.read_node(p_node, p_shard);
-    -- before the lock: it may wait for a registration of such a node
+    -- before the lock: finding the profile may wait for a registration of such a node
     v_node := hwqueue.with_taint(v_before, p_taint, p_key, p_effect, hwqueue.clock(), p_shard);
     if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
       perform hwqueue.await_node(p_node, p_shard);
@@ -97,7 +97,7 @@ begin
       perform hwqueue.lock_node(p_node, null, p_shard);
       exit when hwqueue.read_node(p_node, p_shard) is not distinct from v_before;
       perform hwqueue.abort_subtransaction();
-    exception when sqlstate 'HWX01' then  -- edited since: once more
+    exception when sqlstate 'HWX01' then  -- edited since: try again
     end;
   end loop;
   v_now := hwqueue.clock();
@@ -129,7 +129,7 @@ begin
 end
 $$;
 
--- A node as it is with such operators' taints, and the profile that it has then.
+-- A node's row as it is with such operators' taints, and with the profile that it has then.
 -- Locks: the profile, for key share.
 create or replace function hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text,
   p_now timestamptz, p_shard int)
@@ -148,8 +148,8 @@ begin
 end
 $$;
 
--- Asks claims to stop at once (verdict preempted at the next heartbeat), those that have not been asked yet.
--- Locks: the caller holds node_state and the claims.
+-- Asks claims to stop at once (verdict preempted at the next heartbeat), except those that have been
+-- asked. Locks: the caller holds node_state and the claims.
 create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text,
   p_now timestamptz, p_shard int) returns void
 language sql volatile
@@ -167,8 +167,8 @@ as $$
     jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node) from asked a
 $$;
 
--- The claims of a node, locked.
--- Locks: node_state is held by the caller; the claims by lease_id.
+-- Locks the claims of a node, and returns their lease ids.
+-- Locks: the caller holds node_state; the claims by lease_id.
 create or replace function hwqueue.lock_claims(p_node uuid, p_shard int) returns uuid[]
 language sql volatile
 as $$
@@ -176,9 +176,9 @@ as $$
          order by c.lease_id for update)
 $$;
 
--- Sets when claims of a node have to stop for its no_execute taints: at once for what does not tolerate
--- them, later for what tolerates them for a time. Where that is over or withdrawn before its time, the
--- claim is not asked any more. Claims that have been asked, for whatever reason, stay asked.
+-- Sets when claims of a node have to stop for its no_execute taints: at once for leases that do not
+-- tolerate them, later for leases that tolerate them for a time. Where a stop is withdrawn before its
+-- time, the claim is not asked any more. Claims that have been asked, for whatever reason, stay asked.
 -- Locks: the caller holds node_state and the claims.
 create or replace function hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamptz,
   p_shard int) returns void

@@ -1,7 +1,17 @@
--- Registering a node: reading its specification and replacing what was there.
+-- Registering a node: reading its specification, and replacing what was there.
+--
+-- register_node (api/nodes) calls this module; nodes/operate and deregister_node share parts. An
+-- example: gpu-1 restarts with a third GPU. parse_node_spec reads the new row, lock_to_register locks
+-- the node, and replace_node writes the row with what operators set before. end_older_claims ends what
+-- the old process ran, and recount_node sums up what is in use.
+--
+-- Invariant: no session waits for a profile while it holds a node, and an epoch never falls.
+--
+-- Read parse_node_spec with its parts first (they raise QHA01 only), then the steps of register_node in
+-- the order above.
 
--- Writes to which login a node and its claims belong.
--- Locks: node_state is held by the caller; the claims.
+-- Writes which login a node and its claims belong to.
+-- Locks: the caller holds node_state; the claims.
 create or replace function hwqueue.set_login(p_node uuid, p_login text, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -11,8 +21,8 @@ begin
 end
 $$;
 
--- Reads and checks a node's registration; gives the row it asks for, without profile and times.
--- Raises: QHA01.
+-- Reads and checks a node's specification. Returns the row that it asks for, without profile and times.
+-- Raises QHA01.
 create or replace function hwqueue.parse_node_spec(p_node uuid, p_spec jsonb,
   p_shard int) returns hwqueue.node
 language plpgsql immutable
@@ -72,13 +82,10 @@ begin
 end
 $$;
 
--- Parts of a node's registration that are lists: devices, resources, labels.
--- Raises: QHA01.
-
 -- The node with its devices: [{"resource_id", "model", "memory_mib", "parent_resource_id",
--- "partitionable"}], index = place in the list.
--- A part of a device names it as its parent. A parent that is listed is partitionable and whole; one
--- that is not is never given whole, such as a GPU in MIG mode.
+-- "partitionable"}]. A device's index is its ordinal in the list, from 0.
+-- A part of a device names it as its parent. A parent that is listed is partitionable and may be
+-- allocated whole. One that is not listed is never allocated whole, such as a GPU in MIG mode.
 create or replace function hwqueue.parse_gpus(p_node hwqueue.node, p_gpus jsonb) returns hwqueue.node
 language plpgsql immutable
 as $$
@@ -137,7 +144,7 @@ begin
 end
 $$;
 
--- Node labels: any JSON object; order operators and anchors look at its top level.
+-- Node labels: any JSON object. Order operators and anchors read its top level only.
 create or replace function hwqueue.check_node_labels(p_labels jsonb) returns jsonb
 language plpgsql immutable
 as $$
@@ -163,11 +170,8 @@ begin
 end
 $$;
 
--- What a node declares of cores and isolation.
--- Raises: QHA01.
-
--- The node with its cores: [{"core", "numa", "threads"}], written in full: numa is 0 and threads the
--- core's own id unless given.
+-- The node with its cores: [{"core", "numa", "threads"}], written in full. By default numa is 0 and
+-- threads is the core's own id.
 create or replace function hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) returns hwqueue.node
 language plpgsql immutable
 as $$
@@ -216,7 +220,7 @@ begin
 end
 $$;
 
--- Refuses ids of which one is there twice.
+-- Refuses a list that has an id twice.
 create or replace function hwqueue.check_once(p_ids int[], p_what text, p_field text) returns void
 language plpgsql immutable
 as $$
@@ -232,8 +236,8 @@ begin
 end
 $$;
 
--- The node with the classes that it honours, its default and its share mode. Cores are counted one by
--- one if whole ones can be asked for.
+-- The node with the isolation classes that it honours, its default and its share mode. Its cores are
+-- counted one by one if leases may ask for whole ones.
 create or replace function hwqueue.parse_isolation(p_node hwqueue.node, p_spec jsonb) returns hwqueue.node
 language plpgsql immutable
 as $$
@@ -276,9 +280,71 @@ begin
 end
 $$;
 
--- Steps of register_node, each under the lock that it holds.
+-- The taints that operators have put on a node; none if it is not registered.
+create or replace function hwqueue.operator_taints(p_node uuid, p_shard int) returns jsonb
+language plpgsql stable
+as $$
+begin
+  return coalesce((
+    select n.operator_taints from hwqueue.node n
+    where n.shard_id = p_shard and n.node_id = p_node), '[]');
+end
+$$;
 
--- Ends the claims of a node's older epochs: the process that ran them is gone.
+-- Locks a node for its registration, with the profile of its labels and taints. It finds the profile
+-- before it locks the node, because it may have to wait for a registration of such a node. When an
+-- operator taints the node in between, it releases the lock and finds the profile again; otherwise two
+-- registrations could deadlock.
+-- Locks: the profile, for key share; node_state. Raises as lock_node.
+create or replace function hwqueue.lock_to_register(inout node hwqueue.node, p_shard int,
+  out state hwqueue.node_state)
+language plpgsql volatile
+as $$
+begin
+  loop
+    begin
+      state := hwqueue.lock_node(node.node_id, null, p_shard);
+      exit when hwqueue.operator_taints(node.node_id, p_shard) = node.operator_taints;
+      perform hwqueue.abort_subtransaction();
+    exception when sqlstate 'HWX01' then  -- tainted since: it has another profile
+      node.operator_taints := hwqueue.operator_taints(node.node_id, p_shard);
+      node.profile_id := hwqueue.find_profile(node, hwqueue.clock(), p_shard);
+    end;
+  end loop;
+end
+$$;
+
+-- Writes a node's row in place of p_old, with what outlives a registration: cordon, drain, attestations
+-- and the times of its taints. Returns the row.
+-- Locks: the caller holds node_state; the node's name. Raises QHN02 when another node has the name.
+create or replace function hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamptz,
+  p_shard int) returns hwqueue.node
+language plpgsql volatile
+as $$
+declare
+  v_node hwqueue.node := p_node;
+begin
+  v_node.anchors := hwqueue.profile_anchors(v_node.labels, v_node.rack)
+    || hwqueue.node_anchors(v_node.node_id, v_node.resources || v_node.gpu_ids);
+  v_node.registered_at := p_now;
+  v_node.cordoned_at := p_old.cordoned_at;  -- a node cannot undo what an operator did
+  v_node.drain_by := p_old.drain_by;
+  v_node.attested := coalesce(p_old.attested, '{}');
+  v_node.attested_until := coalesce(p_old.attested_until, '{}');
+  v_node.taints := hwqueue.date_taints(v_node.taints, coalesce(p_old.taints, '[]'), p_now);
+  delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node.node_id;
+  insert into hwqueue.node select v_node.* on conflict do nothing;
+  if not found then
+    perform hwqueue.refuse('QHN02', format('the name %s belongs to another node', to_json(v_node.name)),
+      jsonb_build_object('field', 'spec.name', 'name', v_node.name),
+      'choose another name, or deregister the other node');
+  end if;
+  return v_node;
+end
+$$;
+
+-- Ends the claims of a node's older epochs, because the process that ran them is gone. Returns their
+-- number.
 -- Locks: the claims by lease_id; the lease rows.
 create or replace function hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamptz,
   p_shard int) returns int
@@ -303,24 +369,24 @@ begin
 end
 $$;
 
--- Forgets what was judged for the node itself: it is judged anew.
--- Locks: node_state is held by the caller.
+-- Drops what is cached as judged for the node itself, so that its next claim judges again.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.forget_node(p_node uuid, p_shard int) returns void
 language plpgsql volatile
 as $$
 begin
   delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = p_node;
-  update hwqueue.node_state s set classes_seen = '0', classes_unseen = '{}', judged_xid = null,
-    judged_class = null, pinned_queues = '{}',
-                                  moved_xid = pg_current_xact_id()
+  update hwqueue.node_state s
+  set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null,
+    pinned_queues = '{}', moved_xid = pg_current_xact_id()
   where s.shard_id = p_shard and s.node_id = p_node;
 end
 $$;
 
--- Sets anew what the node's claims set aside (it may count other things now), and its usage; devices and
--- cores that are gone count for nothing. Claims of older epochs that were kept move to the new one. With
--- p_forget, what was judged for the node itself is judged anew.
--- Locks: node_state is held by the caller.
+-- Computes again what the node's claims have allocated, as it may have other resources now, and its
+-- usage. Devices and cores that are gone do not count. Claims of older epochs that were kept get the new
+-- epoch. With p_forget it also drops what was judged for the node itself.
+-- Locks: the caller holds node_state.
 create or replace function hwqueue.recount_node(p_node hwqueue.node, p_epoch bigint, p_now timestamptz,
   p_forget boolean, p_shard int) returns void
 language plpgsql volatile
@@ -350,9 +416,8 @@ begin
 end
 $$;
 
--- Tells of a registration that is the node's first, or that fences an older instance; the same instance
--- registering again is no news.
--- Idempotent: no.
+-- Writes an event when a registration is the node's first, or fences an older instance; none when the
+-- same instance registers again.
 create or replace function hwqueue.note_registration(p_node hwqueue.node, p_old hwqueue.node, p_epoch bigint,
   p_ended int, p_shard int) returns void
 language plpgsql volatile
