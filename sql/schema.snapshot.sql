@@ -839,6 +839,9 @@ CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cp
 CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.choose_entries(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_load hwqueue.node_load, p_room hwqueue.headroom, p_tasks text[], p_left integer, p_qty integer, p_now timestamp with time zone, p_shard integer, INOUT promoted integer, INOUT at_low_water boolean, INOUT picked hwqueue.picked_entries) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -1016,7 +1019,7 @@ CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
 CREATE FUNCTION hwqueue.compare_versions(p_left text, p_right text) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_is_counted boolean, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
+CREATE FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_has_limits boolean, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS text
@@ -1371,6 +1374,9 @@ CREATE FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) RETURNS hwqueu
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
 
@@ -1423,6 +1429,9 @@ CREATE FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_ro
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.grant_single(p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer DEFAULT 0) RETURNS void
@@ -1840,6 +1849,9 @@ CREATE FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bigint[],
 CREATE FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, p_shard integer, OUT state hwqueue.node_state) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.lock_window(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
@@ -2157,6 +2169,9 @@ CREATE FUNCTION hwqueue.oldest_open_settlement() RETURNS xid8
 CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.open_claim(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_now timestamp with time zone, p_shard integer, INOUT queue_head hwqueue.queue_head, INOUT is_tried boolean, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
@@ -2246,7 +2261,7 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked_entries
+CREATE FUNCTION hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked_entries
@@ -2344,6 +2359,9 @@ CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp 
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT some_moved boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.published_classes(p_terms jsonb, p_shard integer) RETURNS boolean
@@ -2548,6 +2566,9 @@ CREATE FUNCTION hwqueue.repair_positions(p_shard integer) RETURNS boolean
 CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2647,6 +2668,9 @@ CREATE FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone, p_shard integ
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom, p_queue_ids integer[], p_shard integer, OUT window_size integer, OUT probe_size integer, OUT is_short boolean) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.class_range
     LANGUAGE plpgsql STABLE;
@@ -4835,6 +4859,8 @@ REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_load hwqueue.node_load, p_room hwqueue.headroom, p_tasks text[], p_left integer, p_qty integer, p_now timestamp with time zone, p_shard integer, INOUT promoted integer, INOUT at_low_water boolean, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT is_tried boolean, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
@@ -4896,7 +4922,7 @@ REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_is_counted boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_has_limits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.complete_lease(p_lease uuid, p_token bigint, p_result jsonb, p_shard integer) TO hwqueue_worker;
@@ -5075,6 +5101,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
@@ -5111,6 +5139,8 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode tex
 REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.grant_single(p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_operator;
@@ -5346,6 +5376,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bi
 
 REVOKE ALL ON FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, p_shard integer, OUT state hwqueue.node_state) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_window(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
@@ -5527,6 +5559,8 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.open_claim(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_now timestamp with time zone, p_shard integer, INOUT queue_head hwqueue.queue_head, INOUT is_tried boolean, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -5585,7 +5619,7 @@ REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_clas
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_is_plain boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5645,6 +5679,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_cursor, p_limit
 REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT some_moved boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.published_classes(p_terms jsonb, p_shard integer) FROM PUBLIC;
 
@@ -5777,6 +5813,8 @@ REVOKE ALL ON FUNCTION hwqueue.repair_positions(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.repeated_pattern(p_placement jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_shard integer) FROM PUBLIC;
@@ -5829,6 +5867,8 @@ REVOKE ALL ON FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now tim
 REVOKE ALL ON FUNCTION hwqueue.scan_floor(p_term_id bigint, p_places text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.scan_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom, p_queue_ids integer[], p_shard integer, OUT window_size integer, OUT probe_size integer, OUT is_short boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.scan_range(p_class hwqueue.placement_class, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
