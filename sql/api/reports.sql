@@ -11,8 +11,8 @@
 create or replace function hwqueue.metrics(p_shard int default 0)
 returns table (name text, labels jsonb, value double precision)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
-  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off set plan_cache_mode =
-    force_custom_plan
+  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off
+  set plan_cache_mode = force_custom_plan
 as $$
   select hwqueue.require_all_tenants();
   select m.name, m.labels, m.value
@@ -34,10 +34,10 @@ $$;
 -- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.throughput(p_queue text default null, p_minutes int default 60,
   p_shard int default 0)
-returns table (minute timestamptz, claims bigint, completed bigint, failed bigint, cancelled bigint,
-    retried bigint, expired bigint,
-               wait_p50 double precision, wait_p95 double precision, run_p50 double precision,
-                 run_p95 double precision, shard_id int)
+returns table (
+  minute timestamptz, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint,
+  expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision,
+  run_p95 double precision, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -105,9 +105,9 @@ $$;
 -- in between is not kept.
 -- Locks: none. Raises: QHL04. Idempotent: yes.
 create or replace function hwqueue.lease_history(p_lease uuid, p_shard int default 0)
-returns table (shard_id int, lease_id uuid, ordinal int, at timestamptz, event text, attempt int,
-    claim_token bigint, node_id uuid, node_name text,
-               lasted interval, detail jsonb)
+returns table (
+  shard_id int, lease_id uuid, ordinal int, at timestamptz, event text, attempt int, claim_token bigint,
+  node_id uuid, node_name text, lasted interval, detail jsonb)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -168,11 +168,11 @@ $$;
 -- Locks: none. Raises: QHA03. Idempotent: yes.
 create or replace function hwqueue.node_usage(p_state text default null, p_limit int default null,
   p_after text default null, p_shard int default 0)
-returns table (shard_id int, node_id uuid, node_name text, rack bigint, state text, live boolean,
-    seen_at timestamptz, claims bigint, slots int,
-               cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus int,
-                 gpus_free int, gpu_milli_used bigint,
-               cores int, cores_free int, custom jsonb, custom_used jsonb, profile_id bigint)
+returns table (
+  shard_id int, node_id uuid, node_name text, rack bigint, state text, live boolean, seen_at timestamptz,
+  claims bigint, slots int, cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint,
+  gpus int, gpus_free int, gpu_milli_used bigint, cores int, cores_free int, custom jsonb,
+  custom_used jsonb, profile_id bigint)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
 as $$
@@ -217,19 +217,17 @@ $$;
 -- that takes long; nearest names for the first 10. p_kind: no_match (nothing matches), contended (something
 -- matches, nothing is free); p_order: oldest, pending (most first); p_limit: null for all.
 -- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
-create or replace function hwqueue.pending_reasons(p_queue text default null, p_kind text default null,
-  p_class bigint default null,
-                                                   p_order text default 'oldest', p_limit int default 100,
-                                                     p_shard int default 0)
-returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text,
-    words text, resources jsonb,
-               pending bigint, oldest_at timestamptz, code text, permanent boolean, message text,
-                 nodes_matching int, nodes_free int, nodes_near int)
+create or replace function hwqueue.pending_reasons(
+  p_queue text default null, p_kind text default null, p_class bigint default null,
+  p_order text default 'oldest', p_limit int default 100, p_shard int default 0)
+returns table (
+  shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text,
+  resources jsonb, pending bigint, oldest_at timestamptz, code text, permanent boolean, message text,
+  nodes_matching int, nodes_free int, nodes_near int)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   -- one core at most; each call is planned for what it asks, and joins by hash whatever the statistics say
-  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off set plan_cache_mode =
-    force_custom_plan
-  set enable_nestloop = off
+  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off
+  set plan_cache_mode = force_custom_plan set enable_nestloop = off
 as $$
 declare
   v_queue_id int;
@@ -241,82 +239,32 @@ begin
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']),
-            hwqueue.check_limit(p_limit);
+          hwqueue.check_limit(p_limit);
   v_snapshot := hwqueue.scan_nodes(v_now, p_shard);
   select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
   return query
-    with waiting as materialized (
-      select g.*
-      from (select r.queue_id, r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at
-            from hwqueue.ready r
-            where r.shard_id = p_shard and (v_queue_id is null or r.queue_id = v_queue_id)
-              and (p_class is null or r.class_id = p_class)
-            group by r.queue_id, r.class_id) g
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
-    ), ids as materialized (  -- without a kind, only what is given back needs to be looked at
-      select coalesce(array_agg(o.class_id), '{}') as class_ids
-      from (select w.class_id from waiting w order by case when p_order = 'pending' then -w.pending end,
-          w.oldest_at, w.class_id
-            limit case when p_kind is null then p_limit end) o
-    ), fit as materialized (
-      -- what no node may run needs no look at what nodes have left
-      select f.* from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_snapshot, v_now, p_shard) f
-    ), able as materialized (
-      select coalesce(array_agg(f.class_id), '{}') as class_ids
-      from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
-    ), room as materialized (
-      select p.class_id, bit_and(p.mask) as mask
-      from able cross join lateral hwqueue.capacity_parts(able.class_ids, false, v_snapshot.open,
-          v_snapshot.none, v_now, p_shard) p
-      where p_kind is distinct from 'no_match'
-      group by p.class_id
-    ), untaken as materialized (
-      select t.* from able cross join lateral hwqueue.untaken_masks(able.class_ids, v_snapshot.none, v_now,
-             p_shard) t
-      where p_kind is distinct from 'no_match'
-    ), free as (
-      select f.class_id, f.nodes & v_snapshot.open & coalesce(r.mask, v_snapshot.open) as room, t.mask,
-             t.code as conflict
-      from fit f
-      left join room r on r.class_id = f.class_id
-      left join untaken t on t.class_id = f.class_id
-      where f.nodes_matching is distinct from 0
-    ), chosen as materialized (
-      select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at,
-             k.class_id) as turn
-      from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent,
-          f.part, f.expr, f.near,
-                   f.nodes_near, f.nodes_meeting, f.nodes_serving,
-                     coalesce(bit_count(e.room), 0)::int as with_room,
-                   coalesce(bit_count(e.room & coalesce(e.mask, e.room)), 0)::int as free, e.conflict
-            from fit f
-            join waiting w on w.class_id = f.class_id
-            left join free e on e.class_id = f.class_id) k
-      where p_kind is null or p_kind = 'no_match' and k.nodes_matching = 0 or p_kind = 'contended'
-        and k.nodes_matching > 0 and k.free = 0
-      order by turn limit p_limit
-    )
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500
-           then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
-           k.pending, k.oldest_at, h.code,
-             coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining',
-               'node_not_live', 'no_nodes'), false), case when k.turn <= 500 then h.message end,
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name,
+           case when k.turn <= 500 then hwqueue.class_words(c) end,
+           coalesce(c.placement -> 'resources', '{}'), k.pending, k.oldest_at, h.code,
+           coalesce(k.nodes_matching = 0 and h.code not in (
+             'queue_paused', 'node_draining', 'node_not_live', 'no_nodes'), false),
+           case when k.turn <= 500 then h.message end,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
-    from chosen k
+    from hwqueue.pending_classes(v_queue_id, p_class, p_kind, p_order, p_limit, v_snapshot, v_now, p_shard) k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id =
-      v_snapshot.node_ids[position(B'1' in k.near)]
+    left join hwqueue.node n on n.shard_id = p_shard
+      and n.node_id = v_snapshot.node_ids[position(B'1' in k.near)]
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
-    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent,
-        k.with_room, k.free, r.code, r.message, k.nodes_near,
-      k.nodes_meeting, n.name, k.conflict, v_snapshot.registered, bit_count(v_snapshot.open)::int,
-        bit_count(v_snapshot.live)::int, q.paused_at,
+    cross join lateral hwqueue.class_headline(
+      k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message,
+      k.nodes_near, k.nodes_meeting, n.name, k.conflict, v_snapshot.registered,
+      bit_count(v_snapshot.open)::int, bit_count(v_snapshot.live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
       case when k.nodes_serving = 0 and v_snapshot.registered > 0 then
-        case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues,
-            v_served.tasks, v_served.any_queue, k.turn <= 10) else '' end end) h
+        case when k.turn <= 500 then hwqueue.unserved_words(
+          q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10)
+        else '' end end) h
     order by k.turn;
 end
 $$;
@@ -329,14 +277,14 @@ $$;
 -- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
 create or replace function hwqueue.placement_class_stats(p_queue text default null, p_after bigint default 0,
   p_limit int default 100, p_shard int default 0)
-returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text,
-    words text, labels jsonb, placement jsonb,
-               anchors text[], patience interval, pending bigint, oldest_at timestamptz, running bigint,
-                 profiles bigint,
-               reach double precision, created_at timestamptz, retired_at timestamptz)
+returns table (
+  shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text, words text,
+  labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint,
+  oldest_at timestamptz, running bigint, profiles bigint, reach double precision,
+  created_at timestamptz, retired_at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
-  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off set plan_cache_mode =
-    force_custom_plan
+  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off
+  set plan_cache_mode = force_custom_plan
 as $$
 declare
   v_queue_id int;
@@ -382,9 +330,9 @@ $$;
 -- to end.
 -- Locks: none. Raises: QHQ01, QHA03. Idempotent: yes.
 create or replace function hwqueue.queue_depth(p_queue text default null, p_shard int default 0)
-returns table (shard_id int, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint,
-    expired bigint,
-               oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
+returns table (
+  shard_id int, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint,
+  expired bigint, oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
 as $$
