@@ -1,7 +1,7 @@
--- The role that everything in the schema belongs to, and with whose rights the functions run: no superuser,
--- and nobody logs in as it. Applied after roles.sql, before the tables; what follows is made by this role.
--- Re-runnable: hands over what is not its own yet. Who installs, and who owned the schema before, become
--- members, so that they may do what they could.
+-- Makes hwqueue_owner, the role that owns everything in the schema and with whose rights the functions run.
+-- It is no superuser and cannot log in. Applied after roles.sql and before the tables, which this role then
+-- creates. It may run again and again: it hands over what the role does not own yet. The installing role and
+-- the previous owner of the schema become members, so that they keep the rights they had.
 do $$
 declare
   v_to_join text;
@@ -11,7 +11,7 @@ begin
       create role hwqueue_owner nologin nosuperuser nocreatedb nocreaterole nobypassrls noreplication;
     end if;
   exception when duplicate_object or unique_violation then
-    null;  -- roles belong to the whole server: another database's upgrade was faster
+    null;  -- roles belong to the whole server: the upgrade of another database made it first
   end;
   if exists (select 1 from pg_catalog.pg_roles r where r.rolname = 'hwqueue_owner'
              and (r.rolcanlogin or r.rolsuper or r.rolcreatedb or r.rolcreaterole or r.rolbypassrls or r.rolreplication)) then
@@ -33,16 +33,16 @@ begin
   end loop;
   begin
     if not pg_has_role('hwqueue_owner', 'pg_read_all_stats', 'member') then
-      grant pg_read_all_stats to hwqueue_owner;  -- explain tells for how long a transaction has been open
+      grant pg_read_all_stats to hwqueue_owner;  -- for the age of open transactions in explanations
     end if;
   exception when insufficient_privilege then
-    null;  -- it leaves that out then
+    null;  -- explanations leave the age out
   end;
 end
 $$;
 
--- The schema comes last: until then the installer must find what is in it. Indexes, row types and sequences
--- of columns go with tables.
+-- The schema changes its owner last, because until then the installer must see what is in it. Indexes, row
+-- types and sequences of columns change with their tables.
 do $$
 declare
   v_owner oid := (select r.oid from pg_catalog.pg_roles r where r.rolname = 'hwqueue_owner');
@@ -68,7 +68,7 @@ begin
     select format('alter type %s owner to hwqueue_owner', t.oid::regtype)
     from pg_catalog.pg_type t where t.typnamespace = 'hwqueue'::regnamespace and t.typowner <> v_owner and t.typtype in ('d', 'e')
   loop
-    execute v_command;  -- the names are only known now
+    execute v_command;  -- the names are known at run time only
   end loop;
   if exists (select 1 from pg_catalog.pg_namespace n where n.nspname = 'hwqueue' and n.nspowner <> v_owner) then
     alter schema hwqueue owner to hwqueue_owner;
