@@ -125,7 +125,8 @@ $$;
 -- less than is in use, may exceed capacity.
 --
 -- Raises: QHA03.
-create or replace function hwqueue.verify_invariants(p_shard int default 0) returns table (rule text, subject text, detail jsonb)
+create or replace function hwqueue.verify_invariants(p_shard int default 0)
+returns table (rule text, subject text, detail jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -144,7 +145,8 @@ $$;
 
 -- Returns what is installed. Workers and the command line refuse a schema that is older or newer than
 -- they can serve.
-create or replace function hwqueue.schema_version() returns table (revision text, bundle_sha256 text, package_version text)
+create or replace function hwqueue.schema_version()
+returns table (revision text, bundle_sha256 text, package_version text)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$ select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i $$;
 
