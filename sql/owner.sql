@@ -58,7 +58,8 @@ begin
   for v_command in
     select format('alter %s %s owner to hwqueue_owner',
                   case c.relkind when 'S' then 'sequence' when 'v' then 'view'
-                                 when 'm' then 'materialized view' when 'c' then 'type' when 'f' then 'foreign table' else 'table' end, c.oid::regclass)
+                    when 'm' then 'materialized view' when 'c' then 'type'
+                    when 'f' then 'foreign table' else 'table' end, c.oid::regclass)
     from pg_catalog.pg_class c
     where c.relnamespace = 'hwqueue'::regnamespace and c.relowner <> v_owner
       and c.relkind in ('r', 'p', 'S', 'v', 'm', 'c', 'f')

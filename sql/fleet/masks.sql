@@ -110,7 +110,7 @@ as $$
 $$;
 
 -- Returns what a node has left of an amount, as amount_left does from its headroom, but from columns
--- alone; null: only the headroom tells. Reports call it for every node: it is one expression, which the
+-- alone; null: read the headroom. Reports call it for every node: it is one expression, which the
 -- planner inlines without reading whole rows.
 create or replace function hwqueue.amount_left_by_columns(
   p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots int, p_core_ids int[], p_gpu_ids uuid[],

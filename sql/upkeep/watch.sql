@@ -133,7 +133,7 @@ declare
     else not (v_waits and coalesce(p_unmatched, true)) end;
 begin
   if v_is_news then
-    -- as it is now: it may have been told just before
+    -- the row as it is now: another session may have reported it just before
     perform 1 from hwqueue.class_fleet f
     where f.shard_id = p_shard and f.class_id = p_class_id and f.reported_at is not distinct from p_told_at
     for no key update skip locked;
