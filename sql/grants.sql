@@ -1,12 +1,15 @@
--- What the roles may call. Functions are the only way in: nobody but the owner reads or writes a table.
--- Applied last at every upgrade, since a function that is created anew is granted to nobody of them;
--- revoke.sql, applied before, closes it to everybody else. Re-runnable. `hwqueue db upgrade --no-roles` leaves it out.
+-- What each role may call. Functions are the only way in: only the owner reads or writes a table.
+--
+-- Every upgrade applies this file last, because a function that the upgrade has created again has no grants.
+-- revoke.sql, applied before, closes every function to PUBLIC. The file may run again and again;
+-- `hwqueue db upgrade --no-roles` leaves it out. A function that is not named here is internal: sql/api holds
+-- exactly what is granted, which tests/migrations/test_layers.py checks.
 
 grant usage on schema hwqueue to hwqueue_producer, hwqueue_worker, hwqueue_operator, hwqueue_admin;
 grant execute on function hwqueue.schema_version()
   to hwqueue_producer, hwqueue_worker, hwqueue_operator, hwqueue_admin;
 
--- Producers: spawn, look at, change and cancel leases.
+-- Producers: spawn, read, change and cancel leases, and dry runs.
 grant execute on function
   hwqueue.spawn_lease(text, text, jsonb, jsonb, int),
   hwqueue.spawn_leases(text, jsonb, int),
@@ -18,7 +21,7 @@ grant execute on function
   hwqueue.match_groups(jsonb, jsonb, int)
   to hwqueue_producer, hwqueue_operator, hwqueue_admin;
 
--- Workers: register themselves, claim, keep alive, settle.
+-- Workers: register their node, claim, heartbeat, settle, and do the upkeep.
 grant execute on function
   hwqueue.register_node(uuid, jsonb, int),
   hwqueue.heartbeat_node(uuid, bigint, jsonb, interval, int),
@@ -37,7 +40,7 @@ grant execute on function
   hwqueue.wake_payloads(text[], int)
   to hwqueue_worker, hwqueue_admin;
 
--- Operators: everything that people on call need; no claims of their own.
+-- Operators: everything that people on call need. They cannot claim.
 grant execute on function
   hwqueue.list_leases(text, text, text, int, uuid, text, uuid, uuid, int),
   hwqueue.list_nodes(text, uuid, text, int, int),
@@ -79,11 +82,11 @@ grant execute on function
   hwqueue.metrics(int)
   to hwqueue_operator, hwqueue_admin;
 grant select on
-  hwqueue.pending_reasons, hwqueue.pending_no_match, hwqueue.pending_contended, hwqueue.queue_depth, hwqueue.node_usage,
-  hwqueue.tag_distribution, hwqueue.lease_history, hwqueue.placement_class_stats
+  hwqueue.pending_reasons, hwqueue.pending_no_match, hwqueue.pending_contended, hwqueue.queue_depth,
+  hwqueue.node_usage, hwqueue.tag_distribution, hwqueue.lease_history, hwqueue.placement_class_stats
   to hwqueue_operator, hwqueue_admin;
 
--- Admins: queues and their policies, and tokens of the HTTP API besides.
+-- Admins, in addition: queues and their policies, and tokens of the HTTP API.
 grant execute on function
   hwqueue.create_queue(text, jsonb, int),
   hwqueue.set_queue_policy(text, jsonb, int),

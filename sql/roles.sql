@@ -1,6 +1,6 @@
--- The roles that are granted to logins. They belong to the whole server, so another database may have made
--- them already. Applied before the tables. Re-runnable. Needs CREATEROLE the first time; `hwqueue db upgrade
--- --no-roles` leaves it out.
+-- Makes the four roles that are granted to logins. Roles belong to the whole server, so the upgrade of
+-- another database may have made them already. Applied before the tables; it may run again and again.
+-- Needs CREATEROLE the first time. `hwqueue db upgrade --no-roles` leaves it out.
 do $$
 declare
   v_role text;
@@ -11,7 +11,7 @@ begin
         execute format('create role %I nologin', v_role);  -- a name cannot be a parameter of create role
       end if;
     exception when duplicate_object or unique_violation then
-      null;  -- roles belong to the whole server: another database's upgrade was faster
+      null;  -- roles belong to the whole server: another upgrade made it first
     end;
   end loop;
 end

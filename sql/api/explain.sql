@@ -1,9 +1,16 @@
 -- Public: why a lease waits, and where one would run.
+--
+-- Operators and the dashboard call explain_lease, explain_class and what_if; producers call the match
+-- functions; a worker calls claim_hint after an empty claim and lease_outlook for its log. All of them
+-- only read, and judge by the functions that claims decide with.
+--
+-- Read explain_lease first: the columns of the others are the same or fewer.
 
--- After an empty claim: when to ask again, and what keeps the node from what waits, as counts of classes
--- by reason code.
--- Looks at no more than 1,000 classes that have something ready.
--- Locks: none. Raises: QHQ01, QHN01, QHN04 unless an operator asks. Idempotent: yes.
+-- Returns, after an empty claim, when to ask again (retry_after), and what keeps the node from the
+-- classes that wait: the number of classes by reason code. Considers at most 1,000 classes with ready
+-- leases.
+--
+-- Raises: QHQ01, QHN01, QHN04 if the caller is neither the node's login nor an operator.
 create or replace function hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard int default 0)
 returns table (retry_after interval, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -62,13 +69,15 @@ begin
 end
 $$;
 
--- What a worker's log says of leases that its node runs, or ran last: the state now, how many attempts there
--- may be, in how long it is claimable again (null: it is, or never), and what was asked when it was spawned.
--- own_max_attempts: null where the queue's count. Others get no row.
+-- Returns, for a worker's log, the outlook of leases that its node runs or ran last: the state now, the
+-- number of attempts allowed, the time until the lease is claimable again (null: it is, or never will
+-- be), and its placement. own_max_attempts: null where the queue's value counts. Leases of other nodes
+-- have no row.
+--
 -- Raises: QHA01, QHN04.
 create or replace function hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard int default 0)
 returns table (lease_id uuid, state text, max_attempts int, own_max_attempts int, again_in interval,
-    placement jsonb)
+  placement jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -95,17 +104,17 @@ begin
 end
 $$;
 
--- Why leases of a placement class are pending: in words, and what it rests on. One row; the columns as
--- in explain_lease, and words: what the class asks;
--- leases: the first 20 in line, [{"lease_id", "priority", "eligible_at", "attempt", "deadline"}].
--- Patience is that of the first in line.
--- Locks: none. Raises: QHC01, QHA03. Idempotent: yes.
+-- Returns why leases of a placement class are pending, in words, and what that rests on. One row, with
+-- the columns of explain_lease and: words: what the class asks; leases: the first 20 in line,
+-- [{"lease_id", "priority", "eligible_at", "attempt", "deadline"}]. Patience is judged for the first in
+-- line.
+--
+-- Raises: QHC01, QHA03.
 create or replace function hwqueue.explain_class(p_class bigint, p_shard int default 0)
 returns table (class_id bigint, shard_id int, queue text, words text, headline text, code text,
-    permanent boolean, waits_until timestamptz, as_of timestamptz,
-               funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint,
-                 nodes_registered bigint, nodes_live bigint,
-               nodes_matching bigint, nodes_free bigint, leases jsonb)
+  permanent boolean, waits_until timestamptz, as_of timestamptz, funnel jsonb, sole_blockers jsonb,
+  nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint,
+  nodes_matching bigint, nodes_free bigint, leases jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
@@ -127,13 +136,12 @@ begin
   return query
     select p_class, p_shard, hwqueue.queue_name(v_class.queue_id, p_shard), hwqueue.class_words(v_class),
            case when f.pending = 0 then 'nothing of it is pending; ' else '' end || f.headline,
-             coalesce(f.code, 'ready'),
-           f.permanent, f.waits_until, v_now, f.funnel, f.sole_blockers, f.nearest, f.help, f.pending,
-           f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free, (
-      select coalesce(jsonb_agg(jsonb_build_object('lease_id', r.lease_id, 'priority', l.priority,
-             'eligible_at', r.eligible_at,
-               'attempt', r.attempt_count + 1, 'deadline', r.deadline) order by r.tier, r.rank, r.position),
-                 '[]')
+           coalesce(f.code, 'ready'), f.permanent, f.waits_until, v_now, f.funnel, f.sole_blockers,
+           f.nearest, f.help, f.pending, f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free, (
+      select coalesce(jsonb_agg(jsonb_build_object(
+               'lease_id', r.lease_id, 'priority', l.priority, 'eligible_at', r.eligible_at,
+               'attempt', r.attempt_count + 1, 'deadline', r.deadline)
+             order by r.tier, r.rank, r.position), '[]')
       from (select * from hwqueue.ready d where d.shard_id = p_shard and d.class_id = p_class
           order by d.tier, d.rank, d.position limit 20) r
       join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id)
@@ -141,24 +149,27 @@ begin
 end
 $$;
 
--- Why a lease is where it is; of a pending one, why it is not running: by the rules that claims decide
--- with. One row. headline: one sentence; code: a reason code, ready when a node could take it now, or
--- what the lease is; permanent: until nodes or the lease change; waits_until: when it becomes claimable,
--- stops waiting for a better node, or its claim ends; position: how many ready leases of its queue come
--- before it, at most 10,001.
--- Of pending ones: funnel [{"stage", "nodes"}]: nodes left after each stage; sole_blockers [{"stage",
+-- Returns why a lease is where it is, and why a pending one does not run, by the rules that claims
+-- decide with. One row.
+--
+-- headline: one sentence; code: a reason code, "ready" when a node could take the lease now, or the
+-- lease's state; permanent: it lasts until nodes or the lease change; waits_until: when the lease
+-- becomes claimable, stops waiting for a better node, or its claim ends; position: the number of ready
+-- leases of its queue before it, at most 10,001.
+--
+-- For pending leases: funnel [{"stage", "nodes"}]: nodes left after each stage; sole_blockers [{"stage",
 -- "code", "permanent", "predicate", "words", "nodes", "samples"}]: what alone keeps nodes from matching
--- (of stages free, away and spread: from taking it now); nearest: the 20 nodes that fail the least,
--- [{"node_id", "node", "rack", "state", "seen_at", "reasons": [as in match_nodes, and "wanted", "has",
--- "place", "holders"]}]; help: what would let it run, [{"action", "words", "nodes", "leases",
+-- (of stages free, away and spread: from taking it now); nearest: the 20 nodes that fail the fewest
+-- rules, [{"node_id", "node", "rack", "state", "seen_at", "reasons": [as in match_nodes, and "wanted",
+-- "has", "place", "holders"]}]; help: what would let it run, [{"action", "words", "nodes", "leases",
 -- "predicate", "samples", "lease_id"}].
--- Locks: none. Raises: QHL04, QHA03. Idempotent: yes.
+--
+-- Raises: QHL04, QHA03.
 create or replace function hwqueue.explain_lease(p_lease uuid, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, state text, queue text, class_id bigint, headline text,
-    code text, permanent boolean, waits_until timestamptz,
-               "position" bigint, as_of timestamptz, funnel jsonb, sole_blockers jsonb, nearest jsonb,
-                 help jsonb, words text, pending bigint,
-               nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
+  code text, permanent boolean, waits_until timestamptz, "position" bigint, as_of timestamptz,
+  funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint,
+  nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
@@ -172,7 +183,7 @@ begin
   perform hwqueue.require_all_tenants();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
     and c.class_id = v_lease.class_id;
-  -- one statement, one snapshot
+  -- one statement, one MVCC snapshot
   select hwqueue.lease_state(p_lease, p_shard) as state, hwqueue.lease_end(p_lease, p_shard) as ended
          into v_found;
   state := v_found.state;
@@ -200,13 +211,12 @@ begin
       and r.position = v_lease.position and r.lease_id = p_lease;
     "position" := hwqueue.place_in_line(v_lease, p_shard);
     select f.headline, f.code, f.permanent, f.waits_until, f.funnel, f.sole_blockers, f.nearest, f.help,
-           f.pending,
-           f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free
+           f.pending, f.nodes_registered, f.nodes_live, f.nodes_matching, f.nodes_free
     into headline, code, permanent, waits_until, funnel, sole_blockers, nearest, help, pending,
          nodes_registered, nodes_live, nodes_matching, nodes_free
     from hwqueue.explain_waiting(
       v_class, p_lease, coalesce(v_entry.eligible_at, v_lease.available_at), v_lease.deadline, as_of,
-        p_shard) f;
+      p_shard) f;
     headline := headline || case when code is not null then ''
       when "position" = 0 then '; it is the first in line'
       when "position" > 10000 then '; more than 10000 leases of the queue come before it'
@@ -220,19 +230,23 @@ begin
 end
 $$;
 
--- Which pending classes nodes like these could run, if they were there and idle: up to 1,000, those with
--- the most leases first. Changes nothing.
--- p_nodes: a specification as register_node takes it, or a list of up to 100; name and instance_id may
--- be left out, and "count" says how many such nodes (1). pending: leases of the class that are ready,
--- counted to 10,001; fits_at_once: how many of them all these nodes take at once, null when one counts
--- nothing of what they need; is_served_already: a live node matches, as far as nodes have asked for work
--- since the class came.
--- What a class asks about other leases counts as met, and a new node is attested for nothing. For a
--- placement and the nodes that are there: match_nodes.
--- Locks: none. Raises: QHA01. Idempotent: yes.
+-- Returns which pending classes nodes like these could run if they existed and were idle: up to 1,000,
+-- those with the most leases first. Changes nothing.
+--
+-- p_nodes: a specification as register_node takes it, or a list of up to 100. name and instance_id may
+-- be left out, and "count" says how many such nodes there are (default 1).
+--
+-- pending: ready leases of the class, counted to 10,001; fits_at_once: how many of them all these nodes
+-- take at once, null when one of the nodes has no limit on what they need; is_served_already: a live
+-- node matches, as far as nodes have asked for work since the class came.
+--
+-- What a class asks about other leases counts as met, and an imagined node is attested for nothing. To
+-- judge a placement on the nodes that exist, call match_nodes.
+--
+-- Raises: QHA01, QHA03.
 create or replace function hwqueue.what_if(p_nodes jsonb, p_shard int default 0)
-returns table (class_id bigint, shard_id int, queue text, words text, pending bigint, oldest_at timestamptz,
-    fits_at_once bigint, is_served_already boolean)
+returns table (class_id bigint, shard_id int, queue text, words text, pending bigint,
+  oldest_at timestamptz, fits_at_once bigint, is_served_already boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
@@ -291,11 +305,14 @@ begin
 end
 $$;
 
--- What match_nodes says of all nodes without the words, for callers that count or colour them: a row for each
--- group of nodes of which the same codes are told, those that could run it first, then the largest. codes: of
--- the reasons, in their order; permanent: whether one of them holds until the node or the lease changes;
--- node_names: the best node first. In a fleet of thousands, nearly all that match_nodes sends is words.
--- Locks: none. Raises: as match_nodes. Idempotent: yes.
+-- Returns what match_nodes does without the words, for callers that count nodes or colour a map: a row
+-- for each group of nodes with the same codes, those that could run the lease first, then the largest
+-- group. In a fleet of thousands of nodes, nearly all that match_nodes sends is words.
+--
+-- codes: of the reasons, in their order; permanent: whether one of them holds until the node or the
+-- lease changes; node_names: the best node first.
+--
+-- Raises: as match_nodes.
 create or replace function hwqueue.match_groups(p_placement jsonb, p_options jsonb default '{}',
     p_shard int default 0)
 returns table (eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
@@ -311,10 +328,13 @@ begin
 end
 $$;
 
--- For every registered node: could it run such a lease now, how well does it suit, and why not? A dry run of
--- the filter and score that claim_task uses. p_options: {"labels", "tenant", "service_id", "task", "queue",
--- "nodes"}; with the queue, its weights and pause; nodes: names, of which alone is told.
--- Locks: none. Raises: QHC03, QHC04, QHA01, QHA03, QHQ01. Idempotent: yes.
+-- Returns, for every registered node, whether it could run such a lease now, how well it suits, and why
+-- not: a dry run of the filter and the score of claim_task. Changes nothing.
+--
+-- p_options: {"labels", "tenant", "service_id", "task", "queue", "nodes"}. With queue, that queue's
+-- weights and pause count. nodes: names, to judge only these.
+--
+-- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
 create or replace function hwqueue.match_nodes(p_placement jsonb, p_options jsonb default '{}',
   p_shard int default 0)
 returns table (node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
@@ -327,15 +347,16 @@ begin
 end
 $$;
 
--- What match_nodes says of all nodes, counted, and p_limit of its rows after the first p_skip: callers
--- that show a page need not be sent all.
--- One row. nodes: registered; eligible: that could run it now; reasons: by code, how many nodes it keeps
--- out (one with two codes counts for both); items: [{"node_id", "node_name", "eligible", "score",
--- "reasons"}], the best first. Every page judges all nodes anew.
--- Locks: none. Raises: as match_nodes. Idempotent: yes.
+-- Returns one page of match_nodes with counts over all nodes, for callers that show a page. One row.
+--
+-- nodes: registered nodes; eligible: nodes that could run the lease now; reasons: by code, how many
+-- nodes it keeps out (a node with two codes counts for both); items: p_limit rows after the first
+-- p_skip, [{"node_id", "node_name", "eligible", "score", "reasons"}], the best first. Every page judges
+-- all nodes again.
+--
+-- Raises: as match_nodes.
 create or replace function hwqueue.match_page(p_placement jsonb, p_options jsonb default '{}',
-  p_limit int default 100, p_skip int default 0,
-                                              p_shard int default 0)
+  p_limit int default 100, p_skip int default 0, p_shard int default 0)
 returns table (nodes int, eligible int, reasons jsonb, items jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$

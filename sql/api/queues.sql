@@ -1,9 +1,18 @@
 -- Public: queues, and the policies of queues and services.
+--
+-- Admins call these functions; workers call wake_payloads. A queue's row is the only switch: claims and
+-- spawns read paused_at and dropped_at from it. A dropped queue keeps its row until prune has deleted
+-- what it held, so a name that is used again gets another queue_id.
+--
+-- Read create_queue first, then drop_queue, which explains what becomes of the work in it.
 
--- Creates a queue. The same name with the same policy is a no-op, so that deployments can call it every time.
--- With retain_completed 0 a lease is gone when it completes, and its result with it; one with an
--- idempotency key stays until prune takes it.
--- Locks: the queue's unique name. Raises: QHA01, QHQ02 exists with another policy, QHA03. Idempotent: yes.
+-- Creates a queue. A second call with the same name and policy changes nothing, so deployments can call
+-- it every time.
+--
+-- With retain_completed 0 a lease is deleted when it completes, with its result. A lease with an
+-- idempotency key stays until prune deletes it.
+--
+-- Locks: the queue's unique name. Raises: QHA01, QHA03, QHQ02 if the queue exists with another policy.
 create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}',
   p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -36,10 +45,11 @@ begin
 end
 $$;
 
--- Changes the policy keys that are given and keeps the rest; leases already spawned keep their rank, and
--- what runs stays or goes when it completes as retain_completed said at its claim.
+-- Changes the policy keys in p_policy, keeps the others, and returns the whole policy. Leases already
+-- spawned keep their rank. A running lease stays or is deleted at completion as retain_completed said
+-- when it was claimed.
+--
 -- Locks: the queue's row; when the failure domain changes, the shard's row. Raises: QHQ01, QHA01, QHA03.
--- Idempotent: yes. Gives the whole policy.
 create or replace function hwqueue.set_queue_policy(p_queue text, p_policy jsonb,
   p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -56,15 +66,13 @@ begin
   v_row := hwqueue.apply_policy(v_row, coalesce(p_policy, '{}'));
   update hwqueue.queue q
   set claim_timeout = v_row.claim_timeout, heartbeat_interval = v_row.heartbeat_interval,
-    poll_interval = v_row.poll_interval,
-      patience = v_row.patience,
+      poll_interval = v_row.poll_interval, patience = v_row.patience,
       max_attempts = v_row.max_attempts, retry = v_row.retry, ageing_step = v_row.ageing_step,
-        notify = v_row.notify,
-      reap_grace = v_row.reap_grace, max_params_bytes = v_row.max_params_bytes,
-        max_result_bytes = v_row.max_result_bytes,
-      window_size = v_row.window_size, probe_size = v_row.probe_size, weight_affinity = v_row.weight_affinity,
-      weight_fit = v_row.weight_fit, weight_spread = v_row.weight_spread,
-        retain_completed = v_row.retain_completed,
+      notify = v_row.notify, reap_grace = v_row.reap_grace,
+      max_params_bytes = v_row.max_params_bytes, max_result_bytes = v_row.max_result_bytes,
+      window_size = v_row.window_size, probe_size = v_row.probe_size,
+      weight_affinity = v_row.weight_affinity, weight_fit = v_row.weight_fit,
+      weight_spread = v_row.weight_spread, retain_completed = v_row.retain_completed,
       retain_failed = v_row.retain_failed, failure_domain = v_row.failure_domain
   where q.shard_id = p_shard and q.queue_id = v_row.queue_id;
   perform hwqueue.move_terms(p_shard);
@@ -74,8 +82,9 @@ begin
 end
 $$;
 
--- Stops claims from a queue; spawning and running leases go on. resume_queue undoes it.
--- Locks: the queue's row. Raises: QHQ01, QHA03. Idempotent: yes.
+-- Stops claims from a queue. Spawns and running leases continue. resume_queue undoes it.
+--
+-- Locks: the queue's row. Raises: QHQ01, QHA03.
 create or replace function hwqueue.pause_queue(p_queue text, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -94,9 +103,10 @@ begin
 end
 $$;
 
--- Lets claims from a paused queue go on.
--- Locks: the queue's row; queue_signal, skip locked. Raises: QHQ01, QHA03. Idempotent: yes. Wakes:
--- waiting workers.
+-- Allows claims from a paused queue again.
+--
+-- Locks: the queue's row; queue_signal, skip locked. Raises: QHQ01, QHA03.
+-- Wakes: waiting workers.
 create or replace function hwqueue.resume_queue(p_queue text, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -115,12 +125,14 @@ begin
 end
 $$;
 
--- Drops a queue: its name is free at once, nothing is spawned into it or claimed from it any more; prune
--- deletes what it held.
--- Refused while anything waits or runs in it, unless forced; what runs is then asked to stop by the next
--- reap (reap_dropped). A spawn that is still uncommitted goes with the queue: stop its producers first.
--- Locks: the queue's row. Raises: QHQ01, QHQ03 not empty, QHA02, QHA03. Idempotent: no, the second call
--- finds no queue.
+-- Drops a queue. Its name is free at once, and nothing is spawned into it or claimed from it any more.
+-- prune deletes what it held.
+--
+-- Refused while a lease waits or runs in the queue, unless p_force is true. Then the next reap asks the
+-- running leases to stop, and the waiting ones are lost. A spawn that is not committed yet is lost with
+-- the queue, so stop its producers first. Not idempotent: a second call finds no queue.
+--
+-- Locks: the queue's row. Raises: QHQ01, QHQ03 if it is not empty, QHA02, QHA03.
 create or replace function hwqueue.drop_queue(p_queue text, p_force boolean default false,
   p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -132,8 +144,8 @@ begin
   perform hwqueue.require_all_tenants();
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   perform hwqueue.require_read_committed();
-  perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id =
-    v_queue.queue_id for no key update;
+  perform 1 from hwqueue.queue q
+  where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for no key update;
   v_queue := hwqueue.find_queue(p_queue, p_shard);
   if not coalesce(p_force, false) and (
        exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue.queue_id)
@@ -153,11 +165,12 @@ begin
 end
 $$;
 
--- Every queue with what waits and runs in it.
--- Locks: none. Raises: QHA03. Idempotent: yes.
+-- Returns every queue with its policy and what waits and runs in it.
+--
+-- Raises: QHA03.
 create or replace function hwqueue.list_queues(p_shard int default 0)
 returns table (queue text, paused boolean, pending bigint, scheduled bigint, claimed bigint, policy jsonb,
-    shard_id int)
+  shard_id int)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
@@ -171,8 +184,9 @@ as $$
   order by q.name
 $$;
 
--- The payloads of some queues, each once; a queue need not exist yet. Listeners of channel hwqueue compare
--- with them.
+-- Returns the payload by which notifications on channel hwqueue name each of these queues, each queue
+-- once. A queue need not exist yet. A listener compares what it receives with them.
+--
 -- Raises: QHA01.
 create or replace function hwqueue.wake_payloads(p_queues text[], p_shard int default 0)
 returns table (queue text, payload text, shard_id int)
@@ -188,9 +202,10 @@ begin
 end
 $$;
 
--- What operators said of a service: {"failure_domain", "anti_affinity_services"}; null and [] where they
--- said nothing.
--- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
+-- Returns the policy of a service: {"failure_domain", "anti_affinity_services"}; null and [] where none
+-- is set.
+--
+-- Raises: QHA01, QHA03.
 create or replace function hwqueue.service_policy(p_service uuid, p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -211,14 +226,17 @@ begin
 end
 $$;
 
--- Changes the policy keys of a service that are given and keeps the rest; null takes one back.
--- failure_domain: what "the same place" means to leases that require or avoid the service, node, rack or
--- label:KEY; else the queue's. anti_affinity_services: services that its leases keep away from, its own
--- id included if they are to keep away from each other. A service need not have leases yet.
--- What runs already stays; from the commit on, leases that the change concerns wait until what runs has
--- been counted.
+-- Changes the policy keys in p_policy, keeps the others, and returns the whole policy. A null value
+-- resets a key. A service need not have leases yet.
+--
+-- failure_domain: what "the same place" means to leases that require or avoid the service: node, rack or
+-- label:KEY; without it, the queue's. anti_affinity_services: services that its leases keep away from;
+-- include its own id to keep its leases away from each other.
+--
+-- Running leases stay where they are. After the commit, the leases that the change concerns are not
+-- claimed until running leases have been counted for it.
+--
 -- Locks: the service's row; its classes; profile rows; the shard's row. Raises: QHA01, QHA02, QHA03.
--- Idempotent: yes. Gives the whole policy.
 create or replace function hwqueue.set_service_policy(p_service uuid, p_policy jsonb,
   p_shard int default 0) returns jsonb
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -243,8 +261,8 @@ begin
   insert into hwqueue.service as s (shard_id, service_id, failure_domain, away_from)
   values (p_shard, p_service, v_domain, v_away_from)
   on conflict (shard_id, service_id) do update
-  set failure_domain = case when v_policy ? 'failure_domain' then excluded.failure_domain
-    else s.failure_domain end,
+  set failure_domain = case when v_policy ? 'failure_domain'
+        then excluded.failure_domain else s.failure_domain end,
       away_from = case when v_policy ? 'anti_affinity_services' then excluded.away_from else s.away_from end;
   perform hwqueue.rebind_classes(array(
     select c.class_id from hwqueue.placement_class c where c.shard_id = p_shard

@@ -1,18 +1,24 @@
--- Public: views and reports for operators.
+-- Public: reports and views for operators, dashboards and monitoring.
+--
+-- They only read, and use one processor, because claims need the others. Plans are made for each call,
+-- since the arrays that class_fits reads have any length. Most functions are also views of the same name
+-- over all shards. docs/explanation/views.md says what exactly is counted.
+--
+-- Read pending_reasons first; the others are sums of one or two tables.
 
--- What monitoring wants to know, as Prometheus samples: name, labels, value. docs/reference/metrics.md
--- says what each one means.
--- A histogram has a row for each bucket (label le) and one each for its sum and count. The number of
--- rows grows with queues alone: nodes are summed up, and of placement classes only the 50 with most
--- leases waiting are named.
--- Plans are made for the call (class_fits has arrays of any length), on one processor: claims need the
--- others.
--- Locks: none. Raises: QHA03. Idempotent: yes.
+-- Returns what monitoring reads, as Prometheus samples: name, labels, value. docs/reference/metrics.md
+-- says what each one means. A histogram has a row for each bucket (label le) and one each for its sum
+-- and count.
+--
+-- The number of rows grows with the number of queues alone: nodes are summed up, and only the 50
+-- placement classes of each reason with most unmet leases are named.
+--
+-- Raises: QHA03.
 create or replace function hwqueue.metrics(p_shard int default 0)
 returns table (name text, labels jsonb, value double precision)
 language sql volatile security definer set search_path = pg_catalog, pg_temp
-  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off set plan_cache_mode =
-    force_custom_plan
+  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off
+  set plan_cache_mode = force_custom_plan
 as $$
   select hwqueue.require_all_tenants();
   select m.name, m.labels, m.value
@@ -26,18 +32,19 @@ as $$
   ) m
 $$;
 
--- What ended in each of the last p_minutes minutes, oldest first, of one queue or (null) of all
--- together; minutes without are zeros.
--- The last one is not over. claims: claims that ended, whatever became of them. failed: leases that are
--- dead. retried: claims that did not complete and whose lease went back. wait, run: of completed leases,
--- in seconds, half (95 of 100) of them at most.
--- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
+-- Returns what ended in each of the last p_minutes minutes, oldest first, of one queue or (p_queue null)
+-- of all together. Minutes in which nothing ended are zeros. The last minute is not over.
+--
+-- claims: claims that ended in any way; failed: leases that are dead; retried: claims that did not
+-- complete and whose lease went back to the queue; wait, run: of completed leases, the time in seconds
+-- that half (p50) or 95 of 100 (p95) did not exceed.
+--
+-- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.throughput(p_queue text default null, p_minutes int default 60,
   p_shard int default 0)
 returns table (minute timestamptz, claims bigint, completed bigint, failed bigint, cancelled bigint,
-    retried bigint, expired bigint,
-               wait_p50 double precision, wait_p95 double precision, run_p50 double precision,
-                 run_p95 double precision, shard_id int)
+  retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision,
+  run_p50 double precision, run_p95 double precision, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -52,13 +59,12 @@ begin
       select m.minute, m.completed - coalesce(o.completed, 0) as completed,
              m.failed - coalesce(o.failed, 0) as failed,
              m.cancelled - coalesce(o.cancelled, 0) as cancelled,
-               m.retried - coalesce(o.retried, 0) as retried,
+             m.retried - coalesce(o.retried, 0) as retried,
              m.attempts_expired - coalesce(o.attempts_expired, 0) as expired,
              m.completed + m.attempts_failed + m.attempts_expired + m.attempts_superseded
                + m.attempts_released + m.attempts_cancelled
                - coalesce(o.completed + o.attempts_failed + o.attempts_expired + o.attempts_superseded
-                   + o.attempts_released
-                          + o.attempts_cancelled, 0) as claims,
+                          + o.attempts_released + o.attempts_cancelled, 0) as claims,
              hwqueue.add_histograms(m.wait_counts, o.wait_counts, -1) as wait_counts,
              hwqueue.add_histograms(m.run_counts, o.run_counts, -1) as run_counts
       from hwqueue.queue q
@@ -71,8 +77,7 @@ begin
         and m.minute > v_until - p_minutes * interval '1 minute'
     ), sums as (
       select e.minute, sum(e.claims) as claims, sum(e.completed) as completed, sum(e.failed) as failed,
-             sum(e.cancelled) as cancelled,
-             sum(e.retried) as retried, sum(e.expired) as expired
+             sum(e.cancelled) as cancelled, sum(e.retried) as retried, sum(e.expired) as expired
       from ended e group by e.minute
     ), times as (
       select b.minute, array_agg(b.waits order by b.bucket) as waits,
@@ -85,8 +90,8 @@ begin
       group by b.minute
     )
     select g.minute, coalesce(s.claims, 0)::bigint, coalesce(s.completed, 0)::bigint,
-           coalesce(s.failed, 0)::bigint,
-           coalesce(s.cancelled, 0)::bigint, coalesce(s.retried, 0)::bigint, coalesce(s.expired, 0)::bigint,
+           coalesce(s.failed, 0)::bigint, coalesce(s.cancelled, 0)::bigint,
+           coalesce(s.retried, 0)::bigint, coalesce(s.expired, 0)::bigint,
            hwqueue.histogram_quantile(t.waits, 0.5), hwqueue.histogram_quantile(t.waits, 0.95),
            hwqueue.histogram_quantile(t.runs, 0.5), hwqueue.histogram_quantile(t.runs, 0.95), p_shard
     from generate_series(v_until - (p_minutes - 1) * interval '1 minute', v_until,
@@ -97,17 +102,20 @@ begin
 end
 $$;
 
--- The life line of a lease, oldest first. event: spawned; scheduled (waits until at, which may lie
--- ahead), ready; claimed; how an attempt ended (failed, expired, superseded, released, cancelled); how
--- the lease did (completed, failed, cancelled). lasted: the time until the event after it, or until now
--- for the last of an open lease. detail: the error of an attempt or of the lease, what a claim has set aside.
--- Written from the lease, its attempts, its outcome and where it is now: when a retry became claimable
--- in between is not kept.
--- Locks: none. Raises: QHL04. Idempotent: yes.
+-- Returns the life of a lease, oldest event first.
+--
+-- event: spawned; scheduled (waits until at, which may lie ahead); ready; claimed; how an attempt ended
+-- (failed, expired, superseded, released, cancelled); how the lease ended (completed, failed,
+-- cancelled). lasted: the time until the next event, or until now for the last one of an open lease.
+-- detail: the error of an attempt or of the lease, or what a claim has allocated.
+--
+-- Built from the lease, its attempts, its outcome and where it is now, so the time at which an earlier
+-- retry became claimable is not known.
+--
+-- Raises: QHL04.
 create or replace function hwqueue.lease_history(p_lease uuid, p_shard int default 0)
 returns table (shard_id int, lease_id uuid, ordinal int, at timestamptz, event text, attempt int,
-    claim_token bigint, node_id uuid, node_name text,
-               lasted interval, detail jsonb)
+  claim_token bigint, node_id uuid, node_name text, lasted interval, detail jsonb)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -117,8 +125,7 @@ begin
   return query
     with step as (
       select l.created_at as at, 1 as turn, 'spawned' as event, null::int as attempt,
-             null::bigint as claim_token, null::uuid as node_id,
-             null::jsonb as detail
+             null::bigint as claim_token, null::uuid as node_id, null::jsonb as detail
       from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease
       union all
       select x.at, x.turn, x.event, a.attempt, a.claim_token, a.node_id, x.detail
@@ -136,8 +143,7 @@ begin
       select r.eligible_at, 5, 'ready', null, null, null, null
       from hwqueue.lease l
       join hwqueue.ready r on r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = l.tier
-        and r.rank = l.rank
-        and r.position = l.position and r.lease_id = l.lease_id
+        and r.rank = l.rank and r.position = l.position and r.lease_id = l.lease_id
       where l.shard_id = p_shard and l.lease_id = p_lease
       union all
       select c.claimed_at, 3, 'claimed', c.attempt, c.claim_token, c.node_id, c.assignment
@@ -149,8 +155,8 @@ begin
           (o.finished_at, 6, o.state, o.error)) x(at, turn, event, detail)
       where o.shard_id = p_shard and o.lease_id = p_lease and (x.turn = 6 or o.state = 'completed')
     )
-    select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token, s.node_id,
-           n.name,
+    select p_shard, p_lease, (row_number() over o)::int, s.at, s.event, s.attempt, s.claim_token,
+           s.node_id, n.name,
            case when s.turn < 6 then coalesce(lead(s.at) over o, greatest(s.at, v_now)) - s.at end, s.detail
     from step s
     left join hwqueue.node n on n.shard_id = p_shard and n.node_id = s.node_id
@@ -160,19 +166,22 @@ begin
 end
 $$;
 
--- What each registered node has and what of it is in use. state: live, silent (no sign of life within
--- its timeout), cordoned, draining; live says the first of cordoned ones, too. Total null: not counted.
--- gpu_milli_used: thousandths of devices; gpus_free, cores_free: those nobody uses, parts of devices
--- included as devices of their own. claims: leases that run there. profile_id: the same for nodes that
--- may run the same.
--- Locks: none. Raises: QHA03. Idempotent: yes.
+-- Returns what each registered node has and what of it is in use.
+--
+-- state: live, silent (no sign of life within its timeout), cordoned, draining; live: whether a cordoned
+-- node is live, too. A total that is null is not limited. gpu_milli_used: thousandths of devices;
+-- gpus_free, cores_free: unused ones, where parts of devices count as devices of their own; claims:
+-- leases that run there; profile_id: the same for nodes that may run the same.
+--
+-- Ordered by name: pass the last node_name of a page as p_after of the next.
+--
+-- Raises: QHA01, QHA03.
 create or replace function hwqueue.node_usage(p_state text default null, p_limit int default null,
   p_after text default null, p_shard int default 0)
 returns table (shard_id int, node_id uuid, node_name text, rack bigint, state text, live boolean,
-    seen_at timestamptz, claims bigint, slots int,
-               cpu_milli bigint, cpu_used bigint, memory_mib bigint, memory_used bigint, gpus int,
-                 gpus_free int, gpu_milli_used bigint,
-               cores int, cores_free int, custom jsonb, custom_used jsonb, profile_id bigint)
+  seen_at timestamptz, claims bigint, slots int, cpu_milli bigint, cpu_used bigint, memory_mib bigint,
+  memory_used bigint, gpus int, gpus_free int, gpu_milli_used bigint, cores int, cores_free int,
+  custom jsonb, custom_used jsonb, profile_id bigint)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
 as $$
@@ -184,20 +193,19 @@ begin
     hwqueue.check_limit(p_limit);
   return query
     select n.shard_id, n.node_id, n.name, n.rack, w.state, w.is_live, s.seen_at, coalesce(c.claims, 0),
-           n.slots,
-           n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib, coalesce(u.memory_used, 0),
+           n.slots, n.cpu_milli, coalesce(u.cpu_used, 0), n.memory_mib, coalesce(u.memory_used, 0),
            cardinality(n.gpu_ids), cardinality(array_positions(u.gpu_used, 0)),
-             coalesce((select sum(g) from unnest(u.gpu_used) g), 0),
+           coalesce((select sum(g) from unnest(u.gpu_used) g), 0),
            cardinality(n.core_ids), cardinality(array_positions(u.core_used, 0)), n.custom,
-             coalesce(u.custom_used, '{}'), n.profile_id
+           coalesce(u.custom_used, '{}'), n.profile_id
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = n.shard_id and s.node_id = n.node_id
     left join hwqueue.newest_loads(p_shard) u on u.node_id = n.node_id
     left join (select k.node_id, count(*) as claims from hwqueue.claim k where k.shard_id = p_shard
         group by k.node_id) c on c.node_id = n.node_id
     cross join lateral (
-      select l.is_live, case when n.drain_by is not null then 'draining' when n.cordoned_at is not null
-             then 'cordoned'
+      select l.is_live, case when n.drain_by is not null then 'draining'
+                             when n.cordoned_at is not null then 'cordoned'
                              when l.is_live then 'live' else 'silent' end as state
       from (select hwqueue.is_live(n, s, v_now) as is_live) l) w
     where n.shard_id = p_shard and n.deregistered_at is null and (p_state is null or w.state = p_state)
@@ -206,30 +214,32 @@ begin
 end
 $$;
 
--- Why leases are pending: a row for each placement class that has some ready, with how many nodes match it
--- and could take it now, and the one thing to say about it. Facts about nodes come from class_fleets;
--- docs/explanation/views.md says what exactly is counted. code: a reason code, null when nothing is in the
--- way but its turn. permanent: waiting will not help, something has to be changed. nodes_matching: live and
--- not cordoned, and all static rules and the total capacity allow it; null: too many different nodes to tell,
--- ask for the class alone. nodes_free: those that have room now and no known conflict with what other leases
--- do. nodes_near: where none matches, the live nodes that one part alone keeps out, the one that message
--- names. words: what the class asks, for people. words and message are written for the first 500 rows, since
--- that takes long; nearest names for the first 10. p_kind: no_match (nothing matches), contended (something
--- matches, nothing is free); p_order: oldest, pending (most first); p_limit: null for all.
--- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
-create or replace function hwqueue.pending_reasons(p_queue text default null, p_kind text default null,
-  p_class bigint default null,
-                                                   p_order text default 'oldest', p_limit int default 100,
-                                                     p_shard int default 0)
+-- Returns why leases are pending: a row for each placement class that has ready ones, with how many
+-- nodes match it and could take it now, and the one thing to say about it. docs/explanation/views.md
+-- says what exactly is counted.
+--
+-- p_kind: no_match (nothing matches) or contended (something matches, nothing is free); p_order: oldest
+-- first, or pending (most leases first); p_limit: null for all.
+--
+-- code: a reason code, null when the class only waits for its turn; permanent: waiting will not help,
+-- something has to be changed. nodes_matching: nodes that are live and not cordoned, and that all static
+-- rules and the total capacity allow; null: too many different nodes to judge, ask for the class alone.
+-- nodes_free: those of them that have room now and no known conflict with other leases. nodes_near:
+-- where none matches, the live nodes that only the part named in message keeps out. words: what the
+-- class asks. words and message are written for the first 500 rows, because they take long; similar
+-- names of queues and tasks for the first 10.
+--
+-- Raises: QHQ01, QHA01, QHA03.
+create or replace function hwqueue.pending_reasons(
+  p_queue text default null, p_kind text default null, p_class bigint default null,
+  p_order text default 'oldest', p_limit int default 100, p_shard int default 0)
 returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text,
-    words text, resources jsonb,
-               pending bigint, oldest_at timestamptz, code text, permanent boolean, message text,
-                 nodes_matching int, nodes_free int, nodes_near int)
+  words text, resources jsonb, pending bigint, oldest_at timestamptz, code text, permanent boolean,
+  message text, nodes_matching int, nodes_free int, nodes_near int)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   -- one core at most; each call is planned for what it asks, and joins by hash whatever the statistics say
-  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off set plan_cache_mode =
-    force_custom_plan
-  set enable_nestloop = off
+  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off
+  set plan_cache_mode = force_custom_plan set enable_nestloop = off
 as $$
 declare
   v_queue_id int;
@@ -241,102 +251,55 @@ begin
   v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
   perform hwqueue.json_choice(to_jsonb(p_kind), 'p_kind', array['no_match', 'contended']),
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']),
-            hwqueue.check_limit(p_limit);
+          hwqueue.check_limit(p_limit);
   v_snapshot := hwqueue.scan_nodes(v_now, p_shard);
   select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
   return query
-    with waiting as materialized (
-      select g.*
-      from (select r.queue_id, r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at
-            from hwqueue.ready r
-            where r.shard_id = p_shard and (v_queue_id is null or r.queue_id = v_queue_id)
-              and (p_class is null or r.class_id = p_class)
-            group by r.queue_id, r.class_id) g
-      join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
-    ), ids as materialized (  -- without a kind, only what is given back needs to be looked at
-      select coalesce(array_agg(o.class_id), '{}') as class_ids
-      from (select w.class_id from waiting w order by case when p_order = 'pending' then -w.pending end,
-          w.oldest_at, w.class_id
-            limit case when p_kind is null then p_limit end) o
-    ), fit as materialized (
-      -- what no node may run needs no look at what nodes have left
-      select f.* from ids
-      cross join lateral hwqueue.class_fleets(ids.class_ids, v_snapshot, v_now, p_shard) f
-    ), able as materialized (
-      select coalesce(array_agg(f.class_id), '{}') as class_ids
-      from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
-    ), room as materialized (
-      select p.class_id, bit_and(p.mask) as mask
-      from able cross join lateral hwqueue.capacity_parts(able.class_ids, false, v_snapshot.open,
-          v_snapshot.none, v_now, p_shard) p
-      where p_kind is distinct from 'no_match'
-      group by p.class_id
-    ), untaken as materialized (
-      select t.* from able cross join lateral hwqueue.untaken_masks(able.class_ids, v_snapshot.none, v_now,
-             p_shard) t
-      where p_kind is distinct from 'no_match'
-    ), free as (
-      select f.class_id, f.nodes & v_snapshot.open & coalesce(r.mask, v_snapshot.open) as room, t.mask,
-             t.code as conflict
-      from fit f
-      left join room r on r.class_id = f.class_id
-      left join untaken t on t.class_id = f.class_id
-      where f.nodes_matching is distinct from 0
-    ), chosen as materialized (
-      select k.*, row_number() over (order by case when p_order = 'pending' then -k.pending end, k.oldest_at,
-             k.class_id) as turn
-      from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent,
-          f.part, f.expr, f.near,
-                   f.nodes_near, f.nodes_meeting, f.nodes_serving,
-                     coalesce(bit_count(e.room), 0)::int as with_room,
-                   coalesce(bit_count(e.room & coalesce(e.mask, e.room)), 0)::int as free, e.conflict
-            from fit f
-            join waiting w on w.class_id = f.class_id
-            left join free e on e.class_id = f.class_id) k
-      where p_kind is null or p_kind = 'no_match' and k.nodes_matching = 0 or p_kind = 'contended'
-        and k.nodes_matching > 0 and k.free = 0
-      order by turn limit p_limit
-    )
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case when k.turn <= 500
-           then hwqueue.class_words(c) end, coalesce(c.placement -> 'resources', '{}'),
-           k.pending, k.oldest_at, h.code,
-             coalesce(k.nodes_matching = 0 and h.code not in ('queue_paused', 'node_draining',
-               'node_not_live', 'no_nodes'), false), case when k.turn <= 500 then h.message end,
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name,
+           case when k.turn <= 500 then hwqueue.class_words(c) end,
+           coalesce(c.placement -> 'resources', '{}'), k.pending, k.oldest_at, h.code,
+           coalesce(k.nodes_matching = 0 and h.code not in (
+             'queue_paused', 'node_draining', 'node_not_live', 'no_nodes'), false),
+           case when k.turn <= 500 then h.message end,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
-    from chosen k
+    from hwqueue.pending_classes(v_queue_id, p_class, p_kind, p_order, p_limit, v_snapshot, v_now, p_shard) k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id
-    left join hwqueue.node n on n.shard_id = p_shard and n.node_id =
-      v_snapshot.node_ids[position(B'1' in k.near)]
+    left join hwqueue.node n on n.shard_id = p_shard
+      and n.node_id = v_snapshot.node_ids[position(B'1' in k.near)]
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
-    cross join lateral hwqueue.class_headline(k.nodes_matching, k.nodes_cordoned, k.nodes_silent,
-        k.with_room, k.free, r.code, r.message, k.nodes_near,
-      k.nodes_meeting, n.name, k.conflict, v_snapshot.registered, bit_count(v_snapshot.open)::int,
-        bit_count(v_snapshot.live)::int, q.paused_at,
+    cross join lateral hwqueue.class_headline(
+      k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message,
+      k.nodes_near, k.nodes_meeting, n.name, k.conflict, v_snapshot.registered,
+      bit_count(v_snapshot.open)::int, bit_count(v_snapshot.live)::int, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
       case when k.nodes_serving = 0 and v_snapshot.registered > 0 then
-        case when k.turn <= 500 then hwqueue.unserved_words(q.name, c.task_name, v_served.queues,
-            v_served.tasks, v_served.any_queue, k.turn <= 10) else '' end end) h
+        case when k.turn <= 500 then hwqueue.unserved_words(
+          q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10)
+        else '' end end) h
     order by k.turn;
 end
 $$;
 
--- Placement classes with what waits and runs of each. profiles: kinds of nodes that claims have found
--- eligible so far (for a class that names nodes, resources or trust domains: nodes). reach: the share of the
--- nodes that suit it, when upkeep looked last, or a claim's first estimate; null before both. words: what the
--- class asks, for people; of the first 500 rows, since they take long to write. Ordered by id: pass the last
--- class_id of a page as p_after of the next.
--- Locks: none. Raises: QHQ01, QHA01, QHA03. Idempotent: yes.
+-- Returns placement classes with what waits and runs of each.
+--
+-- profiles: kinds of nodes that claims have found eligible so far (for a class that names nodes,
+-- resources or trust domains: nodes). reach: the share of the nodes that suit it, as upkeep computed it
+-- last or a claim first estimated it; null before both. words: what the class asks, for the first 500
+-- rows, because they take long to write.
+--
+-- Ordered by id: pass the last class_id of a page as p_after of the next.
+--
+-- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.placement_class_stats(p_queue text default null, p_after bigint default 0,
   p_limit int default 100, p_shard int default 0)
 returns table (shard_id int, class_id bigint, queue text, tenant text, service_id uuid, task_name text,
-    words text, labels jsonb, placement jsonb,
-               anchors text[], patience interval, pending bigint, oldest_at timestamptz, running bigint,
-                 profiles bigint,
-               reach double precision, created_at timestamptz, retired_at timestamptz)
+  words text, labels jsonb, placement jsonb, anchors text[], patience interval, pending bigint,
+  oldest_at timestamptz, running bigint, profiles bigint, reach double precision, created_at timestamptz,
+  retired_at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
-  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off set plan_cache_mode =
-    force_custom_plan
+  set max_parallel_workers_per_gather = 0 set work_mem = '64MB' set jit = off
+  set plan_cache_mode = force_custom_plan
 as $$
 declare
   v_queue_id int;
@@ -350,11 +313,10 @@ begin
     where c.shard_id = p_shard and c.class_id > p_after and (v_queue_id is null or c.queue_id = v_queue_id)
     order by c.class_id limit p_limit);
   return query
-    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name, case
-           when row_number() over (order by c.class_id) <= 500 then hwqueue.class_words(c) end, c.labels,
-           c.placement, c.anchors, c.patience,
-           coalesce(w.leases, 0), w.oldest_at, coalesce(r.leases, 0), coalesce(e.profiles, 0), h.share,
-             c.created_at, c.retired_at
+    select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name,
+           case when row_number() over (order by c.class_id) <= 500 then hwqueue.class_words(c) end,
+           c.labels, c.placement, c.anchors, c.patience, coalesce(w.leases, 0), w.oldest_at,
+           coalesce(r.leases, 0), coalesce(e.profiles, 0), h.share, c.created_at, c.retired_at
     from hwqueue.placement_class c
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
     left join (select x.class_id, count(*) as leases, min(x.eligible_at) as oldest_at from hwqueue.ready x
@@ -376,15 +338,16 @@ begin
 end
 $$;
 
--- What waits and runs in each queue. oldest_at: since when the oldest ready lease has been claimable;
--- next_at: when the next scheduled one becomes so.
--- stopping: running leases that were asked to stop; expired: claims that nobody has extended, for reap
--- to end.
--- Locks: none. Raises: QHQ01, QHA03. Idempotent: yes.
+-- Returns what waits and runs in each queue, or in p_queue.
+--
+-- oldest_at: since when the oldest ready lease has been claimable; next_at: when the next scheduled
+-- lease becomes claimable; stopping: running leases that were asked to stop; expired: claims whose time
+-- is over and that reap has not ended yet.
+--
+-- Raises: QHQ01, QHA03.
 create or replace function hwqueue.queue_depth(p_queue text default null, p_shard int default 0)
-returns table (shard_id int, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint,
-    expired bigint,
-               oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
+returns table (shard_id int, queue text, pending bigint, scheduled bigint, running bigint,
+  stopping bigint, expired bigint, oldest_at timestamptz, next_at timestamptz, paused_at timestamptz)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
 as $$
@@ -398,10 +361,11 @@ begin
 end
 $$;
 
--- How many nodes have each value of each label, how many of them are live and not cordoned, and how many
--- leases run on them. Without p_label, the values that more nodes share come first: a label that names
--- single nodes would fill the list.
--- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
+-- Returns how many nodes have each value of each label, how many of them are live and not cordoned, and
+-- how many leases run on them. The values that most nodes share come first, since a label that names
+-- single nodes would fill the list. p_label: this label only.
+--
+-- Raises: QHA01, QHA03.
 create or replace function hwqueue.tag_distribution(p_label text default null, p_limit int default 100,
   p_shard int default 0)
 returns table (shard_id int, label text, value jsonb, nodes bigint, live bigint, claims bigint)
@@ -432,8 +396,8 @@ begin
 end
 $$;
 
--- The life lines of all leases; ask for one by its lease_id. A caller of one tenant sees the tenant's
--- own: what is another's is left out here, since the function's refusal would name it.
+-- The lives of all leases; ask for one by its lease_id. A session of one tenant sees that tenant's
+-- leases. The view leaves out the others, because the function would raise an error that names them.
 create or replace view hwqueue.lease_history as
 select h.shard_id, l.lease_id, h.ordinal, h.at, h.event, h.attempt, h.claim_token, h.node_id, h.node_name,
        h.lasted, h.detail
@@ -445,37 +409,37 @@ join hwqueue.lease l on l.shard_id = s.shard_id
       and c.tenant = current_setting('hwqueue.tenant', true)))
 cross join lateral hwqueue.lease_history(l.lease_id, l.shard_id) h;
 
--- All nodes, of all shards.
+-- node_usage of all nodes, of all shards.
 create or replace view hwqueue.node_usage as
 select u.* from hwqueue.shard s cross join lateral hwqueue.node_usage(p_shard => s.shard_id) u;
 
--- Placement classes that have leases ready and that some node matches, but none could take now: they
--- wait for others to end.
+-- pending_reasons of the classes that some node matches, but that none could take now: they wait for
+-- other leases to end.
 create or replace view hwqueue.pending_contended as
 select r.* from hwqueue.shard s cross join lateral hwqueue.pending_reasons(p_kind => 'contended',
        p_limit => null, p_shard => s.shard_id) r;
 
--- Placement classes that have leases ready and that no live, uncordoned node could ever run, whatever
--- else runs: something has to be changed.
+-- pending_reasons of the classes that no live, uncordoned node could ever run, whatever else runs:
+-- something has to be changed.
 create or replace view hwqueue.pending_no_match as
 select r.* from hwqueue.shard s cross join lateral hwqueue.pending_reasons(p_kind => 'no_match',
        p_limit => null, p_shard => s.shard_id) r;
 
--- All of them, of all shards.
+-- pending_reasons of all classes, of all shards.
 create or replace view hwqueue.pending_reasons as
 select r.* from hwqueue.shard s cross join lateral hwqueue.pending_reasons(p_limit => null,
        p_shard => s.shard_id) r;
 
--- All classes, of all shards.
+-- placement_class_stats of all classes, of all shards.
 create or replace view hwqueue.placement_class_stats as
 select c.* from hwqueue.shard s cross join lateral hwqueue.placement_class_stats(p_limit => null,
        p_shard => s.shard_id) c;
 
--- All queues, of all shards.
+-- queue_depth of all queues, of all shards.
 create or replace view hwqueue.queue_depth as
 select d.* from hwqueue.shard s cross join lateral hwqueue.queue_depth(p_shard => s.shard_id) d;
 
--- All labels and values, of all shards.
+-- tag_distribution of all labels and values, of all shards.
 create or replace view hwqueue.tag_distribution as
 select t.* from hwqueue.shard s cross join lateral hwqueue.tag_distribution(p_limit => null,
        p_shard => s.shard_id) t;

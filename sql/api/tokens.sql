@@ -1,8 +1,15 @@
 -- Public: tokens of the HTTP API.
+--
+-- The HTTP server calls check_token for each caller that it has not seen lately; admins call the others.
+-- The database never has a secret, only its sha256, so reading the table lets no one in. A name is used
+-- once, so that an event that names a token always means the same one.
+--
+-- Read create_token first.
 
--- Whose secret this is; no row when nobody's: unknown, revoked or expired. Notes once an hour that it is
--- in use.
--- Locks: the token's row, skip locked. Raises: nothing. Idempotent: yes.
+-- Returns the token that this secret belongs to; no row if it is unknown, revoked or expired. Records at
+-- most once an hour that the token is in use.
+--
+-- Locks: the token's row, skip locked.
 create or replace function hwqueue.check_token(p_secret_sha256 bytea, p_shard int default 0)
 returns table (name text, role text, tenant text, expires_at timestamptz, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -26,15 +33,16 @@ begin
 end
 $$;
 
--- Lets whoever knows a secret use the HTTP API. The secret is made, kept and shown by the caller; only
--- its sha256 comes here.
--- p_role: producer, viewer, operator, admin. p_tenant: the one tenant that it may see and spawn for;
--- null: all.
--- Locks: none. Raises: QHA01, QHK02 the name is or was given, QHA03. Idempotent: no.
-create or replace function hwqueue.create_token(p_name text, p_secret_sha256 bytea, p_role text,
-  p_tenant text default null,
-                                                p_expires_at timestamptz default null,
-                                                  p_shard int default 0) returns void
+-- Creates a token, so that a caller with the secret may use the HTTP API. The caller of this function
+-- makes, keeps and shows the secret, and passes only its sha256. Not idempotent.
+--
+-- p_role: producer, viewer, operator or admin. p_tenant: the one tenant that the token may see and spawn
+-- for; null: all. p_expires_at: null for a token that does not expire.
+--
+-- Raises: QHA01, QHA03, QHK02 if a token has or had this name or secret.
+create or replace function hwqueue.create_token(
+  p_name text, p_secret_sha256 bytea, p_role text, p_tenant text default null,
+  p_expires_at timestamptz default null, p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -66,25 +74,27 @@ begin
 end
 $$;
 
--- The tokens of the HTTP API, newest first; used_at to the hour. Nothing here lets anybody in.
--- Locks: none. Raises: QHA03. Idempotent: yes.
+-- Returns the tokens of the HTTP API, newest first, without their hashes. used_at is exact to the hour.
+--
+-- Raises: QHA03.
 create or replace function hwqueue.list_tokens(p_shard int default 0)
 returns table (name text, role text, tenant text, created_at timestamptz, created_by text,
-    expires_at timestamptz, used_at timestamptz,
-               revoked_at timestamptz, revoked_by text, shard_id int, created_login text, revoked_login text)
+  expires_at timestamptz, used_at timestamptz, revoked_at timestamptz, revoked_by text, shard_id int,
+  created_login text, revoked_login text)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
   select hwqueue.require_all_tenants();
   select t.name, t.role, t.tenant, t.created_at, t.created_by, t.expires_at, t.used_at, t.revoked_at,
-         t.revoked_by, t.shard_id,
-         t.created_login, t.revoked_login
+         t.revoked_by, t.shard_id, t.created_login, t.revoked_login
   from hwqueue.api_token t
   where t.shard_id = p_shard
   order by t.created_at desc, t.name
 $$;
 
--- Ends a token of the HTTP API; servers that have seen it lately let it in for some seconds more.
--- Locks: the token's row. Raises: QHK01, QHA03. Idempotent: yes. Gives whether it was not revoked before.
+-- Revokes a token of the HTTP API and returns true; false if it was revoked before. Servers that have
+-- cached the token accept it for some seconds more.
+--
+-- Locks: the token's row. Raises: QHK01, QHA03.
 create or replace function hwqueue.revoke_token(p_name text, p_shard int default 0) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$

@@ -1,16 +1,30 @@
 -- Public: reap, prune, checks and events.
+--
+-- Every worker calls reap about once a second and prune about once a minute with p_unless_within, and
+-- one of them leads: there is no daemon. Both work in bounded steps and skip what other sessions have
+-- locked, so a call is safe at any time. Operators call verify_invariants and list_events.
+--
+-- reap is upkeep/reap.reap_all after lead_reap; prune is made of the functions of upkeep/prune.
 
--- Brings back what nobody settles: expired claims, due schedules, leases past their deadline; notes when
--- claims have to leave tainted nodes, or their queue was dropped; finds out which nodes suit a class;
--- publishes terms; counts what has ended (roll_up); tells which nodes are silent and which classes no node
--- may run; judges new classes ahead of claims. Safe to call from anywhere at any time; every part takes at
--- most p_limit and skips what others hold. What may take long, judging and ending claims, stops when
--- upkeep_budget is used up, so that what is done is kept under a statement_timeout, too. p_unless_within: do
--- nothing if somebody reaped less than that ago, so that any number of workers can call it. reaches: classes
--- of which it has found out which nodes suit them (class_fleet). more: a part has
--- reached its limit or used up its time, call again.
--- Locks: its mark, entries, claims, node_state: all skip locked; then lease rows. Raises: QHA01, QHA02.
--- Idempotent: yes.
+-- Ends what no worker settled and keeps the caches of the queue up to date. Any session may call it at
+-- any time.
+--
+-- It ends expired claims, makes due leases pending, and fails leases past their deadline. It asks claims
+-- to stop that have to leave a tainted node or whose queue was dropped. It also publishes affinity
+-- terms, counts what ended for the statistics, computes which nodes suit a class, judges new classes
+-- ahead of claims, and reports silent nodes and classes that no node may run.
+--
+-- Every part takes at most p_limit rows and skips what other sessions have locked. Judging and ending
+-- claims, which may take long, stop after one second or a quarter of statement_timeout, so that the work
+-- done is committed. p_unless_within: do nothing if another session reaped less than that ago, so that
+-- any number of workers can call it.
+--
+-- expired, promoted, deadlines: claims ended, leases made pending, leases failed by their deadline;
+-- reaches: classes for which it computed which nodes suit them; more: a part reached its limit or used
+-- up its time, so call again.
+--
+-- Locks: the reap cursor, entries, claims, node_state, all skip locked; then lease rows. Raises: QHA01,
+-- QHA02.
 -- Wakes: waiting workers.
 create or replace function hwqueue.reap(p_limit int default 1000, p_unless_within interval default '0',
   p_shard int default 0)
@@ -38,26 +52,25 @@ begin
 end
 $$;
 
--- Removes finished leases whose queue keeps them no longer, classes that no lease refers to, nodes long
--- deregistered, profiles that no node has, what dropped queues left, minutes older than a day, what is
--- remembered of the fleet for nobody, events of days that are over since as many days as
--- set_event_retention said.
--- p_event_days has no effect: who may prune may not choose what is kept of what it did.
--- Bounded: about p_limit of each a call. Classes and profiles are looked at in turn, p_limit a call, so
--- all of them have had their turn after as many calls as that takes.
--- p_unless_within: do nothing if somebody pruned less than that ago, so that any number of workers can
--- call it.
--- more: there may be more to remove now, call again.
--- Locks: its mark; lease, class, node, profile, queue and term rows, the shard's: all skip locked; at
--- last, once a day, the oldest partition of event, for which it waits a tenth of a second. Raises:
--- QHA01, QHA02. Idempotent: yes.
--- Plans are made once, for any arguments, and by index: a table that is small now is large before the
--- session ends.
+-- Deletes what is no longer needed: finished leases past their queue's retention, classes that no lease
+-- refers to, nodes deregistered more than 30 days ago, profiles that no node has, what dropped queues
+-- left, statistics older than a day, unused caches, and events older than set_event_retention allows.
+--
+-- Deletes about p_limit of each in a call. Classes and profiles are scanned p_limit a call, so it takes
+-- several calls to reach all of them. p_unless_within: do nothing if another session pruned less than
+-- that ago, so that any number of workers can call it. p_event_days has no effect: a session that may
+-- prune may not choose how long its own events are kept.
+--
+-- more: there may be more to delete now, so call again.
+--
+-- Locks: the prune cursor; lease, class, node, profile, queue and term rows and the shard's, all skip
+-- locked; last, once a day, the oldest partition of event, for which it waits at most a tenth of a
+-- second. Raises: QHA01, QHA02.
 create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0',
-  p_event_days int default 14,
-                                         p_shard int default 0)
+  p_event_days int default 14, p_shard int default 0)
 returns table (leases int, classes int, nodes int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index: a table that is small now may be large before the session ends
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
@@ -92,7 +105,7 @@ begin
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
       perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
-      -- last: readers wait for its lock
+      -- last, because readers of events wait for its lock
       perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);
       more := p_limit in (leases, v_terms) or v_purged >= p_limit or classes > 0 or nodes > 0;
     end if;
@@ -101,16 +114,19 @@ begin
 end
 $$;
 
--- What must hold at every instant, counted anew from leases and claims: a row for each rule that is
--- broken, none when all is well.
+-- Checks what must hold at every instant by counting leases and claims again. Returns a row for each
+-- broken rule, and none when all is well.
+--
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login. detail names
--- what is broken, what was found and expected.
--- It reads everything and is for operators and tests; it is one statement after another, so call it in a
--- repeatable read transaction while others work. Capacity may be exceeded by adopted leases and by nodes
--- that were registered with less than is in use.
--- Locks: none. Raises: QHA03. Idempotent: yes.
-create or replace function hwqueue.verify_invariants(p_shard int default 0) returns table (rule text,
-  subject text, detail jsonb)
+-- what is broken, what was found and what was expected.
+--
+-- It reads everything, and is for operators and tests. It runs several statements, so call it in a
+-- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
+-- less than is in use, may exceed capacity.
+--
+-- Raises: QHA03.
+create or replace function hwqueue.verify_invariants(p_shard int default 0)
+returns table (rule text, subject text, detail jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -127,27 +143,30 @@ begin
 end
 $$;
 
--- What is installed: workers and the command line refuse a schema that is older or newer than they can serve.
-create or replace function hwqueue.schema_version() returns table (revision text, bundle_sha256 text,
-  package_version text)
+-- Returns what is installed. Workers and the command line refuse a schema that is older or newer than
+-- they can serve.
+create or replace function hwqueue.schema_version()
+returns table (revision text, bundle_sha256 text, package_version text)
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$ select i.revision, i.bundle_sha256, i.package_version from hwqueue.schema_info i $$;
 
--- Who did what. Without p_after the newest first; with it what follows that event, oldest first: a
--- follower passes the highest id it has seen (0 at the very start) and misses nothing, however
--- transactions overlap. For that it is shown only what nothing can come before any
--- more: events of transactions that began before the oldest one that is still open anywhere on the server.
+-- Returns who did what: without p_after the newest events first, with it the events after that id,
+-- oldest first. A follower passes the highest id it has seen (0 at the very start) and misses nothing,
+-- even if transactions overlap. For that it gets only final events: those of transactions that began
+-- before the oldest one that is open anywhere on the server.
+--
 -- p_filter: {"code": text or list, "queue", "node", "lease", "class", "actor", "since", "until",
 -- "before", "final"}. before: an event's id, for the next page of the newest; final: true leaves out
--- what a follower is not shown yet, so that following can go on from the first row.
--- A filter by a subject, code or actor reads what it finds; since and until read the days between them
--- (the order is by id), 15 at most.
--- Locks: none. Raises: QHA01, QHA03. Idempotent: yes.
+-- what a follower would not get yet, so that following can start after the first row.
+--
+-- A filter by subject, code or actor reads only what it finds. since and until read the days between
+-- them, 15 at most, because events are ordered by id.
+--
+-- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_events(p_after bigint default null, p_filter jsonb default '{}',
   p_limit int default 100, p_shard int default 0)
 returns table (event_id bigint, at timestamptz, code text, lease_id uuid, node_id uuid, queue text,
-    class_id bigint, actor text, message text,
-               detail jsonb, shard_id int, login text)
+  class_id bigint, actor text, message text, detail jsonb, shard_id int, login text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -171,12 +190,12 @@ begin
   v_until := hwqueue.json_time(p_filter -> 'until', 'filter.until');
   v_below := hwqueue.json_integer(p_filter -> 'before', 'filter.before', 0, 9223372036854775807);
   if p_after is not null or coalesce(hwqueue.json_boolean(p_filter -> 'final', 'filter.final'), false) then
-    -- least passes over a null
+    -- least ignores a null
     v_below := least(v_below, (
       select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20)
       from hwqueue.shard s where s.shard_id = p_shard));
   end if;
-  -- followers ask often, and mostly there is nothing: a look that need not be planned each time
+  -- followers ask often and mostly find nothing: the plan of this scan is cached
   if p_after is not null then
     perform 1 from hwqueue.event e where e.shard_id = p_shard and e.event_id > p_after
       order by e.event_id limit 1;
@@ -194,8 +213,9 @@ begin
 end
 $$;
 
--- Sets for how many whole days events are kept, 1 to 14, and returns what it was.
--- Older ones go with the next prune of the shard.
+-- Sets for how many whole days events are kept, 1 to 14, and returns the value before. The next prune of
+-- the shard deletes older ones.
+--
 -- Locks: the shard's row. Raises: QHA01, QHA03.
 create or replace function hwqueue.set_event_retention(p_days int, p_shard int default 0) returns int
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

@@ -1,15 +1,25 @@
--- Why a lease is where it is, in one sentence.
+-- Why a lease is where it is, in words.
+--
+-- explain_lease and explain_class call explain_waiting for pending leases; claimed_story and
+-- resting_story are about the others. pending_reasons calls pending_classes and class_headline, which
+-- answer for hundreds of classes from bit strings instead of judging one class on every node.
+--
+-- The invariant: every fact comes from a function that claims decide with, through judge_fleet and
+-- class_fits. Only the choice of what to say first is made here.
+--
+-- Read explain_waiting first, then pending_headline and what_helps.
 
--- How many ready leases of its queue come before one, by tier, rank and position, at most 10,001;
--- between leases of one tier and rank a node's liking decides first, so this is the place of a lease
--- that all nodes like alike.
--- Column by column: before Postgres 18 a scan does not stop at the upper end of a row comparison. From
--- the low-water mark of its tier and rank on: what was claimed before it may still be in the index.
+-- Returns how many ready leases of its queue come before a lease, by tier, rank and position, at most
+-- 10,001. Between leases of one tier and rank a node's affinity score decides first, so this is the
+-- place of a lease that all nodes score alike.
+-- Compares column by column, because before Postgres 18 a scan does not stop at the upper end of a row
+-- comparison. Starts at the low-water mark of its tier and rank, because dead tuples before it may still
+-- be in the index.
 create or replace function hwqueue.place_in_line(p_lease hwqueue.lease, p_shard int) returns bigint
 language plpgsql stable
 as $$
 declare
-  v_mark bigint := coalesce((
+  v_low_water bigint := coalesce((
     select m.position
     from (select w.* from hwqueue.low_water w
           where w.shard_id = p_shard and w.queue_id = p_lease.queue_id and w.class_id = 0
@@ -28,21 +38,20 @@ begin
     (select 1 from hwqueue.ready r
      where r.shard_id = p_shard and r.queue_id = p_lease.queue_id and r.tier = p_lease.tier
        and r.rank = p_lease.rank
-       and r.position >= v_mark and r.position < p_lease.position limit 10001)
+       and r.position >= v_low_water and r.position < p_lease.position limit 10001)
     limit 10001) b);
 end
 $$;
 
--- Why leases of a class are pending: what explain_class and explain_lease have in common.
--- p_lease, p_eligible_at, p_deadline: of the lease that is asked about, or of the first in line; p_lease
+-- Returns why leases of a class are pending: what explain_class and explain_lease have in common.
+-- p_lease, p_eligible_at, p_deadline: of the lease that is explained, or of the first in line; p_lease
 -- null: there is none.
-create or replace function hwqueue.explain_waiting(p_class hwqueue.placement_class, p_lease uuid,
-  p_eligible_at timestamptz, p_deadline timestamptz,
-  p_now timestamptz, p_shard int, out headline text, out code text, out permanent boolean,
-  out waits_until timestamptz, out funnel jsonb,
+create or replace function hwqueue.explain_waiting(
+  p_class hwqueue.placement_class, p_lease uuid, p_eligible_at timestamptz, p_deadline timestamptz,
+  p_now timestamptz, p_shard int,
+  out headline text, out code text, out permanent boolean, out waits_until timestamptz, out funnel jsonb,
   out sole_blockers jsonb, out nearest jsonb, out help jsonb, out pending bigint,
-  out nodes_registered bigint, out nodes_live bigint,
-  out nodes_matching bigint, out nodes_free bigint)
+  out nodes_registered bigint, out nodes_live bigint, out nodes_matching bigint, out nodes_free bigint)
 language plpgsql stable
 as $$
 declare
@@ -65,17 +74,17 @@ begin
   into nodes_registered, nodes_live, nodes_matching, nodes_free, funnel
   from jsonb_to_record(v_fleet) f(registered bigint, live bigint, matching bigint, free bigint, funnel jsonb);
   sole_blockers := (
-    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('stage', s.value -> 'stage', 'code',
-           s.value -> 'code', 'permanent', s.value -> 'permanent',
-      'predicate', case when s.value ? 'lacks' then jsonb_build_object('resources',
-          hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
-                        else hwqueue.without_terms(s.value -> 'predicate') end, 'words',
-                          hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+      'stage', s.value -> 'stage', 'code', s.value -> 'code', 'permanent', s.value -> 'permanent',
+      'predicate', case when s.value ? 'lacks'
+        then jsonb_build_object('resources', hwqueue.needs_of(p_class, (s.value ->> 'lacks')::int, null))
+        else hwqueue.without_terms(s.value -> 'predicate') end,
+      'words', hwqueue.failure_words(s.value, p_class), 'nodes', s.value -> 'nodes',
       'samples', s.value -> 'samples')) order by s.ordinality), '[]')
     from jsonb_array_elements(v_fleet -> 'sole') with ordinality s);
-  nearest := hwqueue.near_nodes(array(select n.value::uuid
-      from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n order by n.ordinality),
-                                p_class, p_lease, v_known, p_now, p_shard);
+  nearest := hwqueue.near_nodes(
+    array(select n.value::uuid from jsonb_array_elements_text(v_fleet -> 'near') with ordinality n
+          order by n.ordinality), p_class, p_lease, v_known, p_now, p_shard);
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
   select h.headline, h.code, h.permanent into headline, code, permanent
   from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard) h;
@@ -102,9 +111,7 @@ begin
 end
 $$;
 
--- What is to be said of leases that are not pending.
-
--- An error in one line.
+-- Returns an error in one line.
 create or replace function hwqueue.error_words(p_error jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -114,7 +121,7 @@ as $$
     p_error #>> '{}'), '[[:cntrl:][:space:]]+', ' ', 'g'), 200)
 $$;
 
--- A lease that runs: where, since when, until when, and who asked it to stop.
+-- Says of a claimed lease where it runs, since when, until when, and why it was asked to stop.
 create or replace function hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease,
   p_now timestamptz, p_shard int, out headline text, out code text)
 language plpgsql stable
@@ -144,7 +151,7 @@ begin
 end
 $$;
 
--- One that is scheduled, or has ended (p_end).
+-- Says of a scheduled lease when it becomes claimable, and of one that ended (p_end) how it did.
 create or replace function hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text,
   p_now timestamptz, p_shard int)
 returns text
@@ -173,21 +180,17 @@ begin
 end
 $$;
 
--- The one sentence about leases that are pending, with its code.
-
--- What of a class's fleet comes first to mind; null code: nothing stands in the way but the node's
--- asking. permanent: until nodes or the lease change.
--- p_fleet: see judge_fleet. Patience, deadlines and the lease's place in line are the caller's.
-create or replace function hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue,
-  p_fleet jsonb, p_now timestamptz, p_shard int,
-                                                    out headline text, out code text, out permanent boolean)
+-- Returns the one sentence about a pending class, with its code: what has to change first. Null code: a
+-- node could take it now. permanent: it lasts until nodes or the lease change. p_fleet: see judge_fleet.
+-- The caller adds patience, deadlines and the lease's place in line.
+create or replace function hwqueue.pending_headline(
+  p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamptz, p_shard int,
+  out headline text, out code text, out permanent boolean)
 language plpgsql stable
 as $$
 declare
   v_live bigint := (p_fleet ->> 'live')::bigint;
   v_matching bigint := (p_fleet ->> 'matching')::bigint;
-  v_sole jsonb;
-  v_target record;
 begin
   permanent := false;
   if p_queue.paused_at is not null then
@@ -199,8 +202,8 @@ begin
     headline := 'no node is registered';
   elsif v_live = 0 then
     code := 'node_not_live';
-    headline := format('%s silent: the last sign of life came %s ago', case p_fleet ->> 'registered' when '1'
-        then 'the only node is'
+    headline := format('%s silent: the last sign of life came %s ago',
+                       case p_fleet ->> 'registered' when '1' then 'the only node is'
                          else format('all %s nodes are', p_fleet ->> 'registered') end,
                        hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
   elsif v_matching = 0 and p_fleet ->> 'serving' = '0'
@@ -211,70 +214,97 @@ begin
         s.any_queue, true)
                  from hwqueue.served_names(p_now, p_shard) s);
   elsif v_matching = 0 then
-    -- nodes that match in all but being there come first, then what keeps out the most alone, then where
-    -- the last ones drop out
-    select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
-    where s.value ->> 'stage' in ('live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation',
-        'capacity')
-    order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
-    if v_sole is null then
-      v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
-                 where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
-      headline := case when v_sole ->> 'stage' = 'cordon'
-        then format('no live node is free of a cordon (%s are live)', v_live)
-        else format('none of the %s live nodes can run it: the last ones lack %s', v_live,
-            hwqueue.failure_words(v_sole, p_class)) end;
-    elsif v_sole ->> 'stage' in ('live', 'cordon') then
-      headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint,
-          'node matches, but it is', 'nodes match, but they are'),
-        case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
-    else
-      headline := format('no live node can run it: %s but for %s',
-        hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
-        hwqueue.failure_words(v_sole, p_class));
-    end if;
-    code := v_sole ->> 'code';
-    permanent := (v_sole ->> 'permanent')::boolean;
+    select h.headline, h.code, h.permanent into headline, code, permanent
+    from hwqueue.unmatched_headline(p_class, p_fleet) h;
   elsif not hwqueue.are_terms_published(p_class, p_shard) then
     code := 'unpublished';
     headline := 'what it asks about other leases is not in force yet'
       || coalesce(': ' || hwqueue.term_wait(p_now), '');
   elsif p_fleet ->> 'free' = '0' then
-    -- the first lease that it must be with and that neither runs nor has succeeded, though it still may
-    select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard) as state into v_target
-    from jsonb_array_elements(p_class.required) with ordinality e
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
-    where e.value ? 'lease' and not e.value ? 'away'
-      and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
-      and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
-    order by e.ordinality limit 1;
-    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
-               where f.value ->> 'stage' in ('free', 'away', 'spread')
-               order by (f.value ->> 'nodes')::bigint desc limit 1);
-    code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended'
-      else v_sole ->> 'code' end;
-    if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
-      headline := format('waits for lease %s, which is %s itself', v_target.lease_id, v_target.state);
-    else
-      headline := format('%s, none is free: %s', hwqueue.count_words(v_matching, 'node matches',
-          'nodes match'), (
-        select string_agg(case when f.value ->> 'stage' = 'free'
-               then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
-                 else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is',
-                     'are') || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
-        from (select x.value, hwqueue.failure_words(x.value, p_class) as words,
-            row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
-              from jsonb_array_elements(p_fleet -> 'first') x
-              where x.value ->> 'stage' in ('free', 'away', 'spread')) f
-        where f.ordinality <= 3));
-    end if;
+    select h.headline, h.code into headline, code
+    from hwqueue.contended_headline(p_class, p_fleet, p_shard) h;
   else
     headline := hwqueue.count_words((p_fleet ->> 'free')::bigint, 'node', 'nodes') || ' could take it now';
   end if;
 end
 $$;
 
--- What a group of judge_fleet failed, in words.
+-- The sentence of pending_headline where no node matches: what keeps the nodes out. permanent: as there.
+create or replace function hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb,
+  out headline text, out code text, out permanent boolean)
+language plpgsql stable
+as $$
+declare
+  v_sole jsonb;
+begin
+  -- first nodes that match but are silent or cordoned, then the part that alone keeps out most nodes, then
+  -- the rule that excludes the last nodes
+  select s.value into v_sole from jsonb_array_elements(p_fleet -> 'sole') with ordinality s
+  where s.value ->> 'stage' in ('live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation',
+      'capacity')
+  order by s.value ->> 'stage' in ('live', 'cordon') desc, s.ordinality limit 1;
+  if v_sole is null then
+    v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') with ordinality f
+               where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
+    headline := case when v_sole ->> 'stage' = 'cordon'
+      then format('no live node is free of a cordon (%s are live)', p_fleet ->> 'live')
+      else format('none of the %s live nodes can run it: the last ones lack %s', p_fleet ->> 'live',
+          hwqueue.failure_words(v_sole, p_class)) end;
+  elsif v_sole ->> 'stage' in ('live', 'cordon') then
+    headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint,
+        'node matches, but it is', 'nodes match, but they are'),
+      case when v_sole ->> 'stage' = 'cordon' then 'cordoned' else 'silent' end);
+  else
+    headline := format('no live node can run it: %s but for %s',
+      hwqueue.count_words((v_sole ->> 'nodes')::bigint, 'node would match', 'nodes would match'),
+      hwqueue.failure_words(v_sole, p_class));
+  end if;
+  code := v_sole ->> 'code';
+  permanent := (v_sole ->> 'permanent')::boolean;
+end
+$$;
+
+-- The sentence of pending_headline where nodes match but none can take the class now.
+create or replace function hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb,
+  p_shard int, out headline text, out code text)
+language plpgsql stable
+as $$
+declare
+  v_sole jsonb;
+  v_target record;
+begin
+  -- the first lease that it must be with, which neither runs nor has ended
+  select l.lease_id, hwqueue.lease_state(l.lease_id, p_shard) as state into v_target
+  from jsonb_array_elements(p_class.required) with ordinality e
+  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = (e.value ->> 'lease')::uuid
+  where e.value ? 'lease' and not e.value ? 'away'
+    and not exists (select 1 from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
+    and not exists (select 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = l.lease_id)
+  order by e.ordinality limit 1;
+  v_sole := (select f.value from jsonb_array_elements(p_fleet -> 'first') f
+             where f.value ->> 'stage' in ('free', 'away', 'spread')
+             order by (f.value ->> 'nodes')::bigint desc limit 1);
+  code := case v_sole ->> 'code' when 'insufficient_capacity' then 'nodes_support_but_contended'
+    else v_sole ->> 'code' end;
+  if v_target.lease_id is not null and v_sole ->> 'stage' = 'away' then
+    headline := format('waits for lease %s, which is %s itself', v_target.lease_id, v_target.state);
+  else
+    headline := format('%s, none is free: %s', hwqueue.count_words((p_fleet ->> 'matching')::bigint,
+        'node matches', 'nodes match'), (
+      select string_agg(case when f.value ->> 'stage' = 'free'
+               then hwqueue.count_words((f.value ->> 'nodes')::bigint, 'lacks', 'lack') || ' ' || f.words
+               else hwqueue.count_words((f.value ->> 'nodes')::bigint, 'is', 'are')
+                 || format(' kept out by "%s"', f.words) end, ', ' order by f.ordinality)
+      from (select x.value, hwqueue.failure_words(x.value, p_class) as words,
+                   row_number() over (order by (x.value ->> 'nodes')::bigint desc) as ordinality
+            from jsonb_array_elements(p_fleet -> 'first') x
+            where x.value ->> 'stage' in ('free', 'away', 'spread')) f
+      where f.ordinality <= 3));
+  end if;
+end
+$$;
+
+-- Says what rule a group of judge_fleet failed.
 create or replace function hwqueue.failure_words(p_failure jsonb,
   p_class hwqueue.placement_class) returns text
 language sql stable
@@ -283,8 +313,8 @@ as $$
          (p_failure ->> 'lacks')::int, p_class)
 $$;
 
--- What terms wait for to come into force, in words: the oldest transaction that writes and may not know
--- of them, as far as the server tells; null when nothing but the next claim or reap is missing.
+-- Says what terms wait for before they come into force: the oldest transaction that writes and may not
+-- see them, as far as the server shows it. Null when only the next claim or reap is missing.
 create or replace function hwqueue.term_wait(p_now timestamptz) returns text
 language sql stable
 as $$
@@ -299,9 +329,7 @@ as $$
   order by a.xact_start limit 1
 $$;
 
--- What would help.
-
--- The action and its words for what alone keeps nodes out.
+-- Returns the action that removes a sole blocker, and its words.
 create or replace function hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) returns jsonb
 language sql stable
 as $$
@@ -331,10 +359,10 @@ as $$
       'nodes would match') as nodes) m
 $$;
 
--- What would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most useful
--- first; nodes: how many it opens, leases: how many of the class wait (counted to 10,001). action:
--- resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node, wait;
--- with "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
+-- Returns what would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most
+-- useful first. nodes: how many it opens; leases: how many of the class wait (counted to 10,001).
+-- action: resume, register, revive, uncordon, serve, tolerate, attest, resize, isolate, relax, add_node,
+-- wait; with "predicate" where one is in the way, "samples" (names of nodes), "lease_id" (wait).
 -- p_fleet: see judge_fleet; p_near: see near_nodes.
 create or replace function hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue,
   p_fleet jsonb, p_near jsonb, p_pending bigint)
@@ -386,15 +414,82 @@ as $$
   ) h
 $$;
 
--- "1 node", "3 nodes".
+-- Returns the pending classes that pending_reasons reports, in its order (turn): what class_fleets says,
+-- how many nodes have room now (with_room), and how many of those have no known conflict (free). A class
+-- that no node may run is not compared with what nodes have left. The planner inlines this function: keep
+-- it stable and without SET.
+create or replace function hwqueue.pending_classes(
+  p_queue_id int, p_class bigint, p_kind text, p_order text, p_limit int,
+  p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
+returns table (
+  pending bigint, oldest_at timestamptz, class_id bigint, nodes_matching int, nodes_cordoned int,
+  nodes_silent int, part text, expr jsonb, near bit varying, nodes_near int, nodes_meeting int,
+  nodes_serving int, with_room int, free int, conflict text, turn bigint)
+language sql stable
+as $$
+  with waiting as materialized (
+    select g.*
+    from (select r.queue_id, r.class_id, count(*) as pending, min(r.eligible_at) as oldest_at
+          from hwqueue.ready r
+          where r.shard_id = p_shard and (p_queue_id is null or r.queue_id = p_queue_id)
+            and (p_class is null or r.class_id = p_class)
+          group by r.queue_id, r.class_id) g
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null
+  ), ids as materialized (  -- without p_kind, only the classes that are returned need judging
+    select coalesce(array_agg(o.class_id), '{}') as class_ids
+    from (select w.class_id from waiting w
+          order by case when p_order = 'pending' then -w.pending end, w.oldest_at, w.class_id
+          limit case when p_kind is null then p_limit end) o
+  ), fit as materialized (
+    select f.* from ids
+    cross join lateral hwqueue.class_fleets(ids.class_ids, p_snapshot, p_now, p_shard) f
+  ), able as materialized (
+    select coalesce(array_agg(f.class_id), '{}') as class_ids
+    from fit f where p_kind is distinct from 'no_match' and f.nodes_matching is distinct from 0
+  ), room as materialized (
+    select p.class_id, bit_and(p.mask) as mask
+    from able
+    cross join lateral hwqueue.capacity_parts(
+      able.class_ids, false, (p_snapshot).open, (p_snapshot).none, p_now, p_shard) p
+    where p_kind is distinct from 'no_match'
+    group by p.class_id
+  ), untaken as materialized (
+    select t.*
+    from able
+    cross join lateral hwqueue.untaken_masks(able.class_ids, (p_snapshot).none, p_now, p_shard) t
+    where p_kind is distinct from 'no_match'
+  ), free as (
+    select f.class_id, f.nodes & (p_snapshot).open & coalesce(r.mask, (p_snapshot).open) as room, t.mask,
+           t.code as conflict
+    from fit f
+    left join room r on r.class_id = f.class_id
+    left join untaken t on t.class_id = f.class_id
+    where f.nodes_matching is distinct from 0
+  )
+  select k.*, row_number() over (
+           order by case when p_order = 'pending' then -k.pending end, k.oldest_at, k.class_id) as turn
+  from (select w.pending, w.oldest_at, f.class_id, f.nodes_matching, f.nodes_cordoned, f.nodes_silent,
+               f.part, f.expr, f.near, f.nodes_near, f.nodes_meeting, f.nodes_serving,
+               coalesce(bit_count(e.room), 0)::int as with_room,
+               coalesce(bit_count(e.room & coalesce(e.mask, e.room)), 0)::int as free, e.conflict
+        from fit f
+        join waiting w on w.class_id = f.class_id
+        left join free e on e.class_id = f.class_id) k
+  where p_kind is null
+     or p_kind = 'no_match' and k.nodes_matching = 0
+     or p_kind = 'contended' and k.nodes_matching > 0 and k.free = 0
+  order by turn limit p_limit
+$$;
+
+-- Returns "1 node", "3 nodes".
 create or replace function hwqueue.node_count_words(p_count int, p_kind text default '') returns text
 language sql immutable parallel safe
 as $$ select p_count::text || ' ' || p_kind || case when p_count = 1 then 'node' else 'nodes' end $$;
 
--- The one thing to say about a pending class, in the order of what must be put right first. p_unserved:
--- what to say where no live node serves it.
-create or replace function hwqueue.class_headline(p_matching int, p_cordoned int, p_silent int,
-  p_with_room int, p_free int, p_code text, p_message text,
+-- Returns the one thing to say about a pending class of pending_reasons, in the order of what must be
+-- put right first. p_unserved: what to say where no live node serves it.
+create or replace function hwqueue.class_headline(
+  p_matching int, p_cordoned int, p_silent int, p_with_room int, p_free int, p_code text, p_message text,
   p_near int, p_meeting int, p_node text, p_conflict text, p_registered int, p_open int, p_live int,
   p_paused_at timestamptz, p_waits interval, p_unserved text,
   out code text, out message text)

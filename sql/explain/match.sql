@@ -1,7 +1,14 @@
--- Dry runs: which nodes a lease could run on, and what new nodes would run.
+-- Dry runs: which nodes a lease could run on, and what nodes that do not exist yet would run.
+--
+-- match_nodes, match_page and match_groups read match_fleet; what_if reads imagined_nodes, fits_at_once
+-- and is_served. Nothing is written: match_question drafts the class that such a lease would have, and
+-- the rules and scores are those of claims.
+--
+-- Read match_question, then match_fleet.
 
--- How many leases of a class a node takes at once when it is idle, by the rules of shortage and
--- choose_cores; null: it counts nothing of what they need, so as many as it likes. The class suits the node.
+-- Returns how many leases of a class an idle node takes at once, by the rules of shortage and
+-- choose_cores; null: unlimited, because the node has no limit on what they need. The caller knows that
+-- the class suits the node.
 create or replace function hwqueue.fits_at_once(p_class hwqueue.placement_class,
   p_node hwqueue.node) returns bigint
 language plpgsql stable
@@ -19,9 +26,8 @@ begin
     return 0;
   end if;
   if p_class.gpu_count > 0 and p_class.gpu_milli > 0 then
-    v_gpus := case when p_class.gpu_wanted <> '{}' then 1 else (select count(*)
-        from unnest(v_room.gpu_free) f where f >= p_class.gpu_milli) end
-      * (1000 / p_class.gpu_milli);
+    v_gpus := (1000 / p_class.gpu_milli) * case when p_class.gpu_wanted <> '{}' then 1
+      else (select count(*) from unnest(v_room.gpu_free) f where f >= p_class.gpu_milli) end;
   elsif p_class.gpu_count > 0 then
     v_gpus := case when p_class.gpu_wanted <> '{}' then 1
                    when v_gpu = 'partition_exclusive' then v_room.gpu_parts_free / p_class.gpu_count
@@ -41,9 +47,8 @@ begin
 end
 $$;
 
--- Nodes that are not there.
-
--- Nodes as p_nodes describes them (see what_if), with the profile that each would have. Raises: QHA01, QHA03.
+-- Returns the nodes that p_nodes describes (see what_if), each with the profile it would have. Raises:
+-- QHA01, QHA03.
 create or replace function hwqueue.imagined_nodes(p_nodes jsonb, p_shard int)
 returns table (node hwqueue.node, profile hwqueue.profile, how_many bigint)
 language plpgsql stable
@@ -72,8 +77,9 @@ begin
 end
 $$;
 
--- Whether a live node that is not cordoned may run a class and is large enough, as far as nodes have
--- asked since the class came. p_kinds: one live node of every profile and size.
+-- True if a live, uncordoned node may run a class and is large enough, judging by the eligibility cache:
+-- nodes that have not asked for work since the class came are not in it. p_kinds: one live node of every
+-- profile and size.
 create or replace function hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[],
   p_now timestamptz, p_shard int) returns boolean
 language sql stable
@@ -94,10 +100,10 @@ as $$
         and hwqueue.class_shortage(p_class, n, hwqueue.idle_load(n)) = 0)
 $$;
 
--- What match_nodes, match_page and match_groups have in common: a placement judged on every registered node,
--- by the rules and the score that claims go by. A row for each node, in the order of place, from 1: the best
--- first. codes, permanents: why not, rule by rule, and whether for good; empty: it could run it now. reasons:
--- the same in words, only of the p_limit nodes after the first p_skip (p_limit null: all of them).
+-- Judges a placement on every registered node, by the rules and the score of claims. Returns a row for
+-- each node in the order of place, the best first, from 1. codes, permanents: each rule that it fails,
+-- and whether for good; empty: it could run the lease now. reasons: the same in words, for the p_limit
+-- nodes after the first p_skip only (p_limit null: for all).
 -- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
 create or replace function hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit int, p_skip int,
     p_shard int)
@@ -128,8 +134,8 @@ begin
     ), verdict as materialized (
       select row_number() over (order by v.is_eligible desc, v.score desc, v.name) as place, v.*
       from (
-        select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score, f.failures is null and l.is_live
-               and v_queue.paused_at is null as is_eligible
+        select n.node_id, n.name, l.is_live, s.seen_at, f.failures, c.score,
+               f.failures is null and l.is_live and v_queue.paused_at is null as is_eligible
         from hwqueue.node n
         join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
         cross join lateral (select hwqueue.is_live(n, s, v_now) as is_live) l
@@ -138,7 +144,7 @@ begin
           on c.node_id = n.node_id
         where n.shard_id = p_shard and n.deregistered_at is null
           and (v_asked.node_names is null or n.name = any (v_asked.node_names))) v
-    ), kind as materialized (  -- nodes that fail the same are told the same
+    ), kind as materialized (  -- nodes that fail the same have the same reasons
       select row_number() over () as kind, v.failures,
              bool_or(v.place > p_skip and coalesce(v.place - p_skip <= p_limit, true)) as is_shown
       from verdict v where v.failures is not null group by v.failures
@@ -148,8 +154,7 @@ begin
       select f.failure,
              hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, v_class, n,
                                     hwqueue.read_load(n.node_id, p_shard)) as reason
-      from failing f
-      join hwqueue.node n on n.shard_id = p_shard and n.node_id = f.node_ids[1]
+      from failing f join hwqueue.node n on n.shard_id = p_shard and n.node_id = f.node_ids[1]
       where f.failure in (select p.failure from part p where p.is_shown)
     ), told as materialized (
       select p.kind, array_agg(f.code order by f.failure) as codes,
@@ -181,9 +186,10 @@ begin
 end
 $$;
 
--- What is asked of the nodes: the class that such a lease would have, not written anywhere; the queue whose
--- weights and pause count, by default one that is like a new one; reach: the class's share of the nodes,
--- where one with its content is known; node_names: null for all nodes.
+-- Reads the arguments of a dry run. for_class: the class that such a lease would have, which is not
+-- stored. for_queue: the queue whose weights and pause count, by default one with the default policy.
+-- reach: the class's share of the nodes, if a stored class has the same content. node_names: null for
+-- all nodes.
 -- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
 create or replace function hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard int,
     out for_queue hwqueue.queue, out for_class hwqueue.placement_class, out reach double precision,

@@ -1,9 +1,17 @@
--- Samples for Prometheus.
+-- Samples for Prometheus: name, labels, value. docs/reference/metrics.md says what each one means.
+--
+-- api/reports.metrics puts these functions together. The number of rows grows with queues alone, never
+-- with nodes or classes, and the cost of a scrape is bounded: demand_metrics judges at most 400 classes.
+-- seconds_since is never negative, so a clock that was set back shows 0.
+--
+-- Read demand_metrics first; the others are sums of one table each.
 
--- What waits in vain and what it would need: of each reason the 50 largest placement classes, the others
--- together. Judged are the 200 classes with most leases ready and the 200 whose oldest lease has waited
--- longest: what nobody can run gets old. So the cost is bounded; how many leases that leaves out is
--- told. Reasons are those of pending_reasons: no live node will do, or none of those has room.
+-- Returns demand that cannot run now: for each reason the 50 largest placement classes, and the others
+-- together. Reasons are those of pending_reasons: no live node matches, or none of those that match can
+-- take it now.
+-- Judges the 200 classes with most ready leases and the 200 whose oldest lease has waited longest,
+-- because a lease that no node can run gets old. hwqueue_unmet_unjudged_leases says how many leases that
+-- leaves out.
 create or replace function hwqueue.demand_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language plpgsql stable set enable_nestloop = off  -- all nodes: by hash, whatever the statistics say
@@ -83,7 +91,8 @@ begin
 end
 $$;
 
--- The fleet in sums. A node counts once: silent before draining before cordoned before live.
+-- Returns the fleet in sums. A node counts once: as silent before draining, before cordoned, before
+-- live.
 create or replace function hwqueue.node_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
@@ -132,7 +141,7 @@ as $$
          coalesce(hwqueue.seconds_since(min(f.seen_at), p_now), 0) from fleet f
 $$;
 
--- What waits and runs in one queue, or in each (p_queue_id null): the columns of queue_depth.
+-- Returns what waits and runs in one queue, or in each (p_queue_id null): the columns of queue_depth.
 create or replace function hwqueue.queue_counts(p_queue_id int, p_now timestamptz, p_shard int)
 returns table (shard_id int, queue text, pending bigint, scheduled bigint, running bigint, stopping bigint,
     expired bigint,
@@ -160,7 +169,7 @@ as $$
   where q.shard_id = p_shard and q.dropped_at is null and (p_queue_id is null or q.queue_id = p_queue_id)
 $$;
 
--- What waits and runs in each queue now, as samples.
+-- Returns queue_counts of every queue as samples.
 create or replace function hwqueue.queue_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
@@ -176,7 +185,7 @@ as $$
   ) s(name, labels, value)
 $$;
 
--- What has ever ended in each queue, as far as roll_up has come.
+-- Returns all that has ever ended in each queue, as far as roll_up has counted.
 create or replace function hwqueue.total_metrics(p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable
@@ -219,12 +228,12 @@ as $$
   cross join generate_series(1, 15) b(bucket)
 $$;
 
--- Seconds from p_at to p_now, never less than 0; null: p_at is null.
+-- Seconds from p_at to p_now, never less than 0; null if p_at is null.
 create or replace function hwqueue.seconds_since(p_at timestamptz, p_now timestamptz) returns double precision
 language sql immutable parallel safe
 as $$ select greatest(extract(epoch from p_now - p_at), 0)::double precision $$;
 
--- Whether upkeep keeps up, and what is installed.
+-- Returns whether upkeep keeps up, and what is installed.
 create or replace function hwqueue.upkeep_metrics(p_now timestamptz, p_shard int)
 returns table (name text, labels jsonb, value double precision)
 language sql stable

@@ -1,24 +1,29 @@
--- The nodes that come nearest, and who holds what they lack.
+-- One class on every node, counted for an explanation; the nodes that come nearest; and which running
+-- leases hold what they lack.
+--
+-- explain_waiting calls judge_fleet for the whole fleet, then near_nodes for the 20 nodes that fail the
+-- least. near_nodes judges those one by one and adds, for each failed rule, what is wanted, what the
+-- node has, and the holders: running leases, at most five of each, the longest running first:
+-- [{"lease_id", "task", "queue", "service_id", "node", "since", "expires_at", "stopping", "holds"}].
+--
+-- Read judge_fleet, then near_nodes and failure_detail.
 
--- Every registered node judged for a class, counted.
-
--- The whole fleet and a class: {"registered", "live", "serving": of those, "matching": live, not
--- cordoned, of the right kind and size, "free": could take it now, "last_seen", "funnel": [{"stage",
--- "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks", "nodes",
--- "samples"}]: rules without which alone so many nodes would match or, of those that match, be free;
+-- Judges a class on the whole fleet and returns {"registered", "live", "serving": of those, "matching":
+-- live, not cordoned, of the right kind and size, "free": could take it now, "last_seen", "funnel":
+-- [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks",
+-- "nodes", "samples"}]: rules without which alone n nodes would match or, of those that match, be free;
 -- "first": the same of the rules that nodes fail first; "near": [node_id, ...] the 20 that fail the
--- least; with p_prefers "best": the matching node that suits the class best, "best_free": the node_id of
--- the best that is free}.
+-- least}. With p_prefers also "best": the matching node that suits the class best, and "best_free": the
+-- node_id of the best that is free.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb,
-  p_prefers boolean, p_now timestamptz, p_shard int)
-returns jsonb
+  p_prefers boolean, p_now timestamptz, p_shard int) returns jsonb
 language sql stable
   -- all nodes: by hash, whatever the statistics say
   set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
 as $$
   with rule as materialized (
     select x.*, array_position(hwqueue.funnel_stages(), x.stage) as rank,
-           -- what is counted as one
+           -- rows with one rule_id are counted as one rule
            min(x.failure) over (partition by x.stage, x.predicate, x.lacks) as rule_id
     from hwqueue.fleet_failures(p_class, p_known, p_now, p_shard) x
   ), failing as materialized (
@@ -27,9 +32,8 @@ as $$
   ), verdict as materialized (
     select n.node_id, n.name, row_number() over (order by n.name) as by_name, s.seen_at,
            coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures,
-           coalesce(x.fixed, 0) as fixed,
-           coalesce(x.of_kind, 0) as of_kind, coalesce(x.unserved, false) as unserved,
-             a.node_id is null as unannounced
+           coalesce(x.fixed, 0) as fixed, coalesce(x.of_kind, 0) as of_kind,
+           coalesce(x.unserved, false) as unserved, a.node_id is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join (
@@ -39,16 +43,9 @@ as $$
       from failing f group by f.node_id) x on x.node_id = n.node_id
     left join hwqueue.served a on a.shard_id = p_shard and a.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at is null
-  ), liked as materialized (
-    select p.profile_id, hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
-    from hwqueue.profile p where p_prefers and not p_class.is_pinned and p.shard_id = p_shard
   ), best as materialized (
-    select v.node_id, v.name, v.failures, case when p_class.is_pinned
-             then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids,
-                 hwqueue.node_taints(n)) else l.affinity end as affinity
-    from verdict v
-    join hwqueue.node n on n.shard_id = p_shard and n.node_id = v.node_id
-    left join liked l on l.profile_id = n.profile_id
+    select v.node_id, v.name, v.failures, a.affinity
+    from verdict v join hwqueue.fleet_affinities(p_class, p_shard) a on a.node_id = v.node_id
     where p_prefers and v.first_rank >= 9
   ), counted as materialized (
     select f.rule_id, mode() within group (order by r.code) as code, bool_and(f.permanent) as permanent,
@@ -65,15 +62,14 @@ as $$
     group by f.rule_id
   ), grouped as materialized (
     select r.rank, r.predicate, c.alone, c.alone_samples, c.first, c.first_samples,
-           jsonb_strip_nulls(jsonb_build_object(
-             'stage', r.stage, 'code', c.code, 'permanent', c.permanent, 'predicate', r.predicate,
-             'lacks', r.lacks)) as rule
+           jsonb_strip_nulls(jsonb_build_object('stage', r.stage, 'code', c.code,
+             'permanent', c.permanent, 'predicate', r.predicate, 'lacks', r.lacks)) as rule
     from counted c join rule r on r.failure = c.rule_id
   )
   select jsonb_build_object(
-    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1), 'serving',
-      count(*) filter (where v.first_rank > 1 and not v.unserved), 'matching',
-      count(*) filter (where v.first_rank >= 9),
+    'registered', count(*), 'live', count(*) filter (where v.first_rank > 1),
+    'serving', count(*) filter (where v.first_rank > 1 and not v.unserved),
+    'matching', count(*) filter (where v.first_rank >= 9),
     'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
     'funnel', (
       select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
@@ -100,11 +96,27 @@ as $$
   from verdict v
 $$;
 
--- The nodes that fail the least, and why.
+-- Returns how well every node suits a class, by what it prefers of nodes alone. Nodes of one profile are
+-- scored once, unless the class names nodes or resources (is_pinned). The planner inlines this function: keep
+-- it stable and without SET.
+create or replace function hwqueue.fleet_affinities(p_class hwqueue.placement_class, p_shard int)
+returns table (node_id uuid, affinity double precision)
+language sql stable
+as $$
+  select n.node_id, case when p_class.is_pinned
+           then hwqueue.fixed_affinity(p_class, n.labels, n.rack, n.node_id, n.resources || n.gpu_ids,
+                                       hwqueue.node_taints(n)) else l.affinity end
+  from hwqueue.node n
+  left join (  -- the fence (offset 0) scores each profile once
+    select p.profile_id, hwqueue.fixed_affinity(p_class, p.labels, p.rack, null, '{}', p.taints) as affinity
+    from hwqueue.profile p where not p_class.is_pinned and p.shard_id = p_shard offset 0) l
+    on l.profile_id = n.profile_id
+  where n.shard_id = p_shard
+$$;
 
--- {"wanted", "has", "holders", "place"} of one failed rule; what there is nothing to say of is left out.
-create or replace function hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks int,
-  p_facts jsonb, p_kept_out text,
+-- Returns {"wanted", "has", "holders", "place"} of one failed rule, without those that do not apply.
+create or replace function hwqueue.failure_detail(
+  p_stage text, p_code text, p_predicate jsonb, p_lacks int, p_facts jsonb, p_kept_out text,
   p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load,
   p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -118,8 +130,8 @@ declare
                                (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
                             hwqueue.term_domain(v_spec, p_shard));
   v_holders jsonb;
-  v_place text := case when v_fact ->> 'value' is not null then hwqueue.place_words(v_domain,
-      v_fact ->> 'value', p_shard) end;
+  v_place text := case when v_fact ->> 'value' is not null
+    then hwqueue.place_words(v_domain, v_fact ->> 'value', p_shard) end;
 begin
   if p_stage = 'free' then
     v_holders := hwqueue.holder_list(array(
@@ -141,10 +153,11 @@ begin
 end
 $$;
 
--- Nodes and all that keeps a lease of a class off each of them: [{"node_id", "node", "rack", "state":
--- live | silent | cordoned, "seen_at", "reasons": [those of class_reasons, with "wanted" and "has" in
--- words, "holders" where running leases are the reason, and for others "place"]}], in the order given.
--- p_lease: the lease that asks, null for any of the class; p_known: see facts_of_others.
+-- Returns nodes and all that keeps a lease of a class off each of them, in the order given: [{"node_id",
+-- "node", "rack", "state": live | silent | cordoned, "seen_at", "reasons": [those of class_reasons, with
+-- "wanted" and "has" in words, "holders" where running leases are the reason, and "place" for other
+-- leases]}]. p_lease: the lease that is explained, null for any of the class; p_known: see
+-- facts_of_others.
 create or replace function hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class,
   p_lease uuid, p_known jsonb, p_now timestamptz, p_shard int)
 returns jsonb
@@ -177,10 +190,7 @@ as $$
     offset 0) r
 $$;
 
--- Who holds what a lease wants: running leases, at most five of each, the longest running first:
--- [{"lease_id", "task", "queue", "service_id", "node", "since", "expires_at", "stopping", "holds"}].
-
--- Claims as such a list; p_amounts: with what they have set aside.
+-- Returns claims as a list of holders; p_amounts: with what they have allocated.
 create or replace function hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamptz,
   p_shard int) returns jsonb
 language sql stable
@@ -200,7 +210,7 @@ as $$
   where c.shard_id = p_shard and c.lease_id = any (p_leases)
 $$;
 
--- Those that a term selects in the same place as a node.
+-- Returns the holders that a term selects in the same place as a node.
 create or replace function hwqueue.term_holders(p_spec jsonb, p_domain text, p_node hwqueue.node,
   p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -220,15 +230,15 @@ begin
 end
 $$;
 
--- Those that keep a lease of a class out of a node's place in a domain, since they require to be away
--- from such leases.
+-- Returns the holders that keep a lease of a class out of a node's place in a domain, because they
+-- require to be away from such leases.
 create or replace function hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text,
   p_node hwqueue.node, p_now timestamptz, p_shard int)
 returns jsonb
 language plpgsql stable
 as $$
 declare
-  v_there uuid[] := array(
+  v_neighbours uuid[] := array(
     select n.node_id from hwqueue.node n
     where n.shard_id = p_shard and hwqueue.domain_value(p_domain, n.node_id, n.rack, n.labels)
       = hwqueue.domain_value(p_domain, p_node.node_id, p_node.rack, p_node.labels));
@@ -237,7 +247,7 @@ begin
     select c.lease_id
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id and k.terms <> '[]'
-    where c.shard_id = p_shard and c.node_id = any (v_there)
+    where c.shard_id = p_shard and c.node_id = any (v_neighbours)
       and exists (
         select 1 from jsonb_array_elements(k.terms) t
         where t.value #>> '{spec,use}' = 'away' and hwqueue.term_domain(t.value -> 'spec', p_shard) = p_domain

@@ -1,8 +1,13 @@
 -- Placements, amounts, times and counts in words for people.
+--
+-- Explanations, reports and metrics call these functions. The text comes from users, so it is cut short
+-- and control characters are removed, but it is never interpreted. Every word for a rule is chosen here,
+-- so that all answers name a rule alike.
+--
+-- Read blocker_words and class_words first, then expr_words.
 
--- Rows of class_failures in words for people.
-
--- What a failed rule asks: "gpu_model in A100", "2 GPU free", "a toleration of dedicated=film:no_schedule".
+-- Says what a failed rule asks: "gpu_model in A100", "2 GPU free", "a toleration of
+-- dedicated=film:no_schedule".
 create or replace function hwqueue.blocker_words(p_stage text, p_code text, p_predicate jsonb, p_lacks int,
   p_class hwqueue.placement_class) returns text
 language sql stable
@@ -26,11 +31,11 @@ as $$
       300), '[[:cntrl:]]+', ' ', 'g')
 $$;
 
--- What a node has of it, as far as that can be said in a few words; null: nothing to say.
-create or replace function hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks int, p_fact jsonb,
-  p_domain text, p_class hwqueue.placement_class,
-                                            p_node hwqueue.node, p_load hwqueue.node_load,
-                                              p_now timestamptz) returns text
+-- Says what a node has of what a failed rule asks, in a few words; null if that does not apply.
+create or replace function hwqueue.node_has(
+  p_stage text, p_predicate jsonb, p_lacks int, p_fact jsonb, p_domain text,
+  p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamptz)
+returns text
 language plpgsql stable
 as $$
 begin
@@ -60,9 +65,7 @@ begin
 end
 $$;
 
--- What a placement class asks of a node, in words for people.
-
--- Amounts of resources: "2 GPU", "0.5 GPU", "4 CPU", "8 GiB", "1 license".
+-- Returns amounts of resources: "2 GPU", "0.5 GPU", "4 CPU", "8 GiB", "1 license".
 create or replace function hwqueue.resource_words(p_resources jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -77,7 +80,7 @@ as $$
   from jsonb_each_text(p_resources) r
 $$;
 
--- One rule of a spread; a preference says so.
+-- Says one rule of a spread; a preference says that it is one.
 create or replace function hwqueue.spread_words(p_spread jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -93,9 +96,10 @@ as $$
                left(regexp_replace(p_spread ->> 'domain', '^label:', ''), 60) as domain) d
 $$;
 
--- A placement class in one line of at most 500 characters: "gpu_model in A100, 2 GPU, away from service ...
--- in the same rack"; "any node" when it asks nothing. plan_cache_mode = auto: callers set force_custom_plan,
--- which would plan the statements inside again for each of hundreds of classes.
+-- Says what a placement class asks, in one line of at most 500 characters: "gpu_model in A100, 2 GPU,
+-- away from service ... in the same rack"; "any node" when it asks nothing. plan_cache_mode = auto:
+-- callers set force_custom_plan, which would plan the statements inside again for each of hundreds of
+-- classes.
 create or replace function hwqueue.class_words(p_class hwqueue.placement_class) returns text
 language sql stable set plan_cache_mode = auto
 as $$
@@ -122,9 +126,7 @@ as $$
   ) w
 $$;
 
--- Expressions of a placement in words for people. What users wrote is cut short, never interpreted.
-
--- Up to three values of a list, the rest as a number: "a, b or c", "a, b, c or 4 more".
+-- Returns up to three values of a list, the rest as a number: "a, b or c", "a, b, c or 4 more".
 create or replace function hwqueue.list_words(p_values jsonb, p_or text default 'or') returns text
 language sql immutable parallel safe
 as $$
@@ -141,8 +143,8 @@ as $$
   ) v
 $$;
 
--- Where two things are together: "on the same node", "in the same rack", "in the same zone". Null: a
--- service's failure domain.
+-- Says where two things are together: "on the same node", "in the same rack", "in the same zone". Null:
+-- a service's failure domain.
 create or replace function hwqueue.domain_words(p_domain text) returns text
 language sql immutable parallel safe
 as $$
@@ -151,7 +153,7 @@ as $$
               else 'in the same ' || left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60) end
 $$;
 
--- One place of a domain: "node gpu-7", "rack 42", "zone a".
+-- Says one place of a domain: "node gpu-7", "rack 42", "zone a".
 create or replace function hwqueue.place_words(p_domain text, p_place text, p_shard int) returns text
 language sql stable
 as $$
@@ -163,7 +165,7 @@ as $$
         left(trim(p_place, '"'), 60)) end
 $$;
 
--- One {"label", "op", ...}.
+-- Says one {"label", "op", ...}.
 create or replace function hwqueue.label_words(p_expr jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -181,7 +183,7 @@ as $$
   from (select left(p_expr ->> 'label', 60) as label) l
 $$;
 
--- A selector of leases.
+-- Says which leases a selector selects.
 create or replace function hwqueue.selector_words(p_selector jsonb, p_tenants jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -196,7 +198,7 @@ as $$
             else ' of tenant ' || hwqueue.list_words(p_tenants) end
 $$;
 
--- One normal expression, whatever its kind; nodes by their names.
+-- Says one normal expression of any kind; nodes by their names.
 create or replace function hwqueue.expr_words(p_expr jsonb, p_shard int) returns text
 language plpgsql stable
 as $$
@@ -230,7 +232,7 @@ begin
 end
 $$;
 
--- A list of them.
+-- Says a list of expressions.
 create or replace function hwqueue.exprs_words(p_exprs jsonb, p_between text, p_shard int) returns text
 language sql stable
 as $$
@@ -238,14 +240,12 @@ as $$
   from jsonb_array_elements(p_exprs) with ordinality e where e.ordinality <= 10
 $$;
 
--- Spans and counts in words for people.
-
--- So many of something.
+-- Returns a count with its noun: "1 node", "3 nodes".
 create or replace function hwqueue.count_words(p_count bigint, p_one text, p_many text) returns text
 language sql immutable parallel safe
 as $$ select p_count || ' ' || case p_count when 1 then p_one else p_many end $$;
 
--- A span, in its two largest units: "1.4 s", "3 min", "2 h 05 min", "4 d 3 h".
+-- Returns a span in its two largest units: "1.4 s", "3 min", "2 h 05 min", "4 d 3 h".
 create or replace function hwqueue.span_words(p_span interval) returns text
 language sql immutable parallel safe
 as $$

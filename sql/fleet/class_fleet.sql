@@ -1,52 +1,61 @@
--- Which nodes suit a class, for all classes and nodes at once, cached per class.
+-- Which nodes suit a class, for many classes and all nodes at once, cached per class.
+--
+-- Reports (pending_reasons, metrics) read class_fleets. Upkeep (reap_fleets) writes the cache with
+-- cache_class_fleets: class_fleet has what every claim and report reads of a class, class_nodes the bit
+-- strings.
+--
+-- The invariant: a cache row is valid while its digest equals the digest of scan_nodes. So no write
+-- invalidates anything when a node changes, and a count read from a valid row is exact. Which nodes are
+-- live or cordoned is not in the digest; each read counts that again (class_match).
+--
+-- Read class_fits first: everything else reads, stores or counts what it returns. masks.sql has the bit
+-- strings.
 
--- A cache of class_fits, one row for each class. A row is valid while its digest equals that of
--- scan_nodes; of a class without a valid row class_fits is asked. So nothing has to be invalidated when
--- a node changes, and what is counted is exact.
-
--- What class_fits says of these classes, remembered or found out now, counted for the nodes as they are now.
--- Of a class that nothing suits any more what is in the way has to be found out; else it is told of the part
--- that was most in the way when it was found out.
+-- Returns class_match of each class: from the cache where its row is valid, otherwise computed now. When
+-- the last suitable node of a class is gone, the cached obstacle may not be the one that counts now, so
+-- the row is valid only as is_cache_valid says.
 create or replace function hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
   p_now timestamptz, p_shard int)
 returns setof hwqueue.class_match
 language plpgsql stable
 as $$
 declare
-  v_known bigint[] := array(
+  v_cached bigint[] := array(
     select m.class_id from hwqueue.class_nodes m
     where m.shard_id = p_shard and m.class_id = any (p_class_ids) and m.digest = p_snapshot.digest
       and m.is_known
       and hwqueue.is_cache_valid(m, p_snapshot.open));
-  v_others bigint[] := array(select u.class_id from unnest(p_class_ids) u(class_id) except select k.class_id
-      from unnest(v_known) k(class_id));
+  v_missed bigint[] := array(
+    select u.class_id from unnest(p_class_ids) u(class_id)
+    except select k.class_id from unnest(v_cached) k(class_id));
 begin
   return query
     select c.* from hwqueue.class_nodes m cross join lateral hwqueue.class_match(m, p_snapshot) c
-    where m.shard_id = p_shard and m.class_id = any (v_known);
-  if v_others <> '{}' then
+    where m.shard_id = p_shard and m.class_id = any (v_cached);
+  if v_missed <> '{}' then
     return query
-      select c.* from hwqueue.class_fits(v_others, p_snapshot, 100000, p_now, p_shard) f
+      select c.* from hwqueue.class_fits(v_missed, p_snapshot, 100000, p_now, p_shard) f
       cross join lateral hwqueue.class_match(f, p_snapshot) c;
   end if;
 end
 $$;
 
--- Whether what was found out of a class with this digest tells of it with these nodes live and not cordoned:
--- one suits it, or none did then, and the part that was in the way still is of one of them.
-create or replace function hwqueue.is_cache_valid(p_fit hwqueue.class_nodes,
-  p_open bit varying) returns boolean
+-- True if a cached row with the current digest still holds for the nodes that are live and not cordoned:
+-- one of them suits the class; or none did when the row was computed, and the part that was in the way
+-- still keeps out one of them.
+create or replace function hwqueue.is_cache_valid(
+  p_fit hwqueue.class_nodes, p_open bit varying) returns boolean
 language sql immutable parallel safe
 as $$
   select bit_count((p_fit).nodes & p_open) > 0
     or (p_fit).unmatched and (bit_count(p_open) = 0 or bit_count(~(p_fit).meeting & p_open) > 0)
 $$;
 
--- What class_fits says of these classes now, and the nodes that it says it of. Stable: looks at them once, in
--- the snapshot of its caller's statement, or what is found out would be written down under the digest of
--- other nodes. For a few hundred classes upkeep spends a fifth of what one read may.
+-- Computes class_fits for these classes. Stable, so that it reads the nodes once, in the MVCC snapshot
+-- of its caller's statement; otherwise an answer could be stored under the digest of other nodes. For a
+-- few hundred classes upkeep spends a fifth of what one report may.
 create or replace function hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamptz, p_shard int,
-                                               out fits hwqueue.class_nodes[], out registered int)
+  out fits hwqueue.class_nodes[], out registered int)
 language plpgsql stable
 as $$
 declare
@@ -58,16 +67,17 @@ begin
 end
 $$;
 
--- Finds that out of these classes, remembers it, and forgets those that are gone; of one that costs too much
--- to tell, the estimate of its share alone (refresh_reach). Returns their number; null when another session
--- is at it, then nothing is done. What another session holds of a class, prune for one, is left as it is.
+-- Computes and caches which nodes suit these classes, and deletes the rows of classes that are gone. For
+-- a class that is too costly to judge it stores an estimate of the share alone (refresh_reach). Returns
+-- the number of classes computed; null, having done nothing, when another session computes now. A class
+-- whose row another session, for example prune, holds is left as it is.
 -- Locks: the shard's row and those of class_fleet, skip locked.
 create or replace function hwqueue.cache_class_fleets(p_class_ids bigint[], p_now timestamptz,
   p_shard int) returns int
 language plpgsql volatile
   -- all nodes and hundreds of classes: by hash, whatever the statistics say
-  set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin =
-    on set enable_seqscan = on
+  set plan_cache_mode = force_custom_plan
+  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on
   set enable_bitmapscan = on set jit = off set max_parallel_workers_per_gather = 0
 as $$
 declare
@@ -82,21 +92,21 @@ begin
   v_held := array(
     select f.class_id from hwqueue.class_fleet f
     where f.shard_id = p_shard and f.class_id = any (p_class_ids) for no key update skip locked);
-  -- those of which there is no row yet: only who has the shard's row writes one
+  -- classes without a row: only the session that holds the shard's row inserts one
   v_ids := v_held || array(
     select u.class_id from unnest(p_class_ids) u(class_id)
     left join hwqueue.class_fleet f on f.shard_id = p_shard and f.class_id = u.class_id
     where f.class_id is null);
-  -- of classes that went while what was found out of them was not committed yet
+  -- rows of classes that were deleted while the session that computed them was open
   delete from hwqueue.class_fleet f
   where f.shard_id = p_shard and f.class_id = any (v_ids)
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard
         and c.class_id = f.class_id);
   select f.* into v_found from hwqueue.compute_class_fleets(v_ids, p_now, p_shard) f;
   insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, unmatched)
-  select p_shard, f.class_id, coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision,
-         0), p_now,
-         f.digest, f.unmatched
+  select p_shard, f.class_id,
+         coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0),
+         p_now, f.digest, f.unmatched
   from unnest(v_found.fits) f
   on conflict (shard_id, class_id) do update
   set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest,
@@ -109,16 +119,16 @@ begin
 end
 $$;
 
--- Which nodes suit each of these classes, and of those that no live one suits, what is in the way. A
--- class may run where all of its parts are met: each of its requirements, the taints, isolation,
--- capacity, devices; these are the parts that suits and class_shortage have. What is remembered of it is
--- read by class_fleets.
--- Nodes stand in it as bit strings (numbered_nodes), cordoned and silent ones as well, so that it holds when
--- one is cordoned or falls silent; class_match counts what it comes to. p_most: as in expr_masks.
---   nodes: those that suit it; without is_known those that no part keeps out that could be judged
---   (expr_masks).
---   unmatched: none of them is live and not cordoned. Then what is most in the way: the part that alone keeps
---     out most live nodes. others: the nodes that meet all other parts; meeting: those that meet this part.
+-- Returns which nodes suit each of these classes, and for a class that no live node suits, what is most
+-- in the way. A node suits a class if it meets all parts: each requirement, the taints, isolation,
+-- capacity, devices (the parts that suits and class_shortage judge).
+-- Nodes are bit strings (numbered_nodes) that include cordoned and silent nodes, so that a row stays
+-- true when one is cordoned or falls silent. p_most: as in expr_masks.
+--   nodes: those that suit the class; without is_known, those that no part keeps out that could be
+--     judged (expr_masks).
+--   unmatched: none of nodes is live and not cordoned. Then part and expr are what is most in the way:
+--     the part that alone keeps out most live nodes. others: nodes that meet all other parts; meeting:
+--     nodes that meet this part.
 --   serving: the nodes that serve its queue and task; null: all.
 create or replace function hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot,
   p_most int, p_now timestamptz, p_shard int)
@@ -128,34 +138,31 @@ as $$
   with served as materialized (
     select v.queue_id, v.task_name, v.mask
     from hwqueue.served_masks(p_class_ids, (p_snapshot).none, p_now, p_shard) v
-  ), ask as materialized (  -- classes that ask the same, and one of them to speak for all
+  ), ask as materialized (  -- classes that ask the same, with one of them to judge for all
     select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate,
            v.mask as served
     from hwqueue.placement_class c
     left join served v on v.queue_id = c.queue_id and v.task_name = c.task_name
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
     group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted,
-      c.custom,
-      c.cpu_isolation, c.gpu_exclusivity, v.mask
-  ), list as materialized (  -- the requirements of many
+             c.custom, c.cpu_isolation, c.gpu_exclusivity, v.mask
+  ), list as materialized (  -- lists of requirements, which many classes share
     select distinct a.required from ask a
   ), required as materialized (
     select l.required, e.value as expr, e.ordinality from list l
     cross join lateral jsonb_array_elements(l.required) with ordinality e
   ), met as materialized (
-    select e.expr, e.mask from hwqueue.expr_masks(array(select distinct r.expr from required r), p_most,
-           (p_snapshot).none, p_now, p_shard) e
+    select e.expr, e.mask from hwqueue.expr_masks(
+      array(select distinct r.expr from required r), p_most, (p_snapshot).none, p_now, p_shard) e
   ), listed as materialized (
     select r.required, bit_and(m.mask) as mask, bool_and(m.mask is not null) as is_known
     from required r join met m on m.expr = r.expr group by r.required
   ), tolerated as materialized (
-    select t.tolerate, t.mask
-    from hwqueue.toleration_masks(array(select distinct a.tolerate from ask a), (p_snapshot).none, p_now,
-        p_shard) t
+    select t.tolerate, t.mask from hwqueue.toleration_masks(
+      array(select distinct a.tolerate from ask a), (p_snapshot).none, p_now, p_shard) t
   ), capacity as materialized (
-    select c.*
-    from hwqueue.capacity_parts(array(select a.ask_id from ask a), true, (p_snapshot).open,
-        (p_snapshot).none, p_now, p_shard) c
+    select c.* from hwqueue.capacity_parts(
+      array(select a.ask_id from ask a), true, (p_snapshot).open, (p_snapshot).none, p_now, p_shard) c
   ), static as materialized (  -- all but capacity, for all that agree on it
     select k.required, k.tolerate, t.mask & coalesce(l.mask, ~(p_snapshot).none) as mask,
            coalesce(l.is_known, true) as is_known
@@ -191,32 +198,30 @@ as $$
     where p.mask is not null
   ), unmet as (  -- for each part, the live nodes that meet all others
     select p.nr, coalesce(bit_and(o.mask), ~(p_snapshot).none) as others
-    from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr
-    group by p.nr
+    from part p left join part o on o.ask_id = p.ask_id and o.nr <> p.nr group by p.nr
   ), worst as materialized (
     select distinct on (p.ask_id) p.ask_id, p.part, p.expr, p.mask, u.others
     from unmet u join part p on p.nr = u.nr
-    order by p.ask_id, bit_count(u.others & (p_snapshot).open) desc, bit_count(p.mask & (p_snapshot).open),
-      p.turn, p.part
+    order by p.ask_id, bit_count(u.others & (p_snapshot).open) desc,
+             bit_count(p.mask & (p_snapshot).open), p.turn, p.part
   )
   select p_shard, c.class_id, (p_snapshot).digest, f.is_known, f.matching = 0, f.mask, w.part, w.expr,
          w.others, w.mask, f.served
-  from fit f
-  cross join lateral unnest(f.class_ids) c(class_id)
+  from fit f cross join lateral unnest(f.class_ids) c(class_id)
   left join worst w on w.ask_id = f.ask_id
 $$;
 
--- What class_fits says, counted for the nodes as they are now.
+-- Counts a row of class_fits for the nodes as they are now.
 --   nodes_matching: live and not cordoned, all static rules met, total capacity enough; null: too many
---     different nodes to tell, and nodes are too many.
---   nodes_cordoned and nodes_silent: where that is 0, the same of nodes that are live but cordoned, and of
---     silent ones; null as above, since a part that could not be judged may keep out more, but no fewer than
---     none; nodes_silent as well where the part in the way is only the worst of those that could be judged.
---   Where nothing matches, of the part that is in the way: near, live nodes that do not meet it, those
---   that it
---     alone keeps out if there are such, nodes_near, how many it alone keeps out (0: they miss more than one
---     part), nodes_meeting, how many live nodes meet it, and nodes_serving, how many live nodes serve queue
---     and task.
+--     different nodes to judge, and not none.
+--   nodes_cordoned, nodes_silent: where nodes_matching is 0, suitable nodes that are live but cordoned,
+--     and silent ones. Null as above: a part that could not be judged may keep out more nodes, but no
+--     fewer than none. nodes_silent is null as well where the part in the way is only the worst of those
+--     that could be judged.
+--   near, nodes_near, nodes_meeting: where nothing matches, of the part in the way. near: live nodes
+--     that do not meet it, preferably those that it alone keeps out; nodes_near: how many it alone keeps
+--     out (0: all miss more than one part); nodes_meeting: how many live nodes meet it.
+--   nodes_serving: how many live nodes serve queue and task.
 create or replace function hwqueue.class_match(p_fit hwqueue.class_nodes,
   p_snapshot hwqueue.fleet_snapshot) returns setof hwqueue.class_match
 language sql immutable parallel safe
@@ -228,8 +233,8 @@ as $$
          w.part, w.expr,
          case when w.near > 0 then w.others else ~w.meeting end & (p_snapshot).open,
          w.near, bit_count(w.meeting & (p_snapshot).open)::int,
-         case when m.matching = 0 then bit_count(coalesce((p_fit).serving,
-             ~(p_snapshot).none) & (p_snapshot).live)::int end
+         case when m.matching = 0
+           then bit_count(coalesce((p_fit).serving, ~(p_snapshot).none) & (p_snapshot).live)::int end
   from (select bit_count((p_fit).nodes & (p_snapshot).open)::int as matching) m
   cross join lateral (select bit_count((p_fit).nodes & (p_snapshot).live)::int as cordoned) c
   left join lateral (
@@ -237,11 +242,11 @@ as $$
            bit_count((p_fit).others & (p_snapshot).open)::int as near) w on m.matching = 0
 $$;
 
--- Why a node does not meet one part of a class (class_fits), as class_reasons puts it; nothing for no node.
--- Without p_tells no message: it takes long.
-create or replace function hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class,
-  p_node hwqueue.node, p_tells boolean,
-                                               p_now timestamptz, out code text, out message text)
+-- Returns why a node does not meet one part of a class (class_fits), as class_reasons words it; nulls
+-- without a node. Without p_tells it leaves out the message, which takes long.
+create or replace function hwqueue.part_reason(
+  p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
+  p_now timestamptz, out code text, out message text)
 language plpgsql stable set plan_cache_mode = auto
 as $$
 declare
@@ -251,10 +256,9 @@ declare
 begin
   if p_part = 'require' then
     code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id,
-        p_node.resources || p_node.gpu_ids, null,
-                                hwqueue.attested_at(p_node, p_now));
-    message := case when p_tells then hwqueue.reason_message(code, hwqueue.without_terms(p_expr),
-        p_node.labels) end;
+        p_node.resources || p_node.gpu_ids, null, hwqueue.attested_at(p_node, p_now));
+    message := case when p_tells
+      then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
   elsif p_part = 'served' then
     code := 'no_handler';
     message := (
@@ -262,9 +266,8 @@ begin
       where p_tells and u.node_id = p_node.node_id);
   elsif p_part = 'taints' then
     code := 'untolerated_taint';
-    message := case when p_tells then
-      hwqueue.reason_message(code, hwqueue.barring_taints(hwqueue.node_taints(p_node),
-          p_class.tolerate) -> 0, '{}') end;
+    message := case when p_tells then hwqueue.reason_message(
+      code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
   elsif p_part in ('isolation', 'device') then
     select c.code, c.message into code, message
     from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
@@ -284,11 +287,13 @@ begin
 end
 $$;
 
--- Where leases of these classes may not run because of what other leases do, as far as claims have counted
--- it, by the rules that claims ask (class_rule, class_term; blocked_classes asks them of one node): places of
--- a domain that are taken (required away, both ways; max_per_domain), or, with is_only, the only ones that
--- will do (required toward). A term without a place that would do has one row with a null value. Left out,
--- and so a bound: max_skew, what is asked inside an any, terms not in force yet.
+-- Returns the places where leases of these classes may not run because of other leases, by the counters
+-- and by the rules that claims decide with (class_rule, class_term; blocked_classes applies them to one
+-- node).
+-- A place is a value of a domain: one that is taken (required away, both ways; max_per_domain) or, with
+-- is_only, one of the only ones that will do (required toward). A term that no place satisfies has one
+-- row with a null value.
+-- Leaves out max_skew, terms inside an any, and terms not in force yet, so the result is a bound.
 create or replace function hwqueue.taken_places(p_class_ids bigint[], p_shard int)
 returns table (class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
 language sql stable
@@ -299,8 +304,7 @@ as $$
     join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = r.term_id
     where r.shard_id = p_shard and r.class_id = any (p_class_ids) and r.use in ('away', 'cap', 'toward')
       and t.published_at is not null
-  -- where the lease that a term names runs, or, for those that want to be with it, has succeeded
-  ), named as (
+  ), named as (  -- where the lease that a term names runs, or has completed (required toward)
     select x.term_id, x.domain, coalesce(c.node_id, o.node_id) as node_id
     from (select distinct r.term_id, r.use, r.domain, r.lease_id from rule r where r.lease_id is not null) x
     left join hwqueue.claim c on c.shard_id = p_shard and c.lease_id = x.lease_id
@@ -315,9 +319,8 @@ as $$
     select x.term_id, hwqueue.domain_value(x.domain, n.node_id, n.rack, n.labels), 1
     from named x join hwqueue.node n on n.shard_id = p_shard and n.node_id = x.node_id
   )
-  select r.class_id, case r.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end, false,
-         r.term_id,
-         r.domain, k.value
+  select r.class_id, case r.use when 'cap' then 'spread_exceeded' else 'anti_affinity_conflict' end,
+         false, r.term_id, r.domain, k.value
   from rule r
   join place k on k.term_id = r.term_id
   where r.use = 'away' or r.use = 'cap' and k.leases + r.is_self::int > r.most
@@ -339,9 +342,8 @@ as $$
   group by m.class_id, m.term_id, t.domain, k.domain having sum(k.holders) > 0
 $$;
 
--- The same as bit strings (numbered_nodes): of each class with such places the nodes that are left, and
--- why the others are not.
--- p_none: a zero for each node. Locks: none. Raises: nothing. Idempotent: yes.
+-- Returns taken_places as bit strings (numbered_nodes): of each class with such places the nodes that
+-- are left, and why the others are not. p_none: a zero for each node.
 create or replace function hwqueue.untaken_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz,
   p_shard int)
 returns table (class_id bigint, code text, mask bit varying)

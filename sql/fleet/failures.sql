@@ -1,6 +1,18 @@
 -- Why a node does not suit a class: every rule that fails, with its reason.
+--
+-- These functions judge one node; judge_fleet.sql applies the same rules to all nodes at once. Both are
+-- made of the functions that claims decide with (expr_reason, barring_taints, spread_reason,
+-- isolation_conflicts, shortage), so a reason can never contradict a claim. Reasons and explanations
+-- read the rows of all_failures:
+--   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in
+--     all), free (what is left of it), away (other leases), spread, cordon
+--   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as
+--     bits (see shortage)
+--
+-- SQL functions here are one select each, so that the planner inlines them. Read all_failures first,
+-- then class_reasons.
 
--- A reason in words.
+-- Returns a reason in words.
 create or replace function hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) returns text
 language sql immutable
 as $$
@@ -22,7 +34,7 @@ as $$
   end
 $$;
 
--- An expression as it was written, without the indexes of its terms.
+-- Returns an expression as its author wrote it, without the indexes of its terms.
 create or replace function hwqueue.without_terms(p_expr jsonb) returns jsonb
 language sql immutable
 as $$
@@ -34,12 +46,11 @@ as $$
     else p_expr - array['term', 'tally'] end
 $$;
 
--- A row of all_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is left out
--- where the code says all.
-create or replace function hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean,
-  p_message text, p_predicate jsonb, p_lacks int,
-                                                  p_class hwqueue.placement_class, p_node hwqueue.node,
-                                                    p_load hwqueue.node_load) returns jsonb
+-- Returns a row of all_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is
+-- left out where the code says all.
+create or replace function hwqueue.failure_reason(
+  p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks int,
+  p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns jsonb
 language plpgsql stable
 as $$
 declare
@@ -69,12 +80,12 @@ begin
 end
 $$;
 
--- Why a node may not run a lease of a class now: [{"stage", "code", "permanent", "message",
--- "predicate"}], empty when it may.
--- p_recount: what recount_terms gave for the class; null: by what claims have counted.
-create or replace function hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node,
-  p_load hwqueue.node_load, p_recount jsonb,
-                                                 p_now timestamptz, p_shard int) returns jsonb
+-- Returns why a node may not run a lease of a class now: [{"stage", "code", "permanent", "message",
+-- "predicate"}], empty when it may. p_recount: what recount_terms returned for the class; null: use the
+-- counters.
+create or replace function hwqueue.class_reasons(
+  p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb,
+  p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
   select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate,
@@ -86,7 +97,7 @@ as $$
       k.kept_out, p_now, p_shard) f
 $$;
 
--- Why a node is not attested for a domain that it was attested for; null: it was not.
+-- Says why the attestation of a node for a domain is suspended; null if it is not.
 create or replace function hwqueue.suspended_words(p_node uuid, p_domain text, p_shard int) returns text
 language sql stable
 as $$
@@ -95,44 +106,34 @@ as $$
   where a.shard_id = p_shard and a.node_id = p_node and a.domain = p_domain and a.suspended_at is not null
 $$;
 
--- What keeps leases of a class off a node: every rule, node by node; fleet_failures puts the same rules
--- together for all nodes at once. They are made of the functions that claims decide with (expr_reason,
--- barring_taints, spread_reason, isolation_conflicts, shortage); reasons and explanations read these
--- rows, so none of them can disagree.
---   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in
---   all), free
---     (what is left of it), away (other leases), spread, cordon
---   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as
---   bits (see
---     shortage)
--- SQL functions of one select each: the planner puts them in place of their calls.
-
--- The order in which nodes drop out: what a funnel shows.
+-- The order in which rules exclude nodes: the order of a funnel.
 create or replace function hwqueue.funnel_stages() returns text[]
 language sql immutable parallel safe
 as $$ select array['live', 'cordon', 'served', 'labels', 'taints', 'trust', 'isolation', 'capacity', 'free',
     'away', 'spread'] $$;
 
--- Of a class's requirements those that a profile decides (p_of_profile), or those that it does not: they
+-- Returns those of a class's requirements that a profile decides (p_of_profile), or the others: these
 -- name nodes, resources or trust domains, or ask about other leases.
 create or replace function hwqueue.exprs_of(p_required jsonb, p_of_profile boolean) returns jsonb
 language sql immutable parallel safe
 as $$
   select coalesce(jsonb_agg(e.value order by e.ordinality), '[]')
   from jsonb_array_elements(p_required) with ordinality e
-  where jsonb_path_exists(e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust)
-                                    || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true) <> p_of_profile
+  where p_of_profile <> jsonb_path_exists(
+    e.value, 'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust)
+                                    || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true)
 $$;
 
--- What a node fails for being too small or full, by what is short (bits of shortage) now and when it is idle.
--- p_cpu, p_gpu: what the class comes to there (cpu_isolation_on, gpu_exclusivity_on).
+-- Returns the failures of a node that is too small or too full, from what is short now and what is short
+-- when it is idle (bits of shortage). p_cpu, p_gpu: the isolation that the class gets there
+-- (cpu_isolation_on, gpu_exclusivity_on).
 create or replace function hwqueue.room_failures(p_lacks_now int, p_lacks_ever int, p_cpu text, p_gpu text)
 returns table (stage text, code text, permanent boolean, lacks int)
 language sql immutable parallel safe
 as $$
   select v.stage, v.code, v.permanent, v.lacks
   from (
-    -- of what it would have to itself the node may have enough, and others have it now
+    -- contended: resources that the class wants for itself, enough on an idle node, held by others now
     select p_lacks_now & ~p_lacks_ever & (case when p_cpu is not null then 1 + 32 else 0 end
                                           + case when p_gpu is not null then 8 else 0 end) as lacks) c
   cross join lateral (values
@@ -143,7 +144,7 @@ as $$
   where v.lacks <> 0
 $$;
 
--- How a node fails an expression that its profile does not decide; no row: it does not.
+-- Returns how a node fails an expression that its profile does not decide; no row if it meets it.
 create or replace function hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb,
     p_now timestamptz)
 returns table (stage text, code text, permanent boolean)
@@ -165,11 +166,11 @@ as $$
     where u.code is not null offset 0) x
 $$;
 
--- How a node of which these facts are true breaks a limit of a class's spread, the p_index-th (from 0); null:
--- it does not. p_counts: as in all_failures.
-create or replace function hwqueue.spread_failure(p_spread jsonb, p_index int,
-    p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
-                                                  p_now timestamptz, p_shard int) returns text
+-- Returns the code by which a node with these facts breaks a rule of a class's spread, the p_index-th
+-- (from 0); null if it does not. p_counts: as in all_failures.
+create or replace function hwqueue.spread_failure(
+  p_spread jsonb, p_index int, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
+  p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$
   select hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
@@ -177,16 +178,16 @@ as $$
     p_now, p_shard)
 $$;
 
--- What is said where something in a domain keeps a class out.
+-- The message for a class that a running lease keeps out of a domain.
 create or replace function hwqueue.kept_out_words(p_domain text) returns text
 language sql immutable parallel safe
 as $$
   select format('a running lease in the same %s keeps away from such leases', replace(p_domain, 'own:', ''))
 $$;
 
--- What a node fails now; p_facts: see term_facts; p_counts: spread_counts in the order of the class's
--- spread, null: to be counted; p_kept_out: the domain out of which something keeps the class. A class
--- that names a device is asked about isolation after what it is named for.
+-- Returns every rule that a node fails now. p_facts: see term_facts; p_counts: spread_counts in the
+-- order of the class's spread, null: count them here; p_kept_out: the domain out of which a running
+-- lease keeps the class. Isolation of a class that names a device is judged after its requirements.
 create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node,
     p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
 returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
@@ -247,7 +248,7 @@ as $$
   where p_node.cordoned_at is not null
 $$;
 
--- The nodes whose workers cannot run leases of a class, with what they lack.
+-- Returns the nodes whose workers cannot run leases of a class, with what they lack.
 create or replace function hwqueue.unserving_nodes(p_class hwqueue.placement_class, p_shard int)
 returns table (node_id uuid, predicate jsonb)
 language sql stable
@@ -260,9 +261,7 @@ as $$
   where s.shard_id = p_shard and u.predicate is not null
 $$;
 
--- What is said of queues and tasks that nodes do not serve.
-
--- What a node lacks of it, of one node: "its worker has no handler for task "mail"".
+-- Says what one node lacks: "its worker has no handler for task "mail"".
 create or replace function hwqueue.unserving_words(p_predicate jsonb) returns text
 language sql immutable parallel safe
 as $$
@@ -271,7 +270,7 @@ as $$
               else format('its worker has no handler for task %s', p_predicate -> 'task') end
 $$;
 
--- What live nodes serve together; any_queue: one of them polls whatever there is.
+-- Returns the queues and tasks that live nodes serve together. any_queue: one of them polls every queue.
 create or replace function hwqueue.served_names(p_now timestamptz, p_shard int,
   out queues text[], out tasks text[], out any_queue boolean)
 language sql stable
@@ -288,14 +287,14 @@ as $$
          exists (select from live l where l.queues is null)
 $$;
 
--- The pairs of letters of a name, its ends included.
+-- Returns the pairs of adjacent letters of a name, its ends included.
 create or replace function hwqueue.letter_pairs(p_name text) returns text[]
 language sql immutable parallel safe
 as $$ select array(select distinct substr(' ' || lower(p_name) || ' ', i, 2)
     from generate_series(1, length(p_name) + 1) i) $$;
 
--- The name of the first 200 that is most like another one (by the pairs of letters that they share); null:
--- none is.
+-- Returns the name, of the first 200, that shares most letter pairs with another one; null if none
+-- shares half.
 create or replace function hwqueue.nearest_name(p_name text, p_names text[]) returns text
 language sql immutable parallel safe
 as $$
@@ -313,8 +312,8 @@ as $$
   order by k.alike desc, k.name limit 1
 $$;
 
--- What is to be said when no live node serves a queue and task; the lists are those of served_names.
--- p_tells_nearest: it takes milliseconds.
+-- Says that no live node serves a queue and task. The lists are those of served_names. p_tells_nearest:
+-- name the most similar one, which takes milliseconds.
 create or replace function hwqueue.unserved_words(p_queue text, p_task text, p_queues text[], p_tasks text[],
   p_any_queue boolean, p_tells_nearest boolean) returns text
 language sql immutable parallel safe
@@ -325,9 +324,9 @@ as $$
       format('no live node that polls queue %s has a handler for task %s', to_json(p_queue), to_json(p_task))
     else format('no live node has a handler for task %s', to_json(p_task)) end
     || case when p_tells_nearest and (w.is_unpolled or p_task <> all (p_tasks)) then
-         coalesce('; nearest: ' || to_json(case when w.is_unpolled
-             then hwqueue.nearest_name(p_queue, p_queues)
-                                                else hwqueue.nearest_name(p_task, p_tasks) end), '')
+         coalesce('; nearest: ' || to_json(case
+           when w.is_unpolled then hwqueue.nearest_name(p_queue, p_queues)
+           else hwqueue.nearest_name(p_task, p_tasks) end), '')
        else '' end
   from (select not p_any_queue and p_queue <> all (p_queues) as is_unpolled) w
 $$;

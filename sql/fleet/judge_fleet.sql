@@ -1,13 +1,17 @@
--- One class judged on every node at once.
+-- One class judged on every node at once, for dry runs (match_nodes) and explanations.
+--
+-- The rules are those of failures.sql, all in one statement. For each rule, nodes that are alike in what
+-- the rule reads are one group, which is judged once and described once. A new rule therefore needs a
+-- group key that has everything the rule and its message read.
+--
+-- Read fleet_failures first, then its parts: label_failures, term_failures, capacity_failures.
+-- fleet_scores is the score by which claims order leases; facts_of_others and fleet_facts read once what
+-- the rules need of other leases, in the shapes of recount_terms and term_facts.
 
--- Every registered node judged for a class by the rules of class_failures, all in one statement: of what a
--- rule asks, nodes that are alike are one group, which is judged once and said once. Dry runs (match_nodes)
--- and explanations read this.
-
--- Which nodes fail what: a row for each rule and group of nodes that are alike in what the rule and its words
--- are about, so that failure_reason says the same of all of node_ids. Rows are numbered by failure, in the
--- order in which all_failures has them for one node; a silent node fails the stage live last.
--- p_known: what recount_terms or facts_of_others gave.
+-- Returns which nodes fail what: a row for each rule and group of nodes, such that failure_reason says
+-- the same of all of node_ids. Rows are numbered by failure in the order in which all_failures returns
+-- them for one node; a silent node fails the stage live last. p_known: what recount_terms or
+-- facts_of_others returned.
 create or replace function hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz, p_shard int)
 returns table (failure int, node_ids uuid[], stage text, code text, permanent boolean, message text,
@@ -16,7 +20,7 @@ language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
 begin
   return query
-    -- most nodes are live and not cordoned, most classes and nodes know no isolation: one look finds others
+    -- most nodes are live and not cordoned, most ask no isolation: one scan finds the others
     with odd as materialized (
       select n.node_id, n.cordoned_at is not null as is_cordoned,
              not hwqueue.is_live(n, s, p_now) as is_silent, d.has_manner,
@@ -56,7 +60,7 @@ begin
       cross join lateral jsonb_array_elements(hwqueue.barring_taints(g.taints, p_class.tolerate))
         with ordinality t
       union all
-      -- a class that names a device is judged by its nodes, after what they are named for
+      -- isolation of a class that names a device is judged after its requirements
       select case when p_class.gpu_wanted = '{}' then 4 else 8 end, c.ordinality, g.node_ids, 'isolation',
              c.code, true, c.message, c.predicate, null
       from (
@@ -84,7 +88,7 @@ begin
 end
 $$;
 
--- The part of fleet_failures about what profiles decide.
+-- The part of fleet_failures about requirements that profiles decide.
 create or replace function hwqueue.label_failures(p_class hwqueue.placement_class, p_shard int)
 returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
 language plpgsql stable set plan_cache_mode = force_custom_plan
@@ -115,8 +119,8 @@ begin
 end
 $$;
 
--- The part of fleet_failures about what nodes are to other leases, and about nodes, resources and trust
--- domains that a class names.
+-- The part of fleet_failures about other leases, and about nodes, resources and trust domains that a
+-- class names.
 create or replace function hwqueue.term_failures(p_class hwqueue.placement_class, p_known jsonb,
     p_now timestamptz, p_shard int)
 returns table (turn int, part bigint, node_ids uuid[], stage text, code text, permanent boolean, message text,
@@ -125,7 +129,7 @@ language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
 declare
   v_exprs jsonb := hwqueue.exprs_of(p_class.required, false);
-  -- looked up for every node: an object is searched, a join could become a loop over all places
+  -- an object, because every node looks up in it; a join could become a loop over all places
   v_kept_at jsonb := p_known -> 'kept_at';
   v_domains text[] := array(select jsonb_array_elements_text(p_known -> 'kept_out'));
 begin
@@ -142,9 +146,9 @@ begin
       select e.ordinality, e.value as expr, s.keys, s.sees_rack, s.trusts, s.ids
       from jsonb_array_elements(v_exprs) with ordinality e cross join lateral hwqueue.expr_inputs(e.value) s
     ), alike as materialized (
-      -- of one other lease or selection it is all one in which place a node is, as long as it is in one;
-      -- nodes that it names are alike to none, nor any where trust is asked for, of which much is said of
-      -- each
+      -- for one lease or selection the place of a node does not matter, as long as it has one; a node
+      -- that the requirement names is its own group, and so is every node where trust is required,
+      -- because its message is about that node
       select a.ordinality, case when a.expr ? 'term' then (t.facts -> (a.expr ->> 'term')::int) - 'value'
                                 when a.expr ? 'any' then t.facts end as fact,
              t.facts -> (a.expr ->> 'term')::int ->> 'value' is null as is_nowhere,
@@ -188,9 +192,9 @@ begin
 end
 $$;
 
--- The part of fleet_failures about room: what is short now node by node; what would be if nothing ran, once
--- for all of the same capacity. Of custom countables the words are about the node's own, so nodes that lack
--- others are not alike.
+-- The part of fleet_failures about capacity. What is short now is judged node by node; what would be
+-- short on an idle node, once for all nodes of the same capacity. The words about custom countables name
+-- the node's own, so nodes that lack different ones are not alike.
 create or replace function hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard int)
 returns table (part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks int)
 language plpgsql stable set plan_cache_mode = force_custom_plan
@@ -232,9 +236,9 @@ begin
 end
 $$;
 
--- How well every registered node suits a class, by the score that claims order leases by. Nodes that are
--- alike in what the class prefers, or in what runs around them, are asked once.
--- p_reach: the share of nodes that could take the class (class_fleet); p_known: what recount_terms gave.
+-- Returns how well every registered node suits a class, by the score that claims order leases by. Nodes
+-- that are alike in what the class prefers, or in what runs around them, are scored once. p_reach: the
+-- share of nodes that could take the class (class_fleet); p_known: what recount_terms returned.
 create or replace function hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue,
     p_reach double precision, p_known jsonb, p_now timestamptz, p_shard int)
 returns table (node_id uuid, score double precision)
@@ -302,11 +306,8 @@ begin
 end
 $$;
 
--- What explanations must know of other leases, read once for all nodes; the shapes are those of
--- recount_terms and term_facts.
-
--- Whether all that a class asks about others is in force, so that claims may decide by it (terms_reason
--- asks the same).
+-- True if all terms that a class has or is selected by are in force, so that claims may decide by the
+-- counters (terms_reason asks the same).
 create or replace function hwqueue.are_terms_published(p_class hwqueue.placement_class,
   p_shard int) returns boolean
 language sql stable
@@ -322,8 +323,8 @@ as $$
       where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
 $$;
 
--- What recount_terms gives, but "spread" is counted as claims do, and there are no "terms": unless some are
--- not in force, then all are counted anew.
+-- Returns what recount_terms does, read from the counters: "spread" is counted as claims count it, and
+-- there are no "terms". If some terms are not in force, recounts all instead.
 create or replace function hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid,
   p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -340,8 +341,8 @@ begin
 end
 $$;
 
--- Where something runs that a class's terms select, term by term (index from 0): what count_fact and
--- lease_fact tell of one place.
+-- Returns the places where leases run that a class's terms select, term by term (index from 0), with the
+-- counts of count_fact and lease_fact for each place.
 create or replace function hwqueue.term_places(p_class hwqueue.placement_class, p_known jsonb,
   p_now timestamptz, p_shard int)
 returns table (index int, place text, held bigint, here bigint)
@@ -397,8 +398,7 @@ begin
 end
 $$;
 
--- The facts of term_facts for every registered node at once; no rows for a class that asks nothing about
--- others.
+-- Returns the facts of term_facts for every registered node at once; no rows for a class without terms.
 create or replace function hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb,
   p_now timestamptz, p_shard int)
 returns table (node_id uuid, facts jsonb)

@@ -1,13 +1,24 @@
--- Sets of nodes as bit strings.
+-- Sets of nodes as bit strings: one bit a node, numbered by numbered_nodes.
+--
+-- Example: do 10,000 classes suit 10,000 nodes? Pair by pair that is a hundred million judgements. But
+-- classes share what they ask and nodes share what they are. "The nodes that meet this requirement" is
+-- one bit string of 10,000 bits. What suits a class is then a few ANDs, and how many nodes that are is
+-- bit_count. docs/explanation/views.md has the whole.
+--
+-- class_fleet.sql calls these functions. The invariant: all bit strings of one statement have the same
+-- numbering, since node_numbers is stable and numbers the nodes in order of id. p_none is a bit string
+-- with a zero for each node.
+--
+-- Read scan_nodes and numbered_nodes first, then expr_masks and capacity_parts.
 
--- The nodes whose isolation classes, capacity and devices do for each of these classes, as bit strings
--- (numbered_nodes): what has_isolation_conflict and class_shortage say, asked of many classes and nodes at
--- once. p_idle: of all nodes, as if nothing ran; else of those in p_open whether they have room now, by
--- capacity and devices alone. A part that every node meets may be left out. Bit strings of 10,000 nodes for
--- 10,000 classes: each operation on them counts. p_none: a zero for each node.
-create or replace function hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying,
-  p_none bit varying,
-                                                  p_now timestamptz, p_shard int)
+-- Returns, for each class and part, the nodes whose isolation, capacity and devices suffice: what
+-- has_isolation_conflict and class_shortage decide, for many classes and nodes at once. p_idle: all
+-- nodes, as if nothing ran; otherwise the nodes in p_open as they are now, by capacity and devices
+-- alone. A part that every node meets may be left out. Each operation on these strings counts: they are
+-- 10,000 bits for each of 10,000 classes.
+create or replace function hwqueue.capacity_parts(
+  p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying,
+  p_now timestamptz, p_shard int)
 returns table (class_id bigint, part text, mask bit varying)
 language sql stable
 as $$
@@ -16,12 +27,12 @@ as $$
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
   ), manner as materialized (  -- nodes that are alike in what isolation they honour
     select row_number() over () as manner_id, m.*, ~m.mask as others
-    from (select case when p_idle then n.cpu_isolation end as cpu_isolation, case when p_idle
-        then n.gpu_exclusivity end as gpu_exclusivity,
+    from (select case when p_idle then n.cpu_isolation end as cpu_isolation,
+                 case when p_idle then n.gpu_exclusivity end as gpu_exclusivity,
                  n.default_cpu_isolation, n.gpu_share_mode,
                  bit_or(set_bit(p_none, k.number, 1)) as mask
-          from hwqueue.node_numbers(p_shard) k join hwqueue.node n on n.shard_id = p_shard
-            and n.node_id = k.node_id
+          from hwqueue.node_numbers(p_shard) k
+          join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
           group by 1, 2, 3, 4) m
   ), need as materialized (
     select a.class_id, m.manner_id, d.name, d.amount
@@ -29,9 +40,9 @@ as $$
     cross join lateral (
       select hwqueue.cpu_isolation_on((a.class).cpu_isolation, m.default_cpu_isolation) as cpu,
              hwqueue.gpu_exclusivity_on((a.class).gpu_exclusivity, m.gpu_share_mode) as gpu) i
-    cross join lateral hwqueue.needed_amounts(hwqueue.cpu_needed((a.class).cpu_milli, i.cpu),
-        (a.class).memory_mib, (a.class).gpu_count,
-                                              (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
+    cross join lateral hwqueue.needed_amounts(
+      hwqueue.cpu_needed((a.class).cpu_milli, i.cpu), (a.class).memory_mib, (a.class).gpu_count,
+      (a.class).gpu_milli, (a.class).custom, i.cpu, i.gpu) d
   ), amount as materialized (
     select array_agg(d.name) as names, array_agg(d.amount) as amounts
     from (select distinct x.name, x.amount from need x) d
@@ -39,7 +50,7 @@ as $$
     select t.name, t.amount, t.mask
     from amount l
     cross join lateral hwqueue.amount_masks(l.names, l.amounts, p_idle, p_open, p_none, p_now, p_shard) t
-  ), wanted as (  -- of classes that name devices: only nodes that have them count, and each by itself
+  ), wanted as (  -- classes that name devices: only nodes that have those count, each judged by itself
     select a.class_id, a.class, u.id from ask a cross join lateral unnest((a.class).gpu_wanted) u(id)
   ), device as (
     select w.class_id, coalesce(bit_or(set_bit(p_none, n.number, 1)) filter (
@@ -59,7 +70,7 @@ as $$
   )
   select a.class_id, 'isolation', ~bit_or(m.mask)
   from ask a cross join manner m
-  -- asked only where there may be something: most classes and nodes know no isolation
+  -- judged only where there may be a conflict: most classes and nodes ask no isolation
   where p_idle and ((a.class).cpu_isolation is not null or (a.class).gpu_exclusivity is not null
       or m.gpu_share_mode <> 'fractional')
     and hwqueue.has_isolation_conflict(a.class, m.cpu_isolation, m.gpu_exclusivity, m.gpu_share_mode, '{}',
@@ -78,8 +89,8 @@ as $$
   where (a.class).gpu_wanted <> '{}'
 $$;
 
--- What nodes have when nothing runs, once for all with the same capacity, and which nodes these are, as bit
--- strings (numbered_nodes).
+-- Returns the headroom of idle nodes, once for all nodes with the same capacity, and which nodes these
+-- are.
 create or replace function hwqueue.idle_rooms(p_none bit varying, p_now timestamptz, p_shard int)
 returns table (room hwqueue.headroom, mask bit varying)
 language sql stable
@@ -98,12 +109,12 @@ as $$
   join node n on n.number = k.number
 $$;
 
--- What a node has left of an amount, as amount_left says of its headroom, by columns alone; null: only the
--- headroom tells. Views ask it of every node: one expression, which the planner inlines, and no whole rows.
-create or replace function hwqueue.amount_left_by_columns(p_name text, p_cpu_milli bigint,
-  p_memory_mib bigint, p_slots int, p_core_ids int[],
-  p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count int,
-  p_gpu_used int[])
+-- Returns what a node has left of an amount, as amount_left does from its headroom, but from columns
+-- alone; null: read the headroom. Reports call it for every node: it is one expression, which the
+-- planner inlines without reading whole rows.
+create or replace function hwqueue.amount_left_by_columns(
+  p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots int, p_core_ids int[], p_gpu_ids uuid[],
+  p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count int, p_gpu_used int[])
 returns bigint
 language sql immutable parallel safe
 as $$
@@ -116,13 +127,13 @@ as $$
     when p_name = 'gpu_whole' and p_gpu_parents = '{}' then cardinality(array_positions(p_gpu_used, 0)) end
 $$;
 
--- The nodes that have at least so much of an amount, as bit strings (numbered_nodes), for each pair of
--- p_names and p_amounts; no row where all of them have. p_idle: of all nodes as if nothing ran; else of those
--- in p_open, now. Each node goes to the largest of the amounts asked that it still has (a step); those of all
--- steps below an amount have not enough of it. p_none: a zero for each node.
-create or replace function hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean,
-  p_open bit varying,
-                                                p_none bit varying, p_now timestamptz, p_shard int)
+-- Returns the nodes that have at least an amount left, for each pair of p_names and p_amounts; no row
+-- where all of them have. p_idle: all nodes, as if nothing ran; otherwise those in p_open, now. Each
+-- node goes to the largest of the requested amounts that it still has (a step). The nodes of all steps
+-- below an amount have not enough of it.
+create or replace function hwqueue.amount_masks(
+  p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying,
+  p_now timestamptz, p_shard int)
 returns table (name text, amount bigint, mask bit varying)
 language sql stable
 as $$
@@ -142,8 +153,7 @@ as $$
     select t.name, t.step, bit_or(coalesce(t.mask, set_bit(p_none, t.number, 1))) as mask
     from (
       select a.name, width_bucket(hwqueue.amount_left(r.room, a.name), a.steps) as step,
-             cardinality(a.steps) as steps,
-             r.mask, null::int as number
+             cardinality(a.steps) as steps, r.mask, null::int as number
       from asked a cross join hwqueue.idle_rooms(p_none, p_now, p_shard) r
       where p_idle
       union all
@@ -152,8 +162,7 @@ as $$
       where p.amount is not null
       union all
       select p.name, width_bucket(hwqueue.amount_left(hwqueue.node_headroom(n, u), p.name), a.steps),
-             cardinality(a.steps), null,
-             p.number
+             cardinality(a.steps), null, p.number
       from plain p
       join asked a on a.name = p.name
       join hwqueue.node n on n.shard_id = p_shard and n.node_id = p.node_id
@@ -170,13 +179,13 @@ as $$
   group by a.name, s.amount
 $$;
 
--- The nodes that meet each of these requirements, as bit strings (numbered_nodes). Judged by expr_reason,
--- once for all nodes that a requirement cannot tell apart; a required equality is judged only where its value
--- occurs (anchors); nodes that it names are judged one by one. What is asked about other leases counts as
--- met, as in suits. At most p_most judgements, the cheapest first: requirements that have no anchor and tell
--- thousands of nodes apart (a pattern over host names) take that many each, and patterns as many more as they
--- cost (placement_cost). Beyond, mask is null: not known. p_none: a zero for each node. Locks: none. Raises:
--- nothing. Idempotent: yes.
+-- Returns the nodes that meet each of these requirements. expr_reason judges once for all nodes that a
+-- requirement cannot tell apart. A required equality is judged only where its value occurs (anchors),
+-- and nodes that a requirement names are judged one by one. Terms about other leases count as met, as in
+-- suits.
+-- Makes at most p_most judgements, the cheapest requirements first; beyond that mask is null: not known.
+-- A requirement without an anchor that tells thousands of nodes apart (a pattern over host names) takes
+-- that many, and a pattern takes its placement_cost in addition.
 create or replace function hwqueue.expr_masks(p_exprs jsonb[], p_most int, p_none bit varying,
   p_now timestamptz, p_shard int)
 returns table (expr jsonb, mask bit varying)
@@ -254,11 +263,11 @@ as $$
   left join named n on n.id = w.id
 $$;
 
--- What of a node a requirement looks at: two nodes that are alike in that are alike to it, and one
--- answer does for both. Too much does no harm, too little would: a new kind of expression must be told
--- of here (a test compares with match_nodes).
--- keys: labels; trusts: trust domains; ids: nodes and resources that it names, for a node that has none
--- of them is as good as another.
+-- Returns which facts of a node a requirement reads. Two nodes that are alike in them are alike to it,
+-- and one judgement does for both. Naming too many facts is harmless, naming too few is a bug: a new
+-- kind of expression must be added here (a test compares with match_nodes).
+-- keys: labels; trusts: trust domains; ids: nodes and resources that it names. A node that has none of
+-- the named ids is like any other.
 create or replace function hwqueue.expr_inputs(p_expr jsonb, out keys text[], out sees_rack boolean,
   out trusts text[], out ids uuid[])
 language plpgsql immutable parallel safe
@@ -267,7 +276,7 @@ begin
   sees_rack := false;
   trusts := '{}';
   ids := '{}';
-  if p_expr ? 'label' then  -- most are: no path needs to be walked
+  if p_expr ? 'label' then  -- most have one: no path query is needed
     keys := case when p_expr ? 'other_label' then array[p_expr ->> 'label', p_expr ->> 'other_label']
       else array[p_expr ->> 'label'] end;
     return;
@@ -293,15 +302,15 @@ begin
 end
 $$;
 
--- Of a node's labels those of these keys.
+-- Returns those of a node's labels that have these keys.
 create or replace function hwqueue.labels_among(p_labels jsonb, p_keys text[]) returns jsonb
 language sql immutable parallel safe
 as $$
   select coalesce(jsonb_object_agg(k, p_labels -> k), '{}') from unnest(p_keys) k where p_labels ? k
 $$;
 
--- The same. Without a subquery, so that the planner inlines it: most requirements look at one label, of
--- every kind of nodes.
+-- The same, without a subquery, so that the planner inlines it: most requirements read one label of
+-- every kind of node.
 create or replace function hwqueue.labels_read(p_labels jsonb, p_keys text[]) returns jsonb
 language sql stable parallel safe
 as $$
@@ -312,8 +321,8 @@ as $$
     else hwqueue.labels_among(p_labels, p_keys) end
 $$;
 
--- The nodes that serve the queue and task of each of these classes, as bit strings (numbered_nodes); no row
--- for what all nodes serve. Nodes that announced the same are judged once. p_none: a zero for each node.
+-- Returns the nodes that serve the queue and task of each of these classes; no row for what all nodes
+-- serve. Nodes that announced the same are judged once.
 create or replace function hwqueue.served_masks(p_class_ids bigint[], p_none bit varying, p_now timestamptz,
   p_shard int)
 returns table (queue_id int, task_name text, mask bit varying)
@@ -337,8 +346,7 @@ as $$
   group by k.queue_id, k.task_name
 $$;
 
--- The nodes none of whose taints keeps leases with these tolerations off, as bit strings (numbered_nodes).
--- p_none: a zero for each node. Locks: none. Raises: nothing. Idempotent: yes.
+-- Returns the nodes whose taints do not keep off leases with these tolerations.
 create or replace function hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit varying,
   p_now timestamptz, p_shard int)
 returns table (tolerate jsonb, mask bit varying)
@@ -357,12 +365,7 @@ as $$
   group by t
 $$;
 
--- Sets of nodes as bit strings. Whether 10,000 classes suit 10,000 nodes is a hundred million questions; but
--- classes share what they ask, nodes share what they are, and "the nodes that meet this" is one bit a node.
--- What suits a class is then a few ANDs, how many nodes that are a count of bits. docs/explanation/views.md
--- tells the whole.
-
--- The numbers of the registered nodes of a shard, from 0: the same in every statement of a stable function.
+-- Numbers the registered nodes of a shard from 0: the same in every statement of a stable function.
 create or replace function hwqueue.node_numbers(p_shard int) returns table (number int, node_id uuid)
 language sql stable
 as $$
@@ -370,8 +373,8 @@ as $$
   from hwqueue.node n where n.shard_id = p_shard and n.deregistered_at is null
 $$;
 
--- The nodes with their numbers. attested: trust domains that it is vouched for now. The ids are sorted alone,
--- which is cheaper than whole rows.
+-- Returns the nodes with their numbers. attested: trust domains that they are attested for now. Ids are
+-- sorted alone, which is cheaper than sorting whole rows.
 create or replace function hwqueue.numbered_nodes(p_now timestamptz, p_shard int)
 returns table (number int, node hwqueue.node, attested text[], is_live boolean)
 language sql stable
@@ -383,18 +386,17 @@ as $$
   join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = k.node_id
 $$;
 
--- The registered nodes as bit strings, as numbered_nodes numbers them.
---   none: a zero for each; live: those that give signs of life; open: those of them that are not cordoned.
---   digest: of all that decides which nodes suit a class: what each registered as, its operator's
---   taints, what
---     it announced to serve, what it is vouched for now. What was found out with one digest holds wherever
---     it is the same. Who is live or cordoned is not part of it: that is counted at each read (class_match).
+-- Returns the registered nodes as bit strings.
+--   none: a zero for each; live: those that are live; open: those of them that are not cordoned.
+--   digest: a hash of all that decides which nodes suit a class: what each registered as, its operator's
+--     taints, what it announced to serve, what it is attested for now. An answer computed with a digest
+--     holds wherever the digest is the same. Which nodes are live or cordoned is not in it; each read
+--     counts that (class_match).
 create or replace function hwqueue.scan_nodes(p_now timestamptz, p_shard int) returns hwqueue.fleet_snapshot
 language plpgsql stable
   -- all nodes: by hash, whatever the statistics say
-  set plan_cache_mode = force_custom_plan set enable_nestloop = off set enable_hashjoin =
-    on set enable_seqscan = on
-  set jit = off
+  set plan_cache_mode = force_custom_plan
+  set enable_nestloop = off set enable_hashjoin = on set enable_seqscan = on set jit = off
 as $$
 declare
   v_snapshot hwqueue.fleet_snapshot;
@@ -425,7 +427,7 @@ begin
 end
 $$;
 
--- What is in use on each node now: the newest versions.
+-- Returns what is in use on each node now: the newest version of each load.
 create or replace function hwqueue.newest_loads(p_shard int) returns setof hwqueue.node_load
 language sql stable
 as $$

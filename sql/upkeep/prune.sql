@@ -1,10 +1,25 @@
--- Removing what is no longer needed.
+-- Pruning: deleting what is no longer needed, in bounded steps, once no transaction can still use it.
+--
+-- api/upkeep.prune calls these functions after lead_prune has elected the caller; prune_terms.sql is the
+-- part about affinity terms. Each deletes about p_limit rows a call and skips rows that another session
+-- holds.
+--
+-- Retired classes and dropped queues are deleted without a lock that a spawn could meet, in three steps:
+-- 1. retire_classes, or drop_queue, marks the row. A spawn that looks from then on does not find it.
+-- 2. When that is committed, stamp_retired stores a transaction id that was assigned later. A spawn has
+--    its id before it looks (find_class, spawn_queue), so a spawn that found the row unmarked has a
+--    lower id.
+-- 3. prune_classes and purge_queues delete the row when all transactions with lower ids have ended: no
+--    spawn that found the row can still be open.
+--
+-- Read lead_prune, then stamp_retired, then purge_queues.
 
--- Empties the days of the ring whose events are older than the shard's event_days whole days. A reader
--- or a long transaction may be in the way: after a tenth of a second it is left to the next call. Gives
--- the number of days emptied.
--- A day that new events have come into (prune was not called for two weeks) stays until these are old, too.
--- Locks: partitions of event, exclusively, till the end of the transaction: readers of events wait.
+-- Empties the partitions whose events are all older than the shard's event_days whole days, and returns
+-- their number. Events go round a ring of 16 days, one partition a day. Waits a tenth of a second for a
+-- partition's lock and leaves it to the next call when a reader or a long transaction holds it.
+-- A partition that got new events before it was emptied (prune did not run for two weeks) stays until
+-- these are old, too.
+-- Locks: partitions of event, access exclusive, to the end of the transaction: readers of events wait.
 create or replace function hwqueue.prune_events(p_now timestamptz, p_shard int) returns int
 language plpgsql volatile set lock_timeout = '100ms'
 as $$
@@ -24,7 +39,7 @@ begin
     begin
       -- a table's name cannot be a parameter
       execute format('lock table hwqueue.event_%s in access exclusive mode', v_slot);
-      -- again: one may have come into the day while the lock was waited for
+      -- again: a new event may have come into the partition while this waited for the lock
       continue when exists (select 1 from hwqueue.event e where e.slot = v_slot and e.at >= v_keep_from);
       execute format('truncate hwqueue.event_%s', v_slot);
       v_count := v_count + 1;
@@ -36,9 +51,9 @@ begin
 end
 $$;
 
--- Removes nodes that were deregistered 30 days ago. Their node_state stays: its epoch fences whoever
--- slept for so long.
--- Ends after the node with which p_limit eligibilities have gone, too.
+-- Deletes nodes that were deregistered more than 30 days ago, and returns their number. node_state
+-- stays, because its epoch fences a worker that comes back after that time. Stops after the node with
+-- which p_limit eligibility rows are gone.
 -- Locks: node rows, skip locked.
 create or replace function hwqueue.prune_nodes(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -66,9 +81,7 @@ begin
 end
 $$;
 
--- Whose turn it is to prune: one row a shard says when somebody last did, and who holds it is at it.
-
--- Whether somebody pruned less than p_unless_within ago. A mark of the future does not count: the clock
+-- True if a session pruned less than p_unless_within ago. A time in the future does not count: the clock
 -- was set back.
 create or replace function hwqueue.pruned_within(p_unless_within interval, p_now timestamptz,
   p_shard int) returns boolean
@@ -79,12 +92,14 @@ as $$
                    and m.pruned_at > p_now - p_unless_within)
 $$;
 
--- Whether the caller should prune, and the mark, if the caller holds it. It should not when somebody did
--- less than p_unless_within ago, nor when somebody is at it, unless that one's transaction has been open
--- for long. Without a span it always should.
--- Locks: the mark, skip locked.
+-- Elects the leader of prune: there is one row of prune_cursor a shard, and the session that locks it
+-- leads. goes: the caller should prune; mark: the row, if the caller holds it.
+-- The caller should not prune when another session did less than p_unless_within ago, or holds the row
+-- now, unless that session's transaction has been open for ten spans and at least a minute. With a span
+-- of 0 the caller always should.
+-- Locks: the row of prune_cursor, skip locked.
 create or replace function hwqueue.lead_prune(p_unless_within interval, p_now timestamptz, p_shard int,
-                                                   out goes boolean, out mark hwqueue.prune_cursor)
+  out goes boolean, out mark hwqueue.prune_cursor)
 language plpgsql volatile
 as $$
 begin
@@ -99,9 +114,9 @@ begin
 end
 $$;
 
--- What may be unused is found by looking at it in turn: p_limit classes and profiles a call, from where
--- the last call ended, at the end from the start. Only who holds the mark does it (lead_prune), and
--- notes there that it has pruned.
+-- Retires unused classes and deletes unused profiles. Finds them by looking at p_limit of each a call,
+-- starting where the last call ended, and records that the caller has pruned. Does nothing unless the
+-- caller holds the cursor (lead_prune).
 -- Locks: class and profile rows, skip locked.
 create or replace function hwqueue.prune_unused(p_mark hwqueue.prune_cursor, p_limit int, p_now timestamptz,
   p_shard int) returns void
@@ -121,9 +136,8 @@ begin
 end
 $$;
 
--- Marks classes after p_after that no lease refers to, so that spawns do not find them any more: step 1
--- of stamp_retired.
--- Gives where to go on.
+-- Retires classes after p_after that no lease refers to and that are an hour old, so that spawns do not
+-- find them any more: step 1 of 3. Returns the class to start after next time.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.retire_classes(p_after bigint, p_limit int, p_now timestamptz,
   p_shard int) returns bigint
@@ -148,9 +162,9 @@ begin
 end
 $$;
 
--- Removes profiles after p_after that no node has any more, with what was judged for them. A
--- registration that is about to use one holds its row. Ends after the profile with which p_limit
--- eligibilities have gone, too; gives where to go on.
+-- Deletes profiles after p_after that no node has any more, with their eligibility rows. A registration
+-- that is about to use a profile holds its row. Stops after the profile with which p_limit eligibility
+-- rows are gone, and returns the profile to start after next time.
 -- Locks: profile rows, skip locked.
 create or replace function hwqueue.prune_profiles(p_after bigint, p_limit int, p_now timestamptz,
   p_shard int) returns bigint
@@ -174,7 +188,7 @@ begin
           and j.judged_as = p.profile_id)
     order by p.profile_id for update of p skip locked
   loop
-    -- again, now that the row is held: a registration may have committed between the look and the lock
+    -- again, now that the row is held: a registration may have committed between the scan and the lock
     continue when exists (select 1 from hwqueue.node n where n.shard_id = p_shard
         and n.profile_id = v_profile_id)
                or exists (select 1 from hwqueue.profile j where j.shard_id = p_shard
@@ -192,10 +206,10 @@ begin
 end
 $$;
 
--- Deletes what dropped queues held, once nobody can still be spawning into them or claiming from them:
--- waiting and finished leases, about p_limit a call, then classes, at last the queue itself. What runs
--- is waited for. Gives the number of leases and classes.
--- Locks: queue rows, entries, outcomes, class and profile rows: all skip locked; lease rows.
+-- Deletes dropped queues (step 3 of 3): waiting and finished leases, about p_limit a call, then classes,
+-- then the queue itself. Starts when no spawn or claim that found the queue can still be open. Waits for
+-- running leases to end. Returns the number of leases and classes deleted.
+-- Locks: queue rows, entries, outcomes, class and profile rows, all skip locked; lease rows.
 create or replace function hwqueue.purge_queues(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -214,7 +228,7 @@ begin
       select o.lease_id from hwqueue.outcome o
       where o.shard_id = p_shard and o.queue_id = v_queue_id limit v_left for update skip locked), p_shard);
     exit when v_left <= 0;
-    -- one statement, one snapshot: a lease that is in none of these does not exist
+    -- one statement, one MVCC snapshot: a lease that is in none of these tables does not exist
     if not exists (select 1 from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = v_queue_id)
        and not exists (select 1 from hwqueue.scheduled s where s.shard_id = p_shard
            and s.queue_id = v_queue_id)
@@ -238,7 +252,7 @@ begin
 end
 $$;
 
--- Removes leases of a queue that wait in it. Gives their number.
+-- Deletes up to p_limit waiting leases of a queue, and returns their number.
 -- Locks: their entries, skip locked.
 create or replace function hwqueue.purge_waiting(p_queue_id int, p_limit int, p_shard int) returns int
 language plpgsql volatile
@@ -264,8 +278,8 @@ begin
 end
 $$;
 
--- Forgets what profiles may run of a queue. False: another session, a claim that judges, say, holds a
--- profile, whose row for the queue stays.
+-- Deletes the cache of what profiles may run of a queue. Returns false if a row is left, because another
+-- session, for example a claim that judges, holds the profile.
 -- Locks: profile rows, skip locked.
 create or replace function hwqueue.purge_profiles(p_queue_id int, p_shard int) returns boolean
 language plpgsql volatile
@@ -284,9 +298,10 @@ begin
 end
 $$;
 
--- Removes retired classes that no lease refers to, once nobody can come any more who found them: step 3
--- of stamp_retired. A class that a late spawn used after all stays until that lease is gone; one that a
--- lease runs as, although it has a class of its own by now (assign_target_class), until it has run.
+-- Deletes retired classes that no lease refers to, once no spawn that found them can still be open: step
+-- 3 of 3. Returns their number. A class that a late spawn used after all stays until that lease is gone.
+-- A class as which a claim runs stays until the claim ends, even if the lease has another class by then
+-- (assign_target_class).
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.prune_classes(p_limit int, p_shard int) returns int
 language plpgsql volatile
@@ -305,11 +320,10 @@ begin
 end
 $$;
 
--- Deletes classes with what was judged and estimated of them, up to the one with which p_limit such rows
--- have gone. Gives their number. What is remembered of their patience may be held by a claim:
--- prune_fleets removes it.
--- A class stays as long as another session holds what was judged of it.
--- Locks: the caller holds the class rows; what was judged, skip locked.
+-- Deletes classes with their eligibility and fleet rows, and returns the number of classes. Stops after
+-- the class with which p_limit eligibility rows are gone. A class stays while another session holds one
+-- of those rows. Its class_range row may be held by a claim, so prune_fleets deletes it.
+-- Locks: the caller holds the class rows; eligibility and fleet rows, skip locked.
 create or replace function hwqueue.delete_classes(p_class_ids bigint[], p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -320,7 +334,7 @@ declare
   v_hanging int := 0;
 begin
   foreach v_class_id in array p_class_ids loop
-    -- skip locked: a registration or a step for terms, in a transaction that may last, may have written them
+    -- skip locked: a registration or reap may have written them in a transaction that stays open
     delete from hwqueue.profile_eligibility e where e.ctid = any (array(
       select o.ctid from hwqueue.profile_eligibility o where o.shard_id = p_shard
         and o.class_id = v_class_id for update skip locked));
@@ -354,8 +368,8 @@ begin
 end
 $$;
 
--- Removes finished leases whose queue keeps them no longer, the oldest of each queue first, once they
--- have been counted, or nobody has counted them for an hour.
+-- Deletes finished leases past their queue's retention, the oldest of each queue first, and returns
+-- their number. Takes only leases that roll_up has counted, or that ended more than an hour ago.
 -- Locks: their outcomes, skip locked; then the lease rows.
 create or replace function hwqueue.prune_leases(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -384,7 +398,7 @@ begin
 end
 $$;
 
--- Deletes leases that nobody waits for, with what hangs on them. Gives their number.
+-- Deletes leases with their keys, outcomes and attempts, and returns their number.
 -- Locks: the caller holds their entries or outcomes; the lease rows.
 create or replace function hwqueue.delete_leases(p_leases uuid[], p_shard int) returns int
 language plpgsql volatile
@@ -393,7 +407,7 @@ begin
   if p_leases = '{}' then
     return 0;
   end if;
-  -- the fence (offset 0) keeps the planner from asking every key there is for its lease
+  -- the fence (offset 0) keeps the planner from joining every idempotency key to its lease
   delete from hwqueue.idempotency i where i.ctid = any (array(
     select k.ctid
     from hwqueue.lease l
@@ -411,14 +425,9 @@ begin
 end
 $$;
 
--- Retired classes and dropped queues are deleted without a lock that a spawn could meet, in three steps:
--- 1. The row is marked: who looks from then on does not find it.
--- 2. When that is committed, the row is stamped with a transaction id that was given out later. A spawn
--- has its id before it
---    looks (find_class, spawn_queue), so whoever found the row unmarked has a lower one.
--- 3. When all lower ones are over, nobody can come any more who found it.
--- This is step 2. It must come first in a transaction that has written nothing: else its id is older
--- than the look, and nothing is stamped.
+-- Stamps retired classes and dropped queues with a transaction id that is later than their marking: step
+-- 2 of 3. Must come first in a transaction that has written nothing. Otherwise its id may be older than
+-- the marking, so it stamps nothing.
 -- Locks: class and queue rows, skip locked.
 create or replace function hwqueue.stamp_retired(p_limit int, p_shard int) returns void
 language plpgsql volatile
@@ -448,8 +457,3 @@ begin
       and o.dropped_before is null for update skip locked);
 end
 $$;
-
--- What claims leave behind in term_count. A count of max_skew says when it was last lowered
--- (dropped_xid), and who remembers a floor from before that must find it there (cached_skew_reason). So
--- one that has come to nothing goes when every floor of its term knows of that, and nobody is on the way
--- with one that may not: whoever looks has the table of floors locked before, and keeps it to the end.

@@ -1,9 +1,18 @@
--- Removing affinity terms and counters that no class needs.
+-- Pruning affinity terms, their counters, and what is cached of the fleet for them.
+--
+-- api/upkeep.prune calls prune_terms and prune_fleets. A counter that is zero may not always be deleted.
+-- A max_skew counter records when it was last lowered (dropped_xid), and a session with a floor cached
+-- before that must find it there (cached_skew_reason). So a zero counter is deleted only when every
+-- cached floor of its term was built later than that, and no open transaction holds an older floor. A
+-- session that reads floors has locked the table of floors before, and keeps that lock to the end
+-- (has_open_reader).
+--
+-- Read prune_terms, then prune_counts.
 
--- Removes terms that no class asks any more, with their counts, and counts that have come to nothing;
--- what they selected is claimed as before they came. Gives the number of terms.
--- Locks: the shard's row, skip locked: new terms wait for it, too; profile rows, floors and counts, skip
--- locked.
+-- Deletes terms that no class uses any more, with their counters, and counters that are zero. Classes
+-- that only such a term selected are claimed without the check again. Returns the number of terms.
+-- Locks: the shard's row, skip locked, which new terms wait for, too; profile rows, floors and counters,
+-- skip locked.
 create or replace function hwqueue.prune_terms(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -38,9 +47,9 @@ begin
 end
 $$;
 
--- Takes the marks of classes away that need not be checked at the claim any more, in profiles that
--- nobody holds.
--- Locks: profile rows, skip locked; the caller holds the shard's row, so that no term is told meanwhile.
+-- Resets is_checked for classes that a claim need not check any more, in the profiles that it can lock.
+-- Locks: profile rows, skip locked. The caller holds the shard's row, so that no term is published
+-- meanwhile.
 create or replace function hwqueue.clear_checked(p_class_ids bigint[], p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -68,8 +77,8 @@ begin
 end
 $$;
 
--- Removes what is remembered of the fleet, for max_skew and for patience, and nobody has asked for in an
--- hour: nobody may ask again; and what is remembered for classes that are gone.
+-- Deletes cached facts about the fleet, for max_skew and for patience, that no claim has used for an
+-- hour, and those of deleted classes. A claim that needs them later computes them again.
 -- Locks: those rows, skip locked.
 create or replace function hwqueue.prune_fleets(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -87,7 +96,7 @@ begin
 end
 $$;
 
--- Whether whatever is remembered of a term knows that a count was lowered.
+-- True if every cached floor of a term was built after the transaction that lowered a counter.
 create or replace function hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8,
   p_shard int) returns boolean
 language sql stable
@@ -96,8 +105,8 @@ as $$
   from hwqueue.spread_floor f where f.shard_id = p_shard and f.term_id = p_term_id
 $$;
 
--- Whether another session has looked, or is about to, in a transaction that is open. Who comes later
--- sees what was committed before this.
+-- True if another session holds the table lock that reading or writing floors takes, in a transaction
+-- that is open. A session that takes it later sees what was committed before this.
 create or replace function hwqueue.has_open_reader() returns boolean
 language sql volatile
 as $$
@@ -109,15 +118,15 @@ as $$
       and l.database = (select d.oid from pg_database d where d.datname = current_database()))
 $$;
 
--- Removes counts that have come to nothing and those of terms that are gone; what claims have added
--- beside a row that was held is added up in one. A row that a claim has written between the snapshot and
--- the lock is missed: the next call takes it.
--- Locks: term_count, skip locked.
+-- Deletes counters that are zero and those of deleted terms, and merges the rows that claims added
+-- beside a counter that was held. Misses a row that a claim wrote between the snapshot and the lock; the
+-- next call takes it.
+-- Locks: term_counter, skip locked.
 create or replace function hwqueue.prune_counts(p_limit int, p_shard int) returns void
 language plpgsql volatile
 as $$
 declare
-  -- what was lowered by then is seen by all who look from here on
+  -- a session that reads floors from here on sees what was lowered by then
   v_before pg_snapshot := pg_current_snapshot();
   v_is_known boolean := not hwqueue.has_open_reader();
 begin
@@ -143,7 +152,7 @@ begin
   )
   insert into hwqueue.term_counter (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
   select p_shard, g.term_id, g.domain, sum(g.leases), sum(g.holders), 0,
-         -- the latest of them need not be the last to be seen
+         -- the highest of these ids need not be the last to become visible
          case when bool_or(g.dropped_xid is not null) then pg_current_xact_id() end
   from gone g group by g.term_id, g.domain;
 end

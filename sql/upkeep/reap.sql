@@ -1,16 +1,29 @@
--- Upkeep that workers call: expiry, deadlines, new classes, dropped queues.
+-- The reaper: upkeep that workers call, and the leader election that lets one of them do it.
+--
+-- api/upkeep.reap calls lead_reap, then reap_all. A thousand workers may call reap every second. The one
+-- that locks the newest row of reap_cursor is the leader; it scans from the cursor's positions and moves
+-- them on.
+--
+-- Why scans start at a cursor: reaped entries stay in the indexes as dead tuples until vacuum may remove
+-- them, and an old MVCC snapshot anywhere on the server forbids that. A scan from the start of an index
+-- would read them all. The invariant: no live row lies below a cursor position, and none will come. A
+-- session that writes an entry takes its transaction id before it reads the clock, and the entry is due
+-- no earlier than that. So only transactions that had an id at a moment can still write below it.
+--
+-- Read lead_reap, reap_all and advance_reap_cursor first; the other functions are the steps of reap_all.
 
--- Reaps. p_mark: what its scans start at; if the caller holds it, it is moved on. Every five minutes the
--- scans start at the very start, should anything have come below the mark after all (a clock that was set
--- back), and low-water marks are checked for the same reason. What holds up others comes last: nodes. Where
--- reap_fleets has used up the time, watching classes and judging ahead take turns, by the version of the
--- mark: each gets its step in every other call.
--- Locks, wakes: as reap. Raises: nothing. Idempotent: yes. Plans are made once, for any arguments, and by
--- index: a table that is small now is large before the session ends.
-create or replace function hwqueue.reap_all(p_limit int, p_mark hwqueue.reap_cursor, p_holds boolean,
-  p_now timestamptz, p_shard int,
-                                            out expired int, out promoted int, out deadlines int,
-                                              out reaches int, out more boolean)
+-- Runs every step of one reap. p_mark: the cursor that its scans start at; if the caller holds it
+-- (p_holds), it is moved on.
+-- Every five minutes the scans start at the very start instead, in case a clock was set back and an
+-- entry lies below the cursor. Low-water marks are checked then for the same reason. Steps that lock
+-- nodes come last, because they hold up claims.
+-- When reap_fleets has used up the time budget, watching classes and judging ahead alternate by the
+-- version of the cursor: each runs in every other call.
+-- Locks and wakes: as reap. Plans are made once, for any arguments, and by index: a table that is small
+-- now may be large before the session ends.
+create or replace function hwqueue.reap_all(
+  p_limit int, p_mark hwqueue.reap_cursor, p_holds boolean, p_now timestamptz, p_shard int,
+  out expired int, out promoted int, out deadlines int, out reaches int, out more boolean)
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
@@ -33,16 +46,13 @@ begin
   perform hwqueue.current_generation(p_shard);
   reaches := 0;
   if p_holds then
-    -- first: it only reads, and what the others lock is held to the end
+    -- first, because it only reads: what the other steps lock is held to the end
     select r.mark, r.more into v_deltas from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
     v_from := v_deltas.mark;
     v_uncounted := v_deltas.more;
     v_sweeps := p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes';
     if v_sweeps then
-      v_from.swept_at := p_now;
-      v_from.claims_from := '-infinity';
-      v_from.deadlines_from := '-infinity';
-      v_from.scheduled_from := '-infinity';
+      v_from := hwqueue.restart_scans(v_from, p_now);
     end if;
     perform hwqueue.reap_positions(v_sweeps, p_shard);
     v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
@@ -91,17 +101,35 @@ begin
 end
 $$;
 
--- Judges new classes ahead of claims, profile by profile, so that a claim mostly finds it done and holds
--- its node for less time. What names nodes, resources or trust domains is left to the claims of those
--- nodes: only they hold the node. So is a class that costs more than judge_budget. Looks at p_limit
--- profiles after p_after, in turn over the calls, and judges up to p_limit classes, each for one profile.
--- Profiles that nobody registers with any more are left out. Also forgets which transactions ran when a
--- profile judged last, once they have ended: each is an index probe for every claim. Stops after
--- p_until, by the real clock, but not before it has judged something. Returns how many it judged, whether
--- there may be more, and where to go on: at the same profile if the limit or the time came in between.
+-- Returns the cursor with all its scans set to the very start.
+create or replace function hwqueue.restart_scans(
+  p_cursor hwqueue.reap_cursor, p_now timestamptz) returns hwqueue.reap_cursor
+language plpgsql immutable
+as $$
+begin
+  p_cursor.swept_at := p_now;
+  p_cursor.claims_from := '-infinity';
+  p_cursor.deadlines_from := '-infinity';
+  p_cursor.scheduled_from := '-infinity';
+  return p_cursor;
+end
+$$;
+
+-- Judges new classes ahead of claims, profile by profile, so that a claim seldom has to judge and holds
+-- its node for less time.
+-- Left to the claims of a node: classes that name nodes, resources or trust domains, because only such a
+-- claim holds the node, and classes that cost more than judge_budget. Profiles without a registered node
+-- are skipped.
+-- Looks at p_limit profiles after p_after, in turn over the calls, and judges up to p_limit classes,
+-- each for one profile. Stops after p_until (real clock), but judges something first.
+-- Also drops from each profile the transaction ids that were open when it judged last and have ended
+-- since: each costs every claim an index probe.
+-- Returns how many classes it judged, whether there may be more, and the profile to start after next
+-- time. That is the same profile again if the limit or the time ended the call inside it.
 -- Locks: profile rows, skip locked; the shard's row, skip locked.
-create or replace function hwqueue.reap_classes(p_after bigint, p_limit int, p_until timestamptz, p_shard int,
-                                                out judged int, out more boolean, out next_after bigint)
+create or replace function hwqueue.reap_classes(
+  p_after bigint, p_limit int, p_until timestamptz, p_shard int,
+  out judged int, out more boolean, out next_after bigint)
 language plpgsql volatile
 as $$
 declare
@@ -140,7 +168,7 @@ begin
       exit when not found;
       if not hwqueue.has_new_classes(hwqueue.valid_next_xid(v_profile.classes_seen),
           v_profile.classes_unseen, p_shard) then
-        -- the time of judging stays as it was: a new one would bring in those who run now
+        -- the time of judging stays as it was: a new one would add the transactions that are open now
         v_profile.classes_unseen := hwqueue.prune_unseen_xids(v_profile.classes_unseen, p_shard);
         update hwqueue.profile p set classes_unseen = v_profile.classes_unseen
         where p.shard_id = p_shard and p.profile_id = v_profile_id;
@@ -158,8 +186,9 @@ begin
 end
 $$;
 
--- Asks what runs in dropped queues to stop: at each call in the first minute, and with p_again for as long as
--- the queue is there, should a claim have been granted in a transaction that was open. Returns their number.
+-- Asks what runs in dropped queues to stop, and returns the number of claims. Applies to queues dropped
+-- in the last minute, and with p_again to every dropped queue, because a claim may have been granted in
+-- a transaction that was still open.
 -- Locks: the claims, skip locked.
 create or replace function hwqueue.reap_dropped(p_limit int, p_again boolean, p_now timestamptz,
   p_shard int) returns int
@@ -193,18 +222,18 @@ begin
 end
 $$;
 
--- Keeps what is remembered of classes and all nodes (class_fleet): finds it out of classes of which
--- nothing is known yet, and with p_again of those that no node suits any more, or that something else
--- keeps out, since one fell silent or was cordoned, and of those whose row is out of date: at most half
--- of these are classes that no node may run, which are told of, the others those that were found out
--- longest ago. At most p_limit classes a call; those that cost more than judge_budget are left to who
--- asks for them. Looks for new ones among p_limit classes after p_after, in turn over the calls. Returns
--- how many it has found out, where to go on, and with p_again the nodes as they are.
+-- Keeps class_fleet, the cache of which nodes suit a class, up to date, at most p_limit classes a call.
+-- Classes that cost more than judge_budget are computed only when a report asks.
+-- Always: classes without a row, searched among p_limit classes after p_after, in turn over the calls.
+-- With p_again also classes whose cached answer may not hold any more: first those whose last suitable
+-- node fell silent or was cordoned, then up to half a p_limit of unmatched or reported classes with
+-- another digest, then the rows that are out of date the longest.
+-- Returns how many it computed, the class to start after next time, and with p_again the nodes as
+-- scan_nodes read them.
 -- Locks: as cache_class_fleets.
-create or replace function hwqueue.reap_fleets(p_after bigint, p_limit int, p_again boolean,
-  p_now timestamptz, p_shard int,
-                                               out fleets int, out next_after bigint,
-                                                 out look hwqueue.fleet_snapshot)
+create or replace function hwqueue.reap_fleets(
+  p_after bigint, p_limit int, p_again boolean, p_now timestamptz, p_shard int,
+  out fleets int, out next_after bigint, out look hwqueue.fleet_snapshot)
 language plpgsql volatile
 as $$
 declare
@@ -244,7 +273,7 @@ begin
   end if;
   if v_new || v_old <> '{}' then
     fleets := hwqueue.cache_class_fleets(v_new || v_old, p_now, p_shard);
-    if fleets is null then  -- another session is at it
+    if fleets is null then  -- another session computes it now
       fleets := 0;
       next_after := p_after;
     end if;
@@ -252,9 +281,9 @@ begin
 end
 $$;
 
--- Sets when claims have to stop that came to a node beside a no_execute taint which their leases
--- tolerate for a time (or that were adopted there): the edit that put the taint on the node did not see
--- them. Gives their number.
+-- Sets the stop time of claims beside a no_execute taint that their leases tolerate for a limited time.
+-- The edit that put the taint on the node missed a claim that was granted at the same time, or adopted
+-- later. Returns the number of claims.
 -- Locks: node_state, then the claims, all skip locked.
 create or replace function hwqueue.reap_tolerated(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -291,27 +320,22 @@ begin
 end
 $$;
 
--- Whose turn it is to reap, and where the scans start. What was reaped stays in the indexes until vacuum
--- may remove it, which an old snapshot anywhere on the server forbids; a scan from the start would walk
--- all of it. So scans start at marks: nothing lives below one, and nothing can come. Whoever writes an
--- entry takes its transaction's id before it reads the clock, and the entry is due no earlier than that:
--- so what could still come below a moment comes from transactions that had an id by then.
-
--- Whether the caller should reap, the newest mark, and whether the caller holds it and may move it on.
--- It should not reap when somebody did less than p_unless_within ago, nor when somebody is at it, unless
--- that one's transaction has been open for long.
--- A transaction that has an id already leaves the mark alone: its id says nothing about p_now.
--- Locks: the newest mark, skip locked.
+-- Elects the leader of reap. goes: the caller should reap; mark: the newest cursor; holds: the caller
+-- locked it and may move it on.
+-- The caller should not reap when another session did less than p_unless_within ago, or holds the cursor
+-- now, unless that session's transaction has been open for ten spans and at least a minute.
+-- A transaction that already has an id does not lock the cursor: its id was taken before p_now, so
+-- advance_reap_cursor could not rely on it.
+-- Locks: the newest row of reap_cursor, skip locked.
 create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz, p_shard int,
-                                                  out goes boolean, out holds boolean,
-                                                    out mark hwqueue.reap_cursor)
+  out goes boolean, out holds boolean, out mark hwqueue.reap_cursor)
 language plpgsql volatile
 as $$
 declare
   v_held bigint;
 begin
   select m.* into mark from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1;
-  -- a mark of the future: the clock was set back
+  -- a time in the future: the clock was set back
   goes := mark.version is null or p_now >= mark.reaped_at + p_unless_within or p_now < mark.reaped_at;
   holds := false;
   if not goes or pg_current_xact_id_if_assigned() is not null then
@@ -328,7 +352,7 @@ begin
     goes := p_unless_within = '0' or p_now > mark.reaped_at + greatest(10 * p_unless_within,
         interval '1 minute');
   elsif v_held is distinct from mark.version then
-    -- somebody has just been at it, or this is the first
+    -- another session has just reaped, or this is the first row
     goes := p_unless_within = '0' or mark.version is null;
     select m.* into mark from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = v_held;
   end if;
@@ -336,10 +360,10 @@ begin
 end
 $$;
 
--- Writes down that the caller has reaped, and moves the marks on: up to what was noted at an earlier
--- call once all transactions of that time have ended, but not beyond anything that is still there.
--- p_from: the mark as this call used it.
--- Locks: the caller holds p_mark; it took its id after p_now. Idempotent: no.
+-- Records that the caller has reaped, and moves the positions on. A position advances to the moment
+-- noted at an earlier call once all transactions of that time have ended, but never beyond a row that is
+-- still there. p_from: the cursor as this call used it.
+-- Locks: the caller holds p_mark, and took its transaction id after p_now. Not idempotent.
 create or replace function hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor,
   p_from hwqueue.reap_cursor, p_now timestamptz, p_shard int)
 returns void
@@ -349,7 +373,7 @@ declare
   v_next hwqueue.reap_cursor := p_from;
   v_seen record;
 begin
-  -- one statement, one snapshot: what those who have ended brought is seen
+  -- one statement, one MVCC snapshot: it sees what the ended transactions wrote
   select pg_snapshot_xmin(s.snapshot) >= p_mark.noted_before as ended,
          pg_snapshot_xmax(s.snapshot) < p_mark.noted_before as foreign_id,
     (select c.check_at from hwqueue.claim c
@@ -385,9 +409,9 @@ begin
 end
 $$;
 
--- How long judging, and ending claims, each go on in one call; each does one step at least. A quarter of
--- statement_timeout, where that is less.
--- Of the real clock: it is about what the server can do, not about what is due.
+-- How long judging, and ending claims, may each run in one call: a second, or a quarter of
+-- statement_timeout where that is less. Each does one step at least. Measured by the real clock, because
+-- it limits the server's work and does not decide what is due.
 create or replace function hwqueue.upkeep_budget() returns interval
 language sql stable
 as $$ select least(interval '1 second', nullif(current_setting('statement_timeout'), '0')::interval / 4) $$;

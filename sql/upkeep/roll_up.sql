@@ -1,19 +1,26 @@
--- Counting what ended, minute by minute, and histograms of times.
+-- Statistics: counting what ended, minute by minute, and histograms of times.
+--
+-- reap calls roll_up while it holds the reap cursor; metrics and throughput read minute_stat. Claims and
+-- settlements write nothing for the statistics. roll_up reads what they leave behind, outcomes and
+-- attempts, by the time they ended.
+--
+-- The invariant: nothing is counted twice and nothing is missed, though a row may be committed long
+-- after the time it carries. A session that ends something takes its transaction id before it reads the
+-- clock. So a row from before p_now that is not visible yet belongs to a transaction with a lower id
+-- than this one's, which was assigned after p_now. Once all of those have ended, everything before p_now
+-- is visible and may be counted.
+--
+-- Read roll_up, then roll_up_minute; the histogram functions follow.
 
--- Counts what ended since the last call (roll_up_minute), about p_limit of it and 60 minutes in which
--- anything did, so that nothing is ever counted twice or missed. Claims and
--- settlements write nothing for it: it reads what they leave behind, finished leases and attempts, by
--- the time they ended.
--- Such a row may be committed long after that time, so the count goes only up to a moment before which
--- nothing can come any more.
--- Whoever writes one takes its transaction's id before it reads the clock. So what can still come from
--- before p_now is from transactions with lower ids than this one's, which was taken after p_now;
--- likewise what an earlier call has noted. Once they have ended it is seen. Gives the mark moved on, and
--- whether there is more.
--- Locks: the caller holds p_mark and had no id before p_now; rows of minute_stat, requeued.
-create or replace function hwqueue.roll_up(p_limit int, p_mark hwqueue.reap_cursor, p_now timestamptz,
-  p_shard int,
-                                           out mark hwqueue.reap_cursor, out more boolean)
+-- Counts what ended since the last call, about p_limit of it and at most 60 minutes that have anything.
+-- Returns the cursor moved on, and whether there is more.
+-- Counts up to p_now if no older transaction is open; else up to the moment that an earlier call noted,
+-- if its transactions have ended.
+-- Locks: the caller holds p_mark and had no transaction id before p_now; rows of minute_stat and
+-- requeued.
+create or replace function hwqueue.roll_up(
+  p_limit int, p_mark hwqueue.reap_cursor, p_now timestamptz, p_shard int,
+  out mark hwqueue.reap_cursor, out more boolean)
 language plpgsql volatile
 as $$
 declare
@@ -21,14 +28,14 @@ declare
   v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());  -- after the id
   v_safe timestamptz := '-infinity';
   v_left int := p_limit;
-  v_stretches int := 60;  -- each takes milliseconds, however little it is
+  v_stretches int := 60;  -- each takes milliseconds, however few rows it has
   v_first timestamptz;
   v_until timestamptz;
 begin
   mark := p_mark;
   more := false;
   if v_oldest < p_mark.count_noted_before then
-    v_oldest := hwqueue.oldest_open_settlement();  -- it takes longer, and is rarely needed
+    v_oldest := hwqueue.oldest_open_settlement();  -- slower, and rarely needed
   end if;
   if v_oldest >= v_own then
     v_safe := p_now;
@@ -50,7 +57,7 @@ begin
     exit when more;
     v_stretches := v_stretches - 1;
     v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
-    -- those that ended at the same instant as the last of them are counted, too; null: there are fewer
+    -- all that ended at the same instant as the last one are counted, too; null: there are fewer
     v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until,
         p_shard) + interval '1 microsecond');
     v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, p_shard);
@@ -60,16 +67,16 @@ begin
 end
 $$;
 
--- The oldest running transaction that may bring something that has ended already, at most the next one
--- that will begin. Whoever ends something has a lock on the table claim before it reads the clock, more
--- than one for reading, and keeps it to the end. So transactions without do not matter: what they will
--- end ends later than this.
+-- The oldest open transaction that may still commit something that has ended already; at most the next
+-- id to be assigned. A session that ends something locks the table claim, for more than reading, before
+-- it reads the clock, and keeps the lock to the end. So transactions without that lock do not matter:
+-- what they will end ends later than this.
 create or replace function hwqueue.oldest_open_settlement() returns xid8
 language sql volatile
 as $$ select hwqueue.oldest_snapshot_holder('hwqueue.claim') $$;
 
--- Removes minutes that are older than a day. The last one before that stays: the first that is left is
--- read as the difference to it.
+-- Deletes minutes that are older than a day. The last one before that stays, because rows hold running
+-- totals and the first minute kept is read as the difference from it.
 -- Locks: rows of minute_stat, skip locked.
 create or replace function hwqueue.prune_minutes(p_limit int, p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -90,8 +97,8 @@ begin
 end
 $$;
 
--- When the p_n-th ended of what ended in [p_from, p_to): leases that finished, claims that did without
--- completing. Null: fewer did.
+-- The time at which the p_n-th of the leases and unsuccessful attempts in [p_from, p_to) ended; null if
+-- fewer did.
 create or replace function hwqueue.nth_ended(p_n int, p_from timestamptz, p_to timestamptz,
   p_shard int) returns timestamptz
 language sql volatile
@@ -116,9 +123,10 @@ as $$
   order by e.ended_at offset p_n - 1 limit 1
 $$;
 
--- Adds what ended in [p_from, p_to), a stretch within one minute, to the queues' totals. Gives how much
--- that was.
--- Locks: rows of minute_stat; the caller holds the mark, so nobody else writes there. Idempotent: no.
+-- Adds what ended in [p_from, p_to), a span within one minute, to the totals of its queues. Returns how
+-- much that was.
+-- Locks: rows of minute_stat. The caller holds the cursor, so no other session writes there. Not
+-- idempotent.
 create or replace function hwqueue.roll_up_minute(p_from timestamptz, p_to timestamptz,
   p_shard int) returns int
 language plpgsql volatile
@@ -126,76 +134,43 @@ as $$
 declare
   v_count int;
 begin
-  -- one statement, one snapshot: a lease that is being requeued is in outcome or in requeued, never in both
+  -- one statement, one MVCC snapshot: a requeued lease is in outcome or in requeued, never in both
   with ended as (
-    select f.queue_id, s.state as finished, null as outcome, false as retried,
-           case when f.eligible_at is not null or l.lease_id is not null  -- of completed ones
-                then greatest(extract(epoch
-                    from f.claimed_at - coalesce(f.eligible_at, greatest(l.available_at, l.created_at))),
-                  0)::double precision
-                end as waited,
-           case when f.eligible_at is not null or l.lease_id is not null
-             then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
-    from hwqueue.queue q
-    cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
-    cross join lateral (
-      select x.queue_id, x.lease_id, x.claimed_at, x.finished_at, x.eligible_at from hwqueue.outcome x
-      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state
-        and x.finished_at >= p_from and x.finished_at < p_to
-      offset 0) f
-    left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.shard_id = p_shard
-      and l.lease_id = f.lease_id
-    where q.shard_id = p_shard
-    union all
-    select r.queue_id, r.state, null, false, null, null
-    from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
-    union all
-    select w.queue_id, null, a.outcome,
-           a.outcome in ('failed', 'expired', 'superseded')
-             and not exists (select 1 from hwqueue.outcome f
-                             where f.shard_id = p_shard and f.lease_id = a.lease_id and f.state = 'failed'
-                               and f.finished_at = a.ended_at)
-             and not exists (select 1 from hwqueue.requeued r
-                 where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
-           null, null
-    -- a fence (offset 0): by time alone, so that the key, which begins with the shard, is of no use
-    from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to offset 0) a
-    cross join lateral (  -- a lease that went when it completed has left its outcome
-      select coalesce((select l.queue_id from hwqueue.lease l
-             where l.shard_id = p_shard and l.lease_id = a.lease_id),
-                      (select o.queue_id from hwqueue.outcome o
-                          where o.shard_id = p_shard and o.lease_id = a.lease_id)) as queue_id offset 0) w
-    where a.shard_id = p_shard and w.queue_id is not null
+    select e.* from hwqueue.ended_between(p_from, p_to, p_shard) e
   ), sums as (
     select e.queue_id, count(*) as ended,
            count(*) filter (where e.finished = 'completed') as completed,
-             count(*) filter (where e.finished = 'failed') as failed,
+           count(*) filter (where e.finished = 'failed') as failed,
            count(*) filter (where e.finished = 'cancelled') as cancelled,
-             count(*) filter (where e.outcome = 'failed') as attempts_failed,
+           count(*) filter (where e.outcome = 'failed') as attempts_failed,
            count(*) filter (where e.outcome = 'expired') as attempts_expired,
            count(*) filter (where e.outcome = 'superseded') as attempts_superseded,
            count(*) filter (where e.outcome = 'released') as attempts_released,
            count(*) filter (where e.outcome = 'cancelled') as attempts_cancelled,
-             count(*) filter (where e.retried) as retried,
+           count(*) filter (where e.retried) as retried,
            coalesce(sum(e.waited), 0) as wait_seconds,
-             array_agg(e.waited) filter (where e.waited is not null) as waits,
-           coalesce(sum(e.ran), 0) as run_seconds, array_agg(e.ran) filter (where e.ran is not null) as runs
+           array_agg(e.waited) filter (where e.waited is not null) as waits,
+           coalesce(sum(e.ran), 0) as run_seconds,
+           array_agg(e.ran) filter (where e.ran is not null) as runs
     from ended e group by e.queue_id
   ), written as (
-    insert into hwqueue.minute_stat (shard_id, queue_id, minute, completed, failed, cancelled,
-        attempts_failed, attempts_expired,
-      attempts_superseded, attempts_released, attempts_cancelled, retried, wait_seconds, wait_counts,
-        run_seconds, run_counts)
-    select p_shard, s.queue_id, date_trunc('minute', p_from), coalesce(o.completed, 0) + s.completed,
+    insert into hwqueue.minute_stat (
+      shard_id, queue_id, minute, completed, failed, cancelled,
+      attempts_failed, attempts_expired, attempts_superseded, attempts_released, attempts_cancelled,
+      retried, wait_seconds, wait_counts, run_seconds, run_counts)
+    select p_shard, s.queue_id, date_trunc('minute', p_from),
+           coalesce(o.completed, 0) + s.completed,
            coalesce(o.failed, 0) + s.failed,
-           coalesce(o.cancelled, 0) + s.cancelled, coalesce(o.attempts_failed, 0) + s.attempts_failed,
+           coalesce(o.cancelled, 0) + s.cancelled,
+           coalesce(o.attempts_failed, 0) + s.attempts_failed,
            coalesce(o.attempts_expired, 0) + s.attempts_expired,
-             coalesce(o.attempts_superseded, 0) + s.attempts_superseded,
+           coalesce(o.attempts_superseded, 0) + s.attempts_superseded,
            coalesce(o.attempts_released, 0) + s.attempts_released,
-             coalesce(o.attempts_cancelled, 0) + s.attempts_cancelled,
-           coalesce(o.retried, 0) + s.retried, coalesce(o.wait_seconds, 0) + s.wait_seconds,
+           coalesce(o.attempts_cancelled, 0) + s.attempts_cancelled,
+           coalesce(o.retried, 0) + s.retried,
+           coalesce(o.wait_seconds, 0) + s.wait_seconds,
            hwqueue.add_histograms(o.wait_counts, hwqueue.histogram_of(s.waits)),
-             coalesce(o.run_seconds, 0) + s.run_seconds,
+           coalesce(o.run_seconds, 0) + s.run_seconds,
            hwqueue.add_histograms(o.run_counts, hwqueue.histogram_of(s.runs))
     from sums s
     left join lateral (
@@ -206,28 +181,76 @@ begin
       attempts_failed = excluded.attempts_failed, attempts_expired = excluded.attempts_expired,
       attempts_superseded = excluded.attempts_superseded, attempts_released = excluded.attempts_released,
       attempts_cancelled = excluded.attempts_cancelled, retried = excluded.retried,
-        wait_seconds = excluded.wait_seconds,
-      wait_counts = excluded.wait_counts, run_seconds = excluded.run_seconds, run_counts = excluded.run_counts
+      wait_seconds = excluded.wait_seconds, wait_counts = excluded.wait_counts,
+      run_seconds = excluded.run_seconds, run_counts = excluded.run_counts
   )
   select coalesce(sum(s.ended), 0) into v_count from sums s;
   return v_count;
 end
 $$;
 
--- Upper bounds of the histograms of waits and runs, in seconds; each belongs to its own bucket. What is
--- longer comes last.
--- minute_stat holds counts by these: they change only together with its rows.
+-- Returns each lease that finished and each attempt that ended without completing in [p_from, p_to), with
+-- what roll_up_minute counts of it. finished: the lease's state; outcome: the attempt's; waited, ran: seconds,
+-- of completed leases whose times are still known. The planner inlines it: keep it stable and without SET.
+create or replace function hwqueue.ended_between(p_from timestamptz, p_to timestamptz, p_shard int)
+returns table (queue_id int, finished text, outcome text, retried boolean, waited double precision,
+  ran double precision)
+language sql stable
+as $$
+  select f.queue_id, s.state as finished, null::text as outcome, false as retried,
+         case when f.eligible_at is not null or l.lease_id is not null  -- of completed ones
+              then greatest(extract(epoch
+                  from f.claimed_at - coalesce(f.eligible_at, greatest(l.available_at, l.created_at))),
+                0)::double precision
+              end as waited,
+         case when f.eligible_at is not null or l.lease_id is not null
+           then extract(epoch from f.finished_at - f.claimed_at)::double precision end as ran
+  from hwqueue.queue q
+  cross join unnest(array['completed', 'failed', 'cancelled']) s(state)
+  cross join lateral (
+    select x.queue_id, x.lease_id, x.claimed_at, x.finished_at, x.eligible_at from hwqueue.outcome x
+    where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = s.state
+      and x.finished_at >= p_from and x.finished_at < p_to
+    offset 0) f
+  left join hwqueue.lease l on s.state = 'completed' and f.eligible_at is null and l.shard_id = p_shard
+    and l.lease_id = f.lease_id
+  where q.shard_id = p_shard
+  union all
+  select r.queue_id, r.state, null, false, null, null
+  from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
+  union all
+  select w.queue_id, null, a.outcome,
+         a.outcome in ('failed', 'expired', 'superseded')
+           and not exists (select 1 from hwqueue.outcome f
+                           where f.shard_id = p_shard and f.lease_id = a.lease_id and f.state = 'failed'
+                             and f.finished_at = a.ended_at)
+           and not exists (select 1 from hwqueue.requeued r
+               where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
+         null, null
+  -- a fence (offset 0): scans by time alone, because the key, which begins with the shard, is of no use
+  from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to offset 0) a
+  cross join lateral (  -- of a lease deleted at completion only the outcome is left
+    select coalesce((select l.queue_id from hwqueue.lease l
+           where l.shard_id = p_shard and l.lease_id = a.lease_id),
+                    (select o.queue_id from hwqueue.outcome o
+                        where o.shard_id = p_shard and o.lease_id = a.lease_id)) as queue_id offset 0) w
+  where a.shard_id = p_shard and w.queue_id is not null
+$$;
+
+-- Upper bounds of the histogram buckets of waits and runs, in seconds; a time equal to a bound belongs
+-- to its bucket. A 15th bucket holds longer times. minute_stat holds counts by these, so changing them
+-- means rewriting its rows.
 create or replace function hwqueue.histogram_bounds() returns double precision[]
 language sql immutable parallel safe
 as $$ select array[0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400,
     86400]::double precision[] $$;
 
--- How many of some times (in seconds) are in each bucket.
+-- Counts times, in seconds, by bucket.
 create or replace function hwqueue.histogram_of(p_seconds double precision[]) returns bigint[]
 language sql immutable
 as $$
   with placed as materialized (
-    -- of the negatives: width_bucket takes a bound for the first of the next bucket
+    -- negated, because width_bucket puts a bound into the next bucket
     select 14 - width_bucket(-t.seconds, array[-86400, -14400, -3600, -900, -300, -60, -30, -10, -5, -1,
            -0.5, -0.1, -0.05, -0.01]) as bucket
     from unnest(p_seconds) t(seconds)
@@ -237,7 +260,7 @@ as $$
     order by b.bucket)
 $$;
 
--- Two histograms in one, or one without the other (p_sign -1). Null: nothing in it.
+-- Adds two histograms, or subtracts the second (p_sign -1). Null stands for an empty one.
 create or replace function hwqueue.add_histograms(p_a bigint[], p_b bigint[],
   p_sign int default 1) returns bigint[]
 language sql immutable parallel safe
@@ -247,8 +270,8 @@ as $$
     from generate_series(1, 15) b(bucket) order by b.bucket)
 $$;
 
--- The time that a part of those counted did not exceed (p_part 0.95: 95 of 100), in seconds, as if they
--- were spread evenly within each bucket; null: nothing was counted.
+-- The quantile of a histogram (p_part 0.95: the time that 95 of 100 did not exceed), in seconds,
+-- interpolated evenly within a bucket; null if nothing was counted.
 create or replace function hwqueue.histogram_quantile(p_counts bigint[],
   p_part double precision) returns double precision
 language sql immutable parallel safe

@@ -1,7 +1,14 @@
--- What upkeep notices: classes that no node matches, silent nodes, invariants that do not hold.
+-- What upkeep reports as events: classes that no node matches, silent nodes, and broken invariants.
+--
+-- reap_all calls watch_classes and watch_nodes; verify_invariants calls broken_entries and broken_loads.
+-- The invariant: each condition is reported once when it begins and once when it is over.
+-- class_fleet.reported_at and silent_node record which were reported.
+--
+-- Read watch_classes, then watch_class and report_unmatched.
 
--- Leases that are not in exactly one of ready, scheduled, claim and, once they have ended, outcome; and
--- rows there without a lease, but for outcomes of leases that went when they completed (eligible_at).
+-- Returns leases that are not in exactly one of ready, scheduled, claim and outcome, and rows there
+-- without a lease. An outcome may stay alone when its lease was deleted at completion (eligible_at is
+-- set).
 create or replace function hwqueue.broken_entries(p_shard int) returns table (lease_id uuid, detail jsonb)
 language sql stable
 as $$
@@ -23,7 +30,7 @@ as $$
   having count(e.place) <> 1 or (l.lease_id is null) <> coalesce(bool_or(e.is_alone), false)
 $$;
 
--- Nodes whose usage is not what their claims set aside, or is more than they have.
+-- Returns nodes whose load differs from what their claims have allocated, or exceeds their capacity.
 create or replace function hwqueue.broken_loads(p_shard int) returns table (rule text, node_id uuid,
   detail jsonb)
 language sql stable
@@ -53,14 +60,14 @@ as $$
   where n.shard_id = p_shard and n.deregistered_at is null
 $$;
 
--- Tells once when leases of a class wait that no live node may run, by what the nodes are, what they serve
--- and have in all, and when that is over. Cordoned nodes count: what they would run is not refused for good.
--- By what reap_fleets has found out of these nodes: looks first at what it found out just now,
--- for half of the time: otherwise, where nodes change all the time, a row would be out of date whenever its
--- turn comes. Then at p_limit classes after p_after of those that no node may run, or were told of, in turn
--- over the calls. For up to 50 ms (of the real clock), at one at least; gives where to go on. A class that
--- another session holds, prune for one, is left for another time.
--- Locks: the caller holds the mark of reap; rows of class_fleet, skip locked.
+-- Reports classes whose ready leases no live node may run, by what nodes are, serve and have in all, and
+-- reports when that is over. A cordoned node counts as able: it does not refuse the lease for good.
+-- Reads the cache that reap_fleets keeps, in two passes. First the rows that this call has just
+-- computed, for half of the time: where nodes change all the time, a row would be out of date whenever
+-- its turn came. Then p_limit classes after p_after that are unmatched or reported, in turn over the
+-- calls. Runs for up to 50 ms of the real clock, but takes one class at least. Returns the class to
+-- start after next time. Skips a class that another session, for example prune, holds.
+-- Locks: the caller holds the reap cursor; rows of class_fleet, skip locked.
 create or replace function hwqueue.watch_classes(p_after bigint, p_limit int,
   p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
 returns bigint
@@ -103,14 +110,14 @@ begin
 end
 $$;
 
--- Whether no live node may run a class, cordoned ones included; null: not known.
+-- True if no live node, cordoned ones included, may run a class; null if that is not known.
 create or replace function hwqueue.is_unmatched(p_fit hwqueue.class_nodes, p_live bit varying) returns boolean
 language sql immutable parallel safe
 as $$ select case when bit_count((p_fit).nodes & p_live) = 0 then true when (p_fit).is_known
   then false end $$;
 
--- Tells of one class what there is to tell. p_told_at: since when it is told of; p_unmatched: as
--- is_unmatched.
+-- Reports one class if its condition has changed. p_told_at: since when it is reported, or null;
+-- p_unmatched: as is_unmatched.
 -- Locks: its row of class_fleet, skip locked.
 create or replace function hwqueue.watch_class(p_class_id bigint, p_told_at timestamptz, p_unmatched boolean,
   p_now timestamptz, p_shard int)
@@ -126,7 +133,7 @@ declare
     else not (v_waits and coalesce(p_unmatched, true)) end;
 begin
   if v_is_news then
-    -- as it is now: it may have been told just before
+    -- the row as it is now: another session may have reported it just before
     perform 1 from hwqueue.class_fleet f
     where f.shard_id = p_shard and f.class_id = p_class_id and f.reported_at is not distinct from p_told_at
     for no key update skip locked;
@@ -151,9 +158,9 @@ create or replace function hwqueue.queue_name(p_queue_id int, p_shard int) retur
 language sql stable
 as $$ select q.name from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_queue_id $$;
 
--- Tells that leases of a class wait that no live node may run, with the commonest permanent reason among
--- twenty live nodes, fewer of a class that costs much to judge.
--- Locks: the class's row of class_fleet. Idempotent: no.
+-- Writes the event that no live node may run a class's ready leases, with the most common permanent
+-- reason among 20 live nodes, or fewer for a class that is costly to judge.
+-- Locks: the class's row of class_fleet. Not idempotent.
 create or replace function hwqueue.report_unmatched(p_class_id bigint, p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
@@ -193,9 +200,10 @@ begin
 end
 $$;
 
--- Tells once when a node has gone silent (no sign of life within its timeout), and when it is back.
--- Looks at p_limit nodes after p_after, in turn over the calls; gives where to go on.
--- Locks: the caller holds the mark of reap.
+-- Reports once when a node becomes silent (no sign of life within its timeout), and once when it is
+-- back. Looks at p_limit nodes after p_after, in turn over the calls, and returns the node to start
+-- after next time.
+-- Locks: the caller holds the reap cursor.
 create or replace function hwqueue.watch_nodes(p_after uuid, p_limit int, p_now timestamptz,
   p_shard int) returns uuid
 language plpgsql volatile
