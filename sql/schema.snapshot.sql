@@ -1049,6 +1049,9 @@ CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1185,6 +1188,9 @@ CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now time
 
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
+    LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.profile_queue (
     shard_id integer NOT NULL,
@@ -1397,6 +1403,9 @@ CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels
 
 CREATE FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.fleet_affinities(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(node_id uuid, affinity double precision)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, facts jsonb)
     LANGUAGE sql STABLE;
@@ -2249,6 +2258,9 @@ CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RET
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(pending bigint, oldest_at timestamp with time zone, class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, part text, expr jsonb, near bit varying, nodes_near integer, nodes_meeting integer, nodes_serving integer, with_room integer, free integer, conflict text, turn bigint)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -2594,6 +2606,9 @@ CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_i
 
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) RETURNS hwqueue.reap_cursor
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
@@ -2991,6 +3006,9 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RE
 
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4938,6 +4956,8 @@ REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_s
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
@@ -5018,6 +5038,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bi
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.entries_at_head(p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT ctids tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) FROM PUBLIC;
 
@@ -5116,6 +5138,8 @@ REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwque
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fleet_affinities(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5613,6 +5637,8 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) FROM PUBLIC;
@@ -5834,6 +5860,8 @@ REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6083,6 +6111,8 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwq
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unserved_part(p_queues text[], p_tasks text[], p_queue text, p_task text) FROM PUBLIC;
 
