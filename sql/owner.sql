@@ -18,7 +18,8 @@ begin
                   or r.rolreplication)) then
     raise exception 'role hwqueue_owner may do more than own the queue'
       using errcode = 'invalid_role_specification',
-            hint = 'alter role hwqueue_owner nologin nosuperuser nocreatedb nocreaterole nobypassrls noreplication';
+            hint = 'alter role hwqueue_owner nologin nosuperuser nocreatedb nocreaterole nobypassrls '
+                   'noreplication';
   end if;
   for v_to_join in
     select r.rolname from pg_catalog.pg_roles r

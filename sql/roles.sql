@@ -5,7 +5,8 @@ do $$
 declare
   v_role text;
 begin
-  foreach v_role in array array['hwqueue_producer', 'hwqueue_worker', 'hwqueue_operator', 'hwqueue_admin'] loop
+  foreach v_role in array array['hwqueue_producer', 'hwqueue_worker',
+      'hwqueue_operator', 'hwqueue_admin'] loop
     begin
       if not exists (select 1 from pg_catalog.pg_roles r where r.rolname = v_role) then
         execute format('create role %I nologin', v_role);  -- a name cannot be a parameter of create role

@@ -240,7 +240,7 @@ as $$
       else p_retry_at::text end), p_shard)
 $$;
 
--- Gives a claim back unfinished, for workers that stop: the lease may run again after p_delay, and no
+-- Ends a claim unfinished, for workers that stop: the lease may run again after p_delay, and no
 -- attempt is used up. Returns the new state. Waiting workers are woken when it may run again at once.
 -- Locks and raises as fail_lease. Not idempotent.
 create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0',

@@ -111,7 +111,8 @@ declare
   v_time timestamptz;
 begin
   if jsonb_typeof(p_value) = 'string'
-     and p_value #>> '{}' ~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}[t ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(z|[+-][0-9]{2}:?[0-9]{2})$' then
+     and p_value #>> '{}' ~* '^[0-9]{4}-[0-9]{2}-[0-9]{2}'
+                             '[t ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(z|[+-][0-9]{2}:?[0-9]{2})$' then
     begin
       v_time := (p_value #>> '{}')::timestamptz;
     exception when

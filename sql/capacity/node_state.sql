@@ -78,8 +78,8 @@ as $$
     or p_node.gpu_ids <> '{}' or p_node.custom <> '{}' or p_node.core_ids <> '{}'
 $$;
 
--- Brings a node's state up to date with its row. Called by every function that edits a node, or gives it
--- work outside its claims.
+-- Brings a node's state up to date with its row. Called by every function that edits a node, or adds
+-- work to it outside its claims.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.refresh_node_state(p_node uuid, p_shard int) returns void
 language plpgsql volatile

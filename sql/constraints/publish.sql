@@ -31,7 +31,7 @@ begin
 end
 $$;
 
--- Gives the stale classes among these the terms that their service's policy asks for now. The terms are
+-- Binds the stale classes among these to the terms that their service's policy asks for now. The terms are
 -- counted again, because claims of these classes may be under way that count for nothing yet. A session
 -- that judges new classes calls this, too, since a spawn may write a class while the policy changes.
 -- With p_waits the call waits for the rows that it must change. Otherwise, if the shard's row is locked,

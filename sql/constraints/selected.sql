@@ -121,8 +121,8 @@ begin
 end
 $$;
 
--- Gives a lease that a term names a class of its own, if it has none, so that the term does not concern
--- others. A running lease changes its class at its next attempt. False, without having done anything,
+-- Moves a lease that a term names to a class of its own, if it has none, so that the term does not
+-- concern others. A running lease changes its class at its next attempt. False, without having done anything,
 -- when another session holds the lease's entry or this one has deleted it.
 -- Locks: the lease's entry, skip locked; its class, skip locked; its row. Raises as find_class.
 create or replace function hwqueue.assign_target_class(p_lease uuid, p_shard int) returns boolean

@@ -345,7 +345,7 @@ begin
 end
 $$;
 
--- True if so many transactions have begun since a floor was scanned that the next scan is due. A claim
+-- True if enough transactions have begun since a floor was scanned to make the next scan due. A claim
 -- reads every place that was lowered since, even if it is one place over and over.
 create or replace function hwqueue.is_old_floor(p_next_xid xid8) returns boolean
 language sql stable

@@ -200,10 +200,12 @@ begin
   v_key := hwqueue.repeated_pattern(p_placement);
   if v_key is not null then
     perform hwqueue.refuse('QHC03',
-      format('%s.%s has regexp, version or semver expressions of more than %s characters beside what it asks about other leases',
+      format('%s.%s has regexp, version or semver expressions of more than %s characters beside what it '
+             'asks about other leases',
         p_field, v_key, v_limits.repeated_chars),
       jsonb_build_object('field', p_field || '.' || v_key, 'limit', v_limits.repeated_chars),
-      'shorten them, or put them into require, outside of any: there they are judged once for all nodes that are alike');
+      'shorten them, or put them into require, outside of any: there they are judged once for all nodes '
+      'that are alike');
   end if;
   return p_placement;
 end
@@ -222,8 +224,10 @@ as $$ select 8, 500, 60, 200 $$;
 create or replace function hwqueue.exprs_within(p_placement jsonb) returns jsonb
 language sql immutable parallel safe
 as $$
-  select jsonb_path_query_array(p_placement, 'strict $.** ? (exists(@.label) || exists(@.tags) || exists(@.node) || exists(@.rack)
-    || exists(@.resource) || exists(@.trust) || exists(@.lease) || exists(@.service) || exists(@.leases))', '{}', true)
+  select jsonb_path_query_array(p_placement,
+    'strict $.** ? (exists(@.label) || exists(@.tags) || exists(@.node) || exists(@.rack)
+    || exists(@.resource) || exists(@.trust) || exists(@.lease) || exists(@.service)
+    || exists(@.leases))', '{}', true)
 $$;
 
 -- Returns the regexp, version and semver expressions of a placement. A comparison of two labels holds no
@@ -232,7 +236,8 @@ create or replace function hwqueue.patterns_within(p_placement jsonb) returns js
 language sql immutable parallel safe
 as $$
   select jsonb_path_query_array(p_placement,
-    'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || @.op == "semver"))', '{}', true)
+    'strict $.** ? (exists(@.label) && exists(@.values) && (@.op == "regexp" || @.op == "version" || '
+    '@.op == "semver"))', '{}', true)
 $$;
 
 -- Returns the highest cost of judging a node for a placement, in plain expressions, at least 1.
@@ -377,6 +382,7 @@ begin
   end if;
   perform hwqueue.refuse('QHC03', format('%s is not an accepted pattern: %s', p_field, v_why),
     jsonb_build_object('field', p_field),
-    'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested bounds or bounds over 32');
+    'use a POSIX pattern of at most 200 characters without back-references, (? constructs, nested bounds '
+    'or bounds over 32');
 end
 $$;

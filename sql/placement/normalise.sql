@@ -167,7 +167,8 @@ begin
   if jsonb_typeof(p_expr) is distinct from 'object' then
     perform hwqueue.refuse('QHC03', format('%s must be an object', p_field),
       jsonb_build_object('field', p_field),
-      'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} or {"tags": {"gpu": true}}');
+      'an expression looks like {"label": "region", "op": "in", "values": ["us-east"]} '
+      'or {"tags": {"gpu": true}}');
   -- most expressions
   elsif p_expr ? 'label' and p_expr - array['label', 'op', 'values', 'other_label'] = '{}' then
     return jsonb_build_array(hwqueue.normalise_label_expr(p_expr, p_field));
@@ -178,7 +179,8 @@ begin
     order by k);
   if cardinality(v_kinds) <> 1 then
     perform hwqueue.refuse('QHC03',
-      format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, leases; it has %s',
+      format('%s must have exactly one of label, tags, any, node, rack, resource, trust, lease, service, '
+             'leases; it has %s',
         p_field, coalesce(nullif(array_to_string(v_kinds, ' and '), ''), 'none')),
       jsonb_build_object('field', p_field), 'write one expression for each: the list ANDs them');
   end if;
@@ -293,7 +295,8 @@ begin
       format('%s needs a label and a known op, got label %s, op %s', p_field,
         coalesce(to_json(v_label)::text, 'none'), coalesce(to_json(v_op)::text, 'none')),
       jsonb_build_object('field', p_field || case when v_label is null then '.label' else '.op' end),
-      'ops: in, not_in, exists, does_not_exist, gt, gte, lt, lte, regexp, version, semver, contains_all, contains_any');
+      'ops: in, not_in, exists, does_not_exist, gt, gte, lt, lte, regexp, version, semver, contains_all, '
+      'contains_any');
   end if;
   if v_op in ('exists', 'does_not_exist') then
     if v_values is not null or v_other is not null then
@@ -306,7 +309,8 @@ begin
     if v_values is not null or v_op = 'regexp' then
       perform hwqueue.refuse('QHC03', format('%s: op %s does not go with other_label here', p_field, v_op),
         jsonb_build_object('field', p_field || '.other_label'),
-        'give either values or other_label; regexp takes values only: a pattern must be checked before it runs');
+        'give either values or other_label; regexp takes values only: a pattern must be checked before '
+        'it runs');
     end if;
     return jsonb_build_object('label', v_label, 'op', v_op, 'other_label', v_other);
   end if;
@@ -398,7 +402,8 @@ begin
                      or t.value = '"*"') then
     perform hwqueue.refuse('QHC03', format('%s must be "*" or a list of 1 to 100 names', p_field),
       jsonb_build_object('field', p_field),
-      'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all tenants');
+      'for example ["acme", "globex"]; "" names the leases without a tenant, "*" instead of the list all '
+      'tenants');
   end if;
   return jsonb_build_object('tenants', hwqueue.normal_set(p_tenants));
 end

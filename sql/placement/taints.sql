@@ -1,4 +1,4 @@
--- Taints of nodes and tolerations of leases, with the meaning that Kubernetes gives them.
+-- Taints of nodes and tolerations of leases, with the meaning that they have in Kubernetes.
 -- Registration and operators write taints (parse_taints). Spawns write tolerations
 -- (normalise_tolerations). Eligibility asks barring_taints, scores ask untolerated for
 -- prefer_no_schedule, and reap asks first_stop_at which running leases have to stop.

@@ -37,7 +37,8 @@ as $$
     || case cardinality(string_to_array(m[1], '.')) when 1 then '{0,0}' when 2 then '{0}' else '{}'
       end::numeric[]
   from regexp_match(left(p_version, 257),
-    '^v?([0-9]{1,18}(?:[.][0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*(?:[.][0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:[.][0-9A-Za-z~-]+)*)?(?:[+][0-9A-Za-z~.-]+)?$') m
+    '^v?([0-9]{1,18}(?:[.][0-9]{1,18})*)(?:-?[A-Za-z~][0-9A-Za-z~-]*'
+    '(?:[.][0-9A-Za-z~-]+)*|-[0-9A-Za-z~-]+(?:[.][0-9A-Za-z~-]+)*)?(?:[+][0-9A-Za-z~.-]+)?$') m
   where length(p_version) <= 256 and m is not null
 $$;
 

@@ -190,8 +190,9 @@ end
 $$;
 
 -- Returns each lease that finished and each attempt that ended without completing in [p_from, p_to), with
--- what roll_up_minute counts of it. finished: the lease's state; outcome: the attempt's; waited, ran: seconds,
--- of completed leases whose times are still known. The planner inlines it: keep it stable and without SET.
+-- what roll_up_minute counts of it. finished: the lease's state; outcome: the attempt's; waited, ran:
+-- seconds, of completed leases whose times are still known. The planner inlines it: keep it stable and
+-- without SET.
 create or replace function hwqueue.ended_between(p_from timestamptz, p_to timestamptz, p_shard int)
 returns table (queue_id int, finished text, outcome text, retried boolean, waited double precision,
   ran double precision)

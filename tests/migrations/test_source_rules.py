@@ -27,7 +27,9 @@ FORBIDDEN = {
     ast.TransactionStmt: "the upgrade is one transaction",
     ast.DoStmt: "a revision holds plain statements",
 }
-MAX_LINES = 600  # of a file: a subject stands in one
+MAX_LINES = 600  # of a module: a subject stands in one
+MAX_FUNCTION_LINES = 80
+MAX_WIDTH = 110
 
 
 def script_errors(script: str) -> list[str]:
@@ -83,6 +85,16 @@ def function_file_errors(text: str) -> list[str]:
     errors = [f"more than {MAX_LINES} lines"] if len(lines) > MAX_LINES else []
     if not lines or not lines[0].startswith("-- "):
         errors.append("the first line must be a comment that says what this is for")
+    errors += [
+        f"line {n}: wider than {MAX_WIDTH}"
+        for n, line in enumerate(lines, 1)
+        if len(line) > MAX_WIDTH
+    ]
+    errors += [
+        f"{name} has {length} lines, more than {MAX_FUNCTION_LINES}"
+        for name, length in function_lengths(text)
+        if length > MAX_FUNCTION_LINES
+    ]
     made = [n for n, line in enumerate(lines) if re.match(r"create\b.*\b(function|view)\b", line)]
     for number in made:
         if lines[number].startswith("create function"):
@@ -99,6 +111,12 @@ def function_file_errors(text: str) -> list[str]:
     return errors
 
 
+def function_lengths(text: str) -> list[tuple[str, int]]:
+    """Each function of a module with its lines, from `create` to the end of its body."""
+    made = r"^create or replace function hwqueue\.(\w+)\(.*?\$\$;"
+    return [(m[1], m[0].count("\n") + 1) for m in re.finditer(made, text, re.M | re.S)]
+
+
 def literals(text: str) -> list[str]:
     """The string literals of a text of SQL, with the letter before the quote if it has one."""
     pattern = r"--[^\n]*|\"(?:[^\"]|\"\")*\"|[Ee]'(?:\\.|''|[^'\\])*'|'(?:''|[^'])*'"
@@ -112,6 +130,10 @@ def literals(text: str) -> list[str]:
         "-- Purpose.\ncreate function hwqueue.f() returns int language sql as 'select 1';",
         "-- Purpose.\ncreate view hwqueue.v as select 1;\n\ncreate view hwqueue.w as select 1;",
         "-- Purpose.\n" * (MAX_LINES + 1),
+        "-- Purpose." + "." * MAX_WIDTH,
+        "-- Purpose.\ncreate or replace function hwqueue.f() returns void as $$"
+        + "\n" * MAX_FUNCTION_LINES
+        + "$$;",
         "-- Purpose.\nbegin raise exception 'no' using errcode = 'QHA01'; end",
         "-- It's here.\nselect a ~ 'it''s \\.'",
         "",
