@@ -44,7 +44,7 @@ begin
     lease_id := v_head.lease_id;
     claim_token := v_head.claim_token;
     attempt := v_head.attempt;
-    queue := (v_head.queue_head).name;
+    queue := v_head.queue;
     task_name := v_head.task_name;
     params := v_head.params;
     headers := v_head.headers;
@@ -124,7 +124,7 @@ begin
     lease_id := v_head.lease_id;
     claim_token := v_head.claim_token;
     attempt := v_head.attempt;
-    queue := (v_head.queue_head).name;
+    queue := v_head.queue;
     task_name := v_head.task_name;
     params := v_head.params;
     headers := v_head.headers;

@@ -20,7 +20,8 @@
 create or replace function hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty int,
   p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard int,
   out queue_head hwqueue.queue_head, out is_tried boolean, out lease_id uuid, out claim_token bigint,
-  out attempt smallint, out task_name text, out params jsonb, out headers jsonb, out expires_at timestamptz)
+  out attempt smallint, out queue text, out task_name text, out params jsonb, out headers jsonb,
+  out expires_at timestamptz)
 language plpgsql volatile
 as $$
 declare
@@ -40,16 +41,14 @@ begin
   end if;
   v_now := hwqueue.clock();
   if cardinality(p_queues) = 1 then
-    select q.* into v_head
-    from hwqueue.read_queue_head(p_queues[1], p_state.profile_id, p_state.classes_seen,
-      p_state.classes_unseen, p_shard) q;
+    select q.* into v_head from hwqueue.read_queue_head(p_queues[1], p_state.profile_id,
+      p_state.classes_seen, p_state.classes_unseen, p_shard) q;
     if p_state.met_blocked and v_head.is_front and not v_head.is_first then
       v_head := hwqueue.read_past_blocked(p_state, v_head, v_now, p_shard);
     end if;
   else
-    select q.* into v_head
-    from hwqueue.read_queue_heads(p_queues, p_state.profile_id, p_state.classes_seen,
-      p_state.classes_unseen, p_state.pinned_queues, p_shard) q;
+    select q.* into v_head from hwqueue.read_queue_heads(p_queues, p_state.profile_id,
+      p_state.classes_seen, p_state.classes_unseen, p_state.pinned_queues, p_shard) q;
   end if;
   is_tried := v_head.is_first and v_head.queue_id <> all (p_state.pinned_queues)
     and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks);
@@ -59,12 +58,9 @@ begin
     is_tried := false;
     return;
   end if;
-  queue_head := v_head;
-  if is_tried is not true then
-    return;
-  end if;
-  delete from hwqueue.ready r using hwqueue.lease l
-  where r.ctid = case when cardinality(v_head.classes) = 1 then (
+  if is_tried then
+    delete from hwqueue.ready r using hwqueue.lease l
+    where r.ctid = case when cardinality(v_head.classes) = 1 then (
         select x.ctid from hwqueue.ready x
         where x.shard_id = p_shard and x.class_id = v_head.classes[1] and x.tier = 0 and x.rank = v_head.rank
           and x.position between v_head.position and v_head.last
@@ -76,16 +72,20 @@ begin
           and x.position between v_head.position and v_head.last
           and x.class_id = any (v_head.classes) and (x.deadline is null or x.deadline > v_now)
         order by x.position limit 1 for update skip locked) end
-    and l.shard_id = r.shard_id and l.lease_id = r.lease_id
-  returning r.lease_id, r.class_id, (p_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1,
-    r.position, l.task_name, l.params, l.headers,
-    coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
-    case when v_head.drops_completed and l.idempotency_key is null
-      then greatest(l.available_at, l.created_at) end
-  into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout, v_since;
+      and l.shard_id = r.shard_id and l.lease_id = r.lease_id
+    returning r.lease_id, r.class_id, (p_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1,
+      r.position, l.task_name, l.params, l.headers,
+      coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
+      case when v_head.drops_completed and l.idempotency_key is null
+        then greatest(l.available_at, l.created_at) end
+    into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
+      v_since;
+  end if;
   if lease_id is null then
+    queue_head := v_head;
     return;
   end if;
+  queue := v_head.name;
   expires_at := v_now + v_timeout;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
     attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at)

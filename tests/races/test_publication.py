@@ -74,7 +74,7 @@ def test_a_whole_life_under_a_publication(
         outlive(conn)
         direct.reap()
         conn.execute("select from hwqueue.prune()")
-    terms = ("term", "term_count", "class_term", "class_rule")
+    terms = ("affinity_term", "term_counter", "class_term", "class_rule")
     for table in (*terms, "requeued", "lease", "claim", "outcome"):
         [left] = conn.execute(f"select count(*) from hwqueue.{table}").fetchone() or (None,)
         assert left == 0, table
