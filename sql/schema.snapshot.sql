@@ -382,9 +382,6 @@ COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that w
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.advances_low_water(p_qty integer) RETURNS boolean
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -417,9 +414,9 @@ WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_sca
 
 COMMENT ON COLUMN hwqueue.node_state.classes_seen IS 'as of a profile, for classes that are judged per node; likewise classes_unseen, judged_xid';
 
-COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
+COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, without GPUs, custom countables and counted cores: its claims go mostly by age';
 
-COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may set something aside';
+COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may allocate something';
 
 COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_eligibility has rows of this node';
 
@@ -519,10 +516,7 @@ CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETUR
 CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.are_in(p_classes bigint[], p_others bigint[]) RETURNS boolean[]
-    LANGUAGE sql IMMUTABLE;
-
-CREATE FUNCTION hwqueue.are_own(p_tenants jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
@@ -778,9 +772,6 @@ CREATE FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text D
 CREATE FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_once(p_ids integer[], p_what text, p_field text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -896,11 +887,11 @@ CREATE TABLE hwqueue.claim (
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
-COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was set aside; null when nothing is counted for it';
+COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
 
 COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
 
-COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_count; null when no term has to do with it';
+COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term has to do with it';
 
 COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
 
@@ -1062,6 +1053,9 @@ CREATE FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) RETURNS integer[
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -1137,10 +1131,10 @@ CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_
 CREATE FUNCTION hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.delete_in_subtransaction(p_ctids tid[]) RETURNS hwqueue.ready
+CREATE FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) RETURNS hwqueue.ready
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
@@ -1377,6 +1371,9 @@ CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with t
 CREATE FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
@@ -1470,6 +1467,12 @@ CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
 
 CREATE FUNCTION hwqueue.has_open_reader() RETURNS boolean
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.has_unpublished_terms(p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
@@ -1603,8 +1606,8 @@ CREATE FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql STABLE;
+CREATE FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.is_unlocked(p_xmax xid) RETURNS boolean
     LANGUAGE plpgsql;
@@ -1810,7 +1813,7 @@ CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filte
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.list_lease_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan';
 
@@ -1912,6 +1915,9 @@ CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_sha
 
 CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) RETURNS boolean[]
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2166,9 +2172,6 @@ CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS
 CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
-    LANGUAGE sql;
-
 CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
     LANGUAGE sql STABLE;
 
@@ -2323,6 +2326,9 @@ CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_no
 CREATE FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within interval DEFAULT '00:00:00'::interval, p_event_days integer DEFAULT 14, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2375,9 +2381,6 @@ CREATE FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now ti
 
 CREATE FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT some_moved boolean) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.published_classes(p_terms jsonb, p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
@@ -2525,6 +2528,9 @@ CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hi
 CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2594,6 +2600,9 @@ CREATE FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer DEFAULT 0) R
 
 CREATE FUNCTION hwqueue.require_all_tenants() RETURNS void
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.require_check(p_class_ids bigint[], p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
@@ -2735,9 +2744,6 @@ CREATE FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer DEFAULT 0
 CREATE FUNCTION hwqueue.service_tenant(p_service uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.set_checked(p_class_ids bigint[], p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
@@ -2788,6 +2794,9 @@ CREATE FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigi
 CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text DEFAULT NULL::text, p_gpu_exclusivity text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.should_advance_low_water(p_qty integer) RETURNS boolean
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql;
 
@@ -2813,9 +2822,6 @@ CREATE FUNCTION hwqueue.spawn_options() RETURNS text[]
 
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
-
-CREATE FUNCTION hwqueue.spawn_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
-    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
@@ -2844,9 +2850,6 @@ CREATE FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_
 CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spread_term(p_term hwqueue.affinity_term, p_shard integer) RETURNS boolean
-    LANGUAGE plpgsql;
-
 CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2858,9 +2861,6 @@ CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with 
 
 CREATE FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) RETURNS record
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) RETURNS boolean
-    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -2931,9 +2931,6 @@ CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time
 CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
-    LANGUAGE plpgsql STABLE;
-
 CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
@@ -2984,6 +2981,9 @@ CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integ
 CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes integer DEFAULT 60, p_shard integer DEFAULT 0) RETURNS TABLE(minute timestamp with time zone, claims bigint, completed bigint, failed bigint, cancelled bigint, retried bigint, expired bigint, wait_p50 double precision, wait_p95 double precision, run_p50 double precision, run_p95 double precision, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3146,7 +3146,7 @@ CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key tex
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.would_seed_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
+CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_domain text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
@@ -4694,8 +4694,6 @@ REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard 
 
 REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advances_low_water(p_qty integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -4720,9 +4718,7 @@ REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb
 
 REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.are_in(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.are_own(p_tenants jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
@@ -4834,8 +4830,6 @@ REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.check_once(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, p_field text, p_index integer, p_shard integer) FROM PUBLIC;
 
@@ -4966,6 +4960,8 @@ REVOKE ALL ON FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) FROM PUBLIC;
@@ -5002,9 +4998,9 @@ REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit inte
 
 REVOKE ALL ON FUNCTION hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.delete_in_subtransaction(p_ctids tid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5121,6 +5117,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
@@ -5186,6 +5184,10 @@ REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_open_reader() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.has_unpublished_terms(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) FROM PUBLIC;
@@ -5248,7 +5250,7 @@ REVOKE ALL ON FUNCTION hwqueue.is_selected(p_class_id bigint, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.is_served(p_class hwqueue.placement_class, p_kinds uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.is_stale(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_unlocked(p_xmax xid) FROM PUBLIC;
 
@@ -5364,7 +5366,7 @@ REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_lim
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -5428,6 +5430,8 @@ GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_l
 REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys text[]) FROM PUBLIC;
 
@@ -5575,8 +5579,6 @@ REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) 
 
 REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.nth_ended(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
@@ -5675,6 +5677,8 @@ REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit intege
 
 REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) TO hwqueue_admin;
@@ -5707,8 +5711,6 @@ REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now tim
 REVOKE ALL ON FUNCTION hwqueue.publish_terms(p_limit integer, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT pending boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.publish_while_holding(INOUT picked hwqueue.picked_entries, p_now timestamp with time zone, p_shard integer, OUT published integer, OUT some_moved boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.published_classes(p_terms jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.purge_profiles(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
@@ -5805,6 +5807,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail json
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
@@ -5852,6 +5856,8 @@ GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hw
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.require_all_tenants() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.require_check(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM PUBLIC;
 
@@ -5934,8 +5940,6 @@ GRANT ALL ON FUNCTION hwqueue.service_policy(p_service uuid, p_shard integer) TO
 
 REVOKE ALL ON FUNCTION hwqueue.service_tenant(p_service uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.set_checked(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.set_cordon(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer) FROM PUBLIC;
@@ -5968,6 +5972,8 @@ REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_tok
 
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.should_advance_low_water(p_qty integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
@@ -5990,8 +5996,6 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_queue(p_queue text, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -6010,8 +6014,6 @@ REVOKE ALL ON FUNCTION hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.pla
 
 REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts jsonb, p_recounts jsonb, p_counts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spread_term(p_term hwqueue.affinity_term, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
@@ -6019,8 +6021,6 @@ REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) F
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6060,8 +6060,6 @@ REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp wi
 
 REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.tally(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -6095,6 +6093,8 @@ REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM P
 REVOKE ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
 
@@ -6209,7 +6209,7 @@ REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.would_seed_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_domain text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 

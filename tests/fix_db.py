@@ -94,7 +94,7 @@ def eager_marks(dsn: str) -> None:
     """Let every claim move the low-water mark of what it claims; else one in 32 does, by chance."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
-            "create or replace function hwqueue.advances_low_water(p_qty int) returns boolean"
+            "create or replace function hwqueue.should_advance_low_water(p_qty int) returns boolean"
             " language sql volatile as 'select true'"
         )
         connection.execute(  # and asks who has drawn positions; else one in eight of those does

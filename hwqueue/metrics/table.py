@@ -172,7 +172,7 @@ METRICS = (
         "gauge",
         "seconds",
         (),
-        "Since somebody reaped. Workers do it every few seconds.",
+        "Since the last reap. Each worker calls it every 10 seconds.",
     ),
     Metric(
         "hwqueue_statistics_lag_seconds",

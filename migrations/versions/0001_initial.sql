@@ -353,8 +353,8 @@ create index node_state_moved on hwqueue.node_state (moved_xid);
 comment on column hwqueue.node_state.classes_seen is
   'as of a profile, for classes that are judged per node; likewise classes_unseen, judged_xid';
 comment on column hwqueue.node_state.on_fast_path is
-  'registered, not cordoned, without GPUs and custom countables: then its claims are ordered by age, mostly';
-comment on column hwqueue.node_state.has_limits is 'claims on the node may set something aside';
+  'registered, not cordoned, without GPUs, custom countables and counted cores: its claims go mostly by age';
+comment on column hwqueue.node_state.has_limits is 'claims on the node may allocate something';
 comment on column hwqueue.node_state.pinned_queues is
   'queues in which node_eligibility has rows of this node';
 comment on column hwqueue.node_state.generation is
@@ -500,8 +500,8 @@ comment on column hwqueue.lease.claim_token is
   'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id,'
   ' claimed_at';
 
--- Claimable now. Rows are inserted and deleted, never updated: a session that locks one knows that it is
--- as it was read.
+-- Claimable now. Rows are inserted and deleted; only class_id is ever updated, when a new term names the
+-- lease. Apart from its class, an entry is as it was read once it is locked.
 create table hwqueue.ready (
   shard_id int not null,
   queue_id int not null,
@@ -524,7 +524,7 @@ create index ready_deadline on hwqueue.ready (shard_id, greatest(deadline, eligi
 comment on column hwqueue.ready.claim_count is
   'claims granted so far: the lower 40 bits of the next token, less one';
 
--- Not claimable before available_at. Rows are inserted and deleted, never updated.
+-- Not claimable before available_at. Rows are inserted and deleted; only class_id is ever updated.
 create table hwqueue.scheduled (
   shard_id int not null,
   queue_id int not null,
@@ -618,11 +618,11 @@ create table hwqueue.claim (
 create index claim_node on hwqueue.claim (node_id);
 create index claim_check on hwqueue.claim (check_at);
 create index claim_stopping on hwqueue.claim (class_id) where stop_requested_at is not null;
-comment on column hwqueue.claim.assignment is 'what was set aside; null when nothing is counted for it';
+comment on column hwqueue.claim.assignment is 'what was allocated; null when nothing is counted for it';
 comment on column hwqueue.claim.stop_requested_at is
   'when the worker is told; in the future while a taint is tolerated for a time';
 comment on column hwqueue.claim.term_deltas is
-  'what it has added to term_count; null when no term has to do with it';
+  'what it has added to term_counter; null when no term has to do with it';
 comment on column hwqueue.claim.login is
   'that of its node, copied: who settles a claim reads this row and not the node''s';
 comment on column hwqueue.claim.eligible_at is
@@ -960,8 +960,8 @@ comment on table hwqueue.spread_floor is
   ' the newest row counts';
 comment on column hwqueue.spread_floor.lowest is 'up to 64 of the places that had so few';
 
--- Which classes a claim of a node has to look at and which are blocked, with what proves that they still
--- are.
+-- The classes that a claim of a node still has to read, where others are blocked, with what proves that
+-- those still are.
 create table hwqueue.node_candidates (
   shard_id int not null,
   node_id uuid not null,
@@ -1294,8 +1294,8 @@ create type hwqueue.later_class as (
   rank bigint
 );
 
--- Entries that a claim has chosen. One that is checked at the claim is deleted in the savepoint that
--- locked it: then it stands in entry.
+-- Entries that a claim has chosen, by ctid. One that the claim has deleted already stands in entry.
+-- on_fast_path: the claim may try the queue head again.
 create type hwqueue.picked_entries as (
   ctids tid[],
   score double precision,
@@ -1304,7 +1304,7 @@ create type hwqueue.picked_entries as (
   on_fast_path boolean
 );
 
--- A term that a claim touches, read once. on_fast_path: counts alone decide it.
+-- A term that a claim touches, read once. by_counters_alone: counts alone decide it.
 create type hwqueue.touched_term as (
   term_id bigint,
   use text,

@@ -31,7 +31,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_moves boolean := hwqueue.check_claim(p_queues, p_qty, p_claim_timeout)
-    and hwqueue.advances_low_water(p_qty);
+    and hwqueue.should_advance_low_water(p_qty);
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;
   v_head record;
@@ -85,7 +85,7 @@ declare
     'p_completed_tokens');
   v_given int := 0;
   v_moves boolean := case when p_qty is distinct from 0
-    then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.advances_low_water(p_qty)
+    then hwqueue.check_claim(p_queues, p_qty, p_claim_timeout) and hwqueue.should_advance_low_water(p_qty)
     else false end;
   v_drawn bigint := case when v_moves then hwqueue.last_drawn_position() end;
   v_state hwqueue.node_state;

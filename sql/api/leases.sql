@@ -22,7 +22,7 @@ as $$
 declare
   -- also assigns the transaction its id, before a class is read and a position drawn: pruning of classes
   -- and the position horizon wait for all transactions up to some id
-  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := hwqueue.find_spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
   v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now,
       p_shard);
@@ -49,7 +49,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   -- also assigns the transaction its id, as in spawn_lease
-  v_queue hwqueue.queue := hwqueue.spawn_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := hwqueue.find_spawn_queue(p_queue, p_shard);
   v_now timestamptz := hwqueue.clock();
   v_spawns hwqueue.spawn_request[];
 begin
@@ -319,7 +319,7 @@ declare
   v_deltas jsonb;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  v_queue := hwqueue.spawn_queue(p_queue, p_shard);
+  v_queue := hwqueue.find_spawn_queue(p_queue, p_shard);
   -- spawned before the node is locked, because its key may have to wait for a producer. No claim sees it
   -- before this transaction commits
   v_now := hwqueue.clock();
@@ -437,11 +437,12 @@ begin
   end if;
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
   if p_before is null or p_before <= v_newest then
-    v_ids := hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest),
+    v_ids := hwqueue.list_lease_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest),
         v_tenants, p_service, p_node, p_shard);
   end if;
   if cardinality(v_ids) < p_limit then
-    v_ids := v_ids || hwqueue.list_ids(v_queue_id, p_state, p_task, p_limit - cardinality(v_ids), v_newest,
+    v_ids := v_ids || hwqueue.list_lease_ids(v_queue_id, p_state, p_task, p_limit - cardinality(v_ids),
+        v_newest,
       case when p_before > v_newest then p_before end, v_tenants, p_service, p_node, p_shard);
   end if;
   return query

@@ -374,7 +374,7 @@ begin
     from hwqueue.claim c
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = c.class_id
     where c.shard_id = p_shard and c.node_id = p_node and p_domain = any (k.trusts)
-      and not hwqueue.still_suits(k.class_id, v_node, v_attested, p_shard)
+      and not hwqueue.is_still_attested_for(k.class_id, v_node, v_attested, p_shard)
   ), v_now, format('trust %s is revoked', to_json(p_domain)), v_now, p_shard);
   return true;
 end

@@ -132,7 +132,7 @@ begin
       perform hwqueue.refuse_foreign(
         format('%s asks about service %s, which is not its', p_field, v_item ->> 'service'),
         p_field || '.placement', 'name services that leases of the tenant have', p_index);
-    elsif v_item ?| array['exprs', 'task'] and not hwqueue.are_own(v_item -> 'tenants') then
+    elsif v_item ?| array['exprs', 'task'] and not hwqueue.are_own_tenants(v_item -> 'tenants') then
       perform hwqueue.refuse_foreign(
         format('%s asks about leases of tenants %s', p_field, v_item -> 'tenants'), p_field || '.placement',
         'leave out tenants: they are the lease''s own', p_index);
@@ -143,7 +143,7 @@ $$;
 
 -- Whether all tenants that a selector names are the caller's. A selector that names none means the
 -- lease's own tenant.
-create or replace function hwqueue.are_own(p_tenants jsonb) returns boolean
+create or replace function hwqueue.are_own_tenants(p_tenants jsonb) returns boolean
 language sql stable
 as $$
   select case

@@ -272,7 +272,7 @@ begin
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom,
           p_room,
                            e.cpu_isolation, e.gpu_exclusivity) = 0
-      and (e.trusts <@ v_attested or hwqueue.still_suits(e.class_id, p_node, v_attested, p_shard))
+      and (e.trusts <@ v_attested or hwqueue.is_still_attested_for(e.class_id, p_node, v_attested, p_shard))
   ) f;
 end
 $$;

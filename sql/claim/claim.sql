@@ -354,7 +354,7 @@ declare
 begin
   some_moved := false;
   if picked.entry is null then
-    picked.entry := hwqueue.delete_in_subtransaction(picked.ctids);
+    picked.entry := hwqueue.delete_single_entry(picked.ctids);
   end if;
   published := (hwqueue.publish_terms(2, case when picked.ctids = '{}' then false end, p_now,
     p_shard)).published;

@@ -11,11 +11,10 @@
 -- low-water mark), take_entries (classes that must be checked), lock_score_group and
 -- score_group_entries.
 
--- Deletes an entry, if it is the only one, inside the subtransaction that locked it. Deleting it in the
--- parent would leave a multixact in xmax, and Postgres marks no index entries of such tuples as dead
--- before the next vacuum.
+-- Deletes an entry, if it is the only one that the claim has chosen, and returns it. A step of publishing
+-- that follows may move entries to another class, and this one is out of its way then.
 -- Locks: the caller holds the entry.
-create or replace function hwqueue.delete_in_subtransaction(p_ctids tid[]) returns hwqueue.ready
+create or replace function hwqueue.delete_single_entry(p_ctids tid[]) returns hwqueue.ready
 language plpgsql volatile
 as $$
 declare
@@ -267,7 +266,7 @@ declare
   v_is_checked boolean[] := case
     when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
     when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
-    else hwqueue.are_in(p_classes, p_checked) end;
+    else hwqueue.membership(p_classes, p_checked) end;
   v_count int := cardinality(p_positions);
   v_first int := 1;
   v_last int;
@@ -361,7 +360,7 @@ end
 $$;
 
 -- Which of these classes are among p_others, element by element.
-create or replace function hwqueue.are_in(p_classes bigint[], p_others bigint[]) returns boolean[]
+create or replace function hwqueue.membership(p_classes bigint[], p_others bigint[]) returns boolean[]
 language sql immutable
 as $$ select array(select c in (select unnest(p_others)) from unnest(p_classes) c) $$;
 

@@ -359,8 +359,8 @@ $$;
 -- Settles one claim: {"outcome": "complete"|"fail"|"release", "result", "error", "retry", "retry_at",
 -- "delay"}. It raises nothing for a claim that is gone, but returns a verdict: ok, lost, cancelled,
 -- finished, bad_token, foreign (another login's or node's), unknown.
--- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease is
--- granted again, not by the clock.
+-- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease has
+-- been put back or granted again, not by the clock.
 -- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
 -- for the claim, the verdict is needs_node_lock. If another session holds the claim it is busy
 -- (await_claims). Both leave the claim as it is.

@@ -339,6 +339,6 @@ create or replace function hwqueue.must_be_checked(p_class hwqueue.placement_cla
 language sql stable
 as $$
   select p_class.terms <> '[]' or hwqueue.is_selected(p_class.class_id, p_shard)
-    or hwqueue.is_stale(p_class, p_shard)
+    or hwqueue.has_stale_policy(p_class, p_shard)
     or p_class.patience is distinct from interval '0' and p_affinity < hwqueue.best_affinity(p_class)
 $$;

@@ -49,7 +49,7 @@ begin
     end if;
   end if;
   v_entered := hwqueue.admit_class(v_class, p_lease, p_node, false, p_now, p_shard);
-  if v_entered.reason = 'unlooked' then  -- a miss in the cached fleet
+  if v_entered.reason = 'cache_miss' then  -- a miss in the cached fleet
     perform hwqueue.refresh_fleet_cache(p_class_id, p_now, p_shard);
     v_entered := hwqueue.admit_class(v_class, p_lease, p_node, true, p_now, p_shard);
   end if;
@@ -120,7 +120,7 @@ end
 $$;
 
 -- True if a class would be the first of a group that it requires to be with.
-create or replace function hwqueue.would_seed_group(p_class hwqueue.placement_class, p_facts jsonb)
+create or replace function hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb)
 returns boolean
 language sql immutable
 as $$
@@ -146,8 +146,8 @@ $$;
 
 -- The lock stripes of these terms. A group ("toward") has one stripe for all places. A member that goes
 -- by another group locks it for share: two such leases could each be the other's first.
--- by_counters_alone: only what runs in the places of these terms can keep a lease of the class out. All
--- p_terms of its own terms keep away or limit a number, and all are counted.
+-- by_counters_alone: only what runs in the places of these terms can keep a lease of the class out. All of
+-- its own terms, p_terms in number, keep away or limit a number, and all are counted.
 create or replace function hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms int, p_joins boolean,
   p_starts boolean, out alone int[], out shared int[], out by_counters_alone boolean)
 language plpgsql immutable
@@ -183,7 +183,7 @@ $$;
 -- Decides whether a lease may run beside what runs now. p_exact: by the nodes as they are now, not by
 -- the cached fleet (spread_reason).
 -- term_deltas: what to write into its claim, and to count (add_counts) while the lock stripes are held.
--- reason: why it may not run, a reason code, or 'busy', 'unpublished' or 'unlooked' (a cache miss),
+-- reason: why it may not run, a reason code, or 'busy', 'unpublished' or 'cache_miss' (a cache miss),
 -- which the next claim may find otherwise. is_named: a term names a lease of the class.
 -- Locks: the caller holds node_state; lock stripes, skip locked.
 create or replace function hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid,
@@ -204,7 +204,7 @@ begin
   is_named := p_class.target is not null or v_terms.is_named;
   if v_joins then
     v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-    v_starts := hwqueue.would_seed_group(p_class, v_facts);
+    v_starts := hwqueue.would_start_group(p_class, v_facts);
   end if;
   v_stripes := hwqueue.stripes_of(v_terms.touched, jsonb_array_length(p_class.terms), v_joins, v_starts);
   v_needs_none := v_stripes.alone = '{}' and v_stripes.shared = '{}';
@@ -223,7 +223,7 @@ begin
       -- what was read before the stripes were locked may have changed
       if not v_by_counters or not hwqueue.are_counters_zero(v_terms.touched, p_shard) then
         v_facts := hwqueue.term_facts(p_class, p_node, null, p_now, p_shard);
-        reason := case when v_joins and hwqueue.would_seed_group(p_class, v_facts) > v_starts then 'busy'
+        reason := case when v_joins and hwqueue.would_start_group(p_class, v_facts) > v_starts then 'busy'
           else hwqueue.terms_reason(p_class, p_lease, p_node, v_facts, true, p_exact, p_now, p_shard) end;
       end if;
     else
@@ -357,7 +357,7 @@ begin
       and k.domain = hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) n
   where m.shard_id = p_shard and m.class_id = p_class.class_id;
   if v_holds_up or p_facts @> '[null]' or p_class.service_id is not null
-    and hwqueue.is_stale(p_class, p_shard) then
+    and hwqueue.has_stale_policy(p_class, p_shard) then
     return 'unpublished';
   end if;
   if p_facts <> '[]' and p_class.required <> '[]' then

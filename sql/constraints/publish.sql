@@ -13,16 +13,17 @@
 --   3. What runs and has not been counted is counted, and the term is published.
 -- On an otherwise idle server steps 2 and 3 are one call: two calls in all.
 --
--- A class with an unpublished term is no candidate, and no profile judges it (published_classes), so it
+-- A class with an unpublished term is no candidate, and no profile judges it (has_published_terms), so it
 -- costs claims nothing however long that lasts. When its last term is published it gets a new
 -- created_xid, so that every profile judges it as a new class.
 --
--- Reading order: publish_terms, spread_term, take_publish_step, then rebind_classes and move_terms for
+-- Reading order: publish_terms, propagate_term, take_publish_step, then rebind_classes and move_terms for
 -- services whose policy has changed.
 
 -- True if a class follows a policy of its service that has changed since. Until the class is bound again
 -- (rebind_classes), none of its leases is claimed.
-create or replace function hwqueue.is_stale(p_class hwqueue.placement_class, p_shard int) returns boolean
+create or replace function hwqueue.has_stale_policy(p_class hwqueue.placement_class,
+  p_shard int) returns boolean
 language plpgsql stable
 as $$
 begin
@@ -46,7 +47,7 @@ declare
 begin
   perform 1 from hwqueue.placement_class c
   where c.shard_id = p_shard and c.class_id = any (p_class_ids) and c.service_id is not null
-    and hwqueue.is_stale(c, p_shard);
+    and hwqueue.has_stale_policy(c, p_shard);
   if not found then
     return;
   elsif p_waits then
@@ -65,7 +66,7 @@ begin
   end if;
   for v_class in
     select c.* from hwqueue.placement_class c
-    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and hwqueue.is_stale(c, p_shard)
+    where c.shard_id = p_shard and c.class_id = any (p_class_ids) and hwqueue.has_stale_policy(c, p_shard)
     order by c.class_id
   loop
     v_class.away_from := hwqueue.service_away_from(v_class.service_id, p_shard);
@@ -75,7 +76,7 @@ begin
       spread = v_class.spread, terms = v_class.terms, terms_written = false
     where c.shard_id = p_shard and c.class_id = v_class.class_id;
     delete from hwqueue.class_rule r where r.shard_id = p_shard and r.class_id = v_class.class_id;
-    perform hwqueue.set_checked(array[v_class.class_id], p_shard);
+    perform hwqueue.require_check(array[v_class.class_id], p_shard);
     if p_waits then
       perform hwqueue.recount_claims(null, v_class.class_id, p_shard);
     end if;
@@ -159,7 +160,7 @@ $$;
 -- Marks classes as checked at the claim, wherever it is cached that a profile or a node may run them.
 -- True when there was a row to mark, or another session held a profile or a node.
 -- Locks: profile rows and node_eligibility, skip locked.
-create or replace function hwqueue.set_checked(p_class_ids bigint[], p_shard int) returns boolean
+create or replace function hwqueue.require_check(p_class_ids bigint[], p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -230,9 +231,9 @@ begin
   loop
     -- written by this transaction: no other can see it yet
     continue when v_term.written_xid = pg_current_xact_id();
-    -- read before spread_term: what a transaction writes that ends after this, spread_term may not see
+    -- read before propagate_term: what a transaction writes that ends after this, propagate_term may not see
     v_is_over := hwqueue.no_open_xid_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
-    v_changed := hwqueue.spread_term(v_term, p_shard);
+    v_changed := hwqueue.propagate_term(v_term, p_shard);
     if v_changed then
       update hwqueue.affinity_term t set written_xid = pg_current_xact_id(), barrier = null
         where t.shard_id = p_shard and t.term_id = v_term.term_id;
@@ -288,7 +289,7 @@ begin
     update hwqueue.placement_class c
     set terms_written = true, is_woken = true, waits = hwqueue.waits_for_start(c, p_shard),
         -- new to the profiles that passed it over while a term of it was being published
-        created_xid = case when hwqueue.published_classes(c.terms, p_shard) then pg_current_xact_id()
+        created_xid = case when hwqueue.has_published_terms(c.terms, p_shard) then pg_current_xact_id()
           else c.created_xid end
     where c.shard_id = p_shard and c.class_id = any (v_classes);
   end if;
@@ -299,7 +300,7 @@ $$;
 -- them, so that claims check. True when something was new, or another session held a row that must be
 -- marked.
 -- Locks: the caller holds the shard's row; profile rows, skip locked.
-create or replace function hwqueue.spread_term(p_term hwqueue.affinity_term, p_shard int) returns boolean
+create or replace function hwqueue.propagate_term(p_term hwqueue.affinity_term, p_shard int) returns boolean
 language plpgsql volatile
 as $$
 declare
@@ -321,13 +322,13 @@ begin
   -- a new class that no profile has judged makes no difference: a session that judges it knows the term.
   -- A session that has judged it already may not have known the term. Claims then decide by class_term,
   -- and do not see the rows written here until this transaction commits
-  return hwqueue.set_checked(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard)
+  return hwqueue.require_check(v_classes, p_shard) or hwqueue.is_judged(v_new, p_shard)
     or p_term.written_xid = '0';
 end
 $$;
 
 -- Which classes are candidates of claims, as far as their terms decide that: those whose terms are all
--- published and that do not wait for a lease to start (placement_class.waits, see selected.sql). The
+-- published and that do not wait for a lease to start (placement_class.waits, see term_classes.sql). The
 -- other classes are not judged, so they are in no cached list of what may run.
 
 -- Locks the classes of a term that is about to be published. False when another session has locked one,
@@ -362,7 +363,7 @@ begin
       waits = c.waits and hwqueue.waits_for_start(c, p_shard)
   where c.shard_id = p_shard and c.terms <> '[]'
     and c.terms @> jsonb_build_array(jsonb_build_object('digest', p_digest))
-    and hwqueue.published_classes(c.terms, p_shard);
+    and hwqueue.has_published_terms(c.terms, p_shard);
 end
 $$;
 

@@ -14,7 +14,7 @@
 -- else null. The limits are max_skew, as in Kubernetes' topology spread, and max_per_domain, a cap on
 -- matching leases in a domain.
 -- p_counts: what spread_counts returned. Null for a claim, which goes by the cached fleet; on a cache
--- miss the result is 'unlooked'. The caller holds the lock stripe of its own place, or only explains.
+-- miss the result is 'cache_miss'. The caller holds the lock stripe of its own place, or only explains.
 create or replace function hwqueue.spread_reason(p_spread jsonb, p_class hwqueue.placement_class,
   p_facts jsonb, p_counts jsonb, p_now timestamptz, p_shard int) returns text
 language plpgsql stable
@@ -159,7 +159,7 @@ begin
         else n.profile_id = any (v_profiles) end
   ), run as (
     select l.place, sum(c.leases) as leases
-    from hwqueue.tally(p_class, (p_spread ->> 'tally')::int, p_recounts, p_now, p_shard) c
+    from hwqueue.count_by_node(p_class, (p_spread ->> 'tally')::int, p_recounts, p_now, p_shard) c
     join live l on l.node_id = c.node_id
     group by l.place having sum(c.leases) > 0
   ), all_places as (
@@ -192,7 +192,8 @@ as $$
 $$;
 
 -- Running leases that a class's term by node selects, by node, without those that are about to stop.
-create or replace function hwqueue.tally(p_class hwqueue.placement_class, p_term int, p_recounts jsonb,
+create or replace function hwqueue.count_by_node(p_class hwqueue.placement_class, p_term int,
+  p_recounts jsonb,
   p_now timestamptz, p_shard int) returns table (node_id uuid, leases bigint)
 language plpgsql stable
 as $$
@@ -253,7 +254,7 @@ end
 $$;
 
 -- Decides max_skew by the cached fleet: 'spread_exceeded' if one more lease of a class would break it in
--- its place, null if not, 'unlooked' on a cache miss.
+-- its place, null if not, 'cache_miss' on a cache miss.
 create or replace function hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint,
   p_now timestamptz, p_shard int) returns text
 language plpgsql stable
@@ -268,7 +269,7 @@ begin
   select t.* into v_term from hwqueue.affinity_term t where t.shard_id = p_shard and t.digest = p_digest;
   v_fleet := hwqueue.cached_fleet(v_term.spec, v_term.domain, p_now, p_shard);
   if v_fleet.fleet_id is null then
-    return 'unlooked';
+    return 'cache_miss';
   end if;
   v_stopping := hwqueue.stopping_by_place(v_term.term_id, v_fleet.dead, p_now, p_shard);
   v_level := (p_fact ->> 'held')::bigint - coalesce((v_stopping ->> (p_fact ->> 'value'))::bigint, 0)
@@ -291,7 +292,7 @@ begin
     where o.shard_id = p_shard and o.term_id = v_term.term_id order by o.floor_id desc limit 1) f;
   if v_floor.places_digest is distinct from v_fleet.places_digest or hwqueue.is_old_floor(v_floor.next_xid)
      or cardinality(v_floor.dropped) > 128 then
-    return 'unlooked';
+    return 'cache_miss';
   elsif exists (
       select 1
       from (
@@ -309,7 +310,7 @@ begin
             and f.fleet_id = v_fleet.fleet_id)))) then
     return 'spread_exceeded';
   end if;
-  return case when v_floor.least < v_level then 'unlooked' end;
+  return case when v_floor.least < v_level then 'cache_miss' end;
 end
 $$;
 

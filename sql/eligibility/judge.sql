@@ -269,7 +269,7 @@ begin
           where c.shard_id = p_shard and c.created_xid = r.xid
             and c.class_id > case when r.xid = v_from.xid then v_from.class_id else -1 end
             and c.is_pinned = p_pinned and c.anchors && p_anchors
-            and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
+            and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms, p_shard))
           order by c.class_id limit p_limit) x
         where r.xid < v_from.next_xid and r.xid is distinct from v_own
         union all
@@ -278,14 +278,14 @@ begin
            and (c.created_xid, c.class_id)
              > (v_from.next_xid, case when v_from.next_xid = v_from.xid then v_from.class_id else -1 end)
            and c.created_xid is distinct from v_own and c.is_pinned = p_pinned and c.anchors && p_anchors
-           and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
+           and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms, p_shard))
          order by c.created_xid, c.class_id limit p_limit)
         union all
         (select true, c.created_xid, c.class_id, c.cost from hwqueue.placement_class c
          where c.shard_id = p_shard and c.created_xid = v_own
            and (c.class_id > coalesce(v_own_judged, -1) or c.is_woken)
            and c.is_pinned = p_pinned and c.anchors && p_anchors
-           and not c.waits and (c.terms = '[]' or hwqueue.published_classes(c.terms, p_shard))
+           and not c.waits and (c.terms = '[]' or hwqueue.has_published_terms(c.terms, p_shard))
          order by c.class_id limit p_limit)
       ) u window o as (order by u.is_own, u.created_xid, u.class_id) order by place limit p_limit) k) b;
   batch := v_now.classes;

@@ -211,9 +211,10 @@ begin
              order by e.ordinality), '[]') into v_node.cores
   from jsonb_array_elements(v_cores) with ordinality e;
   v_node.cores := hwqueue.normal_value(v_node.cores);
-  perform hwqueue.check_once(array(select (c ->> 'core')::int from jsonb_array_elements(v_node.cores) c),
+  perform hwqueue.refuse_duplicates(array(select (c ->> 'core')::int
+      from jsonb_array_elements(v_node.cores) c),
       'core', 'spec.cores');
-  perform hwqueue.check_once(array(select t::int from jsonb_array_elements(v_node.cores) c
+  perform hwqueue.refuse_duplicates(array(select t::int from jsonb_array_elements(v_node.cores) c
                                    cross join lateral jsonb_array_elements_text(c -> 'threads') t), 'thread',
                                      'spec.cores');
   return v_node;
@@ -221,7 +222,7 @@ end
 $$;
 
 -- Refuses a list that has an id twice.
-create or replace function hwqueue.check_once(p_ids int[], p_what text, p_field text) returns void
+create or replace function hwqueue.refuse_duplicates(p_ids int[], p_what text, p_field text) returns void
 language plpgsql immutable
 as $$
 declare

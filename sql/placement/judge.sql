@@ -162,7 +162,8 @@ $$;
 
 -- Whether a node may still run a class that mentions trust domains. p_attested holds those that have not
 -- expired.
-create or replace function hwqueue.still_suits(p_class_id bigint, p_node hwqueue.node, p_attested text[],
+create or replace function hwqueue.is_still_attested_for(p_class_id bigint, p_node hwqueue.node,
+  p_attested text[],
   p_shard int) returns boolean
 language sql stable
 as $$

@@ -388,7 +388,7 @@ create or replace function hwqueue.normalise_tenants(p_tenants jsonb, p_field te
 language plpgsql stable
 as $$
 begin
-  if not hwqueue.are_own(p_tenants) then
+  if not hwqueue.are_own_tenants(p_tenants) then
     perform hwqueue.refuse_foreign(format('%s names others', p_field), p_field,
       'leave out tenants: they are the lease''s own');
   end if;

@@ -8,7 +8,7 @@
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
 -- into another, in the same transaction. Only prune deletes outcomes for good.
 --
--- Reading order: lease_state, lease_end, find_lease, take_entry, end_waiting, list_ids.
+-- Reading order: lease_state, lease_end, find_lease, take_entry, end_waiting, list_lease_ids.
 
 -- Writes the outcome of leases that were waiting. The caller has deleted their entries, and read the
 -- clock after that. p_error null: they passed their deadline. The caller holds the entries. Not
@@ -28,7 +28,7 @@ end
 $$;
 
 -- Ids of leases from p_from on and below p_before (null: no bound), the highest first.
-create or replace function hwqueue.list_ids(p_queue_id int, p_state text, p_task text, p_limit int,
+create or replace function hwqueue.list_lease_ids(p_queue_id int, p_state text, p_task text, p_limit int,
   p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard int) returns uuid[]
 language plpgsql volatile
   -- planned each time: a filter that is not given must not be in the plan

@@ -120,7 +120,7 @@ $$;
 
 -- Decides at random whether a claim of p_qty leases advances the low-water marks: one in 32 leases does,
 -- so that busy queues are advanced often.
-create or replace function hwqueue.advances_low_water(p_qty int) returns boolean
+create or replace function hwqueue.should_advance_low_water(p_qty int) returns boolean
 language sql volatile
 as $$ select random() * 32 < p_qty $$;
 

@@ -5,7 +5,7 @@
 -- The other 2,000 spawns find nothing set and send nothing, because commits that notify wait for each
 -- other.
 --
--- Spawns call spawn_queue, create_queue and set_queue_policy call apply_policy, settlement calls
+-- Spawns call find_spawn_queue, create_queue and set_queue_policy call apply_policy, settlement calls
 -- retry_delay. The invariant: a NOTIFY is a hint and never data. Workers also poll.
 --
 -- Reading order: find_queue, apply_policy, retry_delay, wake_workers.
@@ -34,7 +34,7 @@ $$;
 -- deleted while the spawn uses it.
 -- Locks: above read committed the queue, for key share.
 -- Raises: QHQ01; above read committed also 40001.
-create or replace function hwqueue.spawn_queue(p_queue text, p_shard int) returns hwqueue.queue
+create or replace function hwqueue.find_spawn_queue(p_queue text, p_shard int) returns hwqueue.queue
 language plpgsql volatile
 as $$
 declare

@@ -7,7 +7,7 @@
 -- Retired classes and dropped queues are deleted without a lock that a spawn could meet, in three steps:
 -- 1. retire_classes, or drop_queue, marks the row. A spawn that looks from then on does not find it.
 -- 2. When that is committed, stamp_retired stores a transaction id that was assigned later. A spawn has
---    its id before it looks (find_class, spawn_queue), so a spawn that found the row unmarked has a
+--    its id before it looks (find_class, find_spawn_queue), so a spawn that found the row unmarked has a
 --    lower id.
 -- 3. prune_classes and purge_queues delete the row when all transactions with lower ids have ended: no
 --    spawn that found the row can still be open.

@@ -1,6 +1,6 @@
 -- The reaper: upkeep that workers call, and the leader election that lets one of them do it.
 --
--- api/upkeep.reap calls lead_reap, then reap_all. A thousand workers may call reap every second. The one
+-- api/upkeep.reap calls lead_reap, then reap_all. A thousand workers may call reap at once. The one
 -- that locks the newest row of reap_cursor is the leader; it scans from the cursor's positions and moves
 -- them on.
 --

@@ -48,7 +48,7 @@ begin
     mark.count_noted_before := v_own;
   end if;
   while mark.counted_to < v_safe loop
-    v_first := hwqueue.nth_ended(1, mark.counted_to, v_safe, p_shard);
+    v_first := hwqueue.time_of_nth_end(1, mark.counted_to, v_safe, p_shard);
     if v_first is null then
       mark.counted_to := v_safe;
       exit;
@@ -58,7 +58,7 @@ begin
     v_stretches := v_stretches - 1;
     v_until := least(v_safe, date_trunc('minute', v_first) + interval '1 minute');
     -- all that ended at the same instant as the last one are counted, too; null: there are fewer
-    v_until := least(v_until, hwqueue.nth_ended(v_left, v_first, v_until,
+    v_until := least(v_until, hwqueue.time_of_nth_end(v_left, v_first, v_until,
         p_shard) + interval '1 microsecond');
     v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, p_shard);
     mark.counted_to := v_until;
@@ -99,7 +99,7 @@ $$;
 
 -- The time at which the p_n-th of the leases and unsuccessful attempts in [p_from, p_to) ended; null if
 -- fewer did.
-create or replace function hwqueue.nth_ended(p_n int, p_from timestamptz, p_to timestamptz,
+create or replace function hwqueue.time_of_nth_end(p_n int, p_from timestamptz, p_to timestamptz,
   p_shard int) returns timestamptz
 language sql volatile
 as $$

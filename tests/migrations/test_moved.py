@@ -14,7 +14,7 @@ from tests.migrations.programs import dump, run_psql
 from tests.sql.api import GENERATION, Api, Node, outlive, token
 
 _EAGER = """
-  create or replace function hwqueue.advances_low_water(p_qty int) returns boolean
+  create or replace function hwqueue.should_advance_low_water(p_qty int) returns boolean
   language sql volatile as 'select true'
 """
 _FOREIGN = """

@@ -164,7 +164,7 @@ def test_every_write_by_a_place_is_looked_at() -> None:
     assert {
         "add_counts",
         "claim_at_head",
-        "set_checked",
+        "require_check",
         "prune_counts",
         "assign_target_class",
     } <= found

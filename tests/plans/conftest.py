@@ -12,7 +12,7 @@ from tests.sql.api import Api
 # Moving a low-water mark costs pages, and which claim does it is left to chance; the look for due
 # leases goes by the clock.
 MARKS_STAY = """
-  create or replace function hwqueue.advances_low_water(p_qty int) returns boolean
+  create or replace function hwqueue.should_advance_low_water(p_qty int) returns boolean
   language sql volatile as $$ select false $$
 """
 NO_DUE_LOOKS = """

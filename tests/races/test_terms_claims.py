@@ -97,10 +97,10 @@ def test_one_of_two(
 @pytest.mark.parametrize("first_commits", [True, False])
 @domains
 @KINDS
-def test_what_was_read_before_the_gate(
+def test_what_was_read_before_the_stripe(
     conn: psycopg.Connection, dsn: str, kind: str, domain: str, first_commits: bool
 ) -> None:
-    """A claim that looked before another one committed, and has the gate after it, looks again."""
+    """A claim that looked before another one committed, and has the lock stripe after it, looks again."""
     first, second = two_queues(conn, sides(domain)[kind])
     one_node, two_node, _elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
     pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
@@ -119,7 +119,7 @@ def test_what_was_read_before_the_gate(
 
 @pytest.mark.parametrize("first_commits", [True, False])
 @domains
-def test_what_was_read_before_the_gate_where_one_runs(
+def test_what_was_read_before_the_stripe_where_one_runs(
     conn: psycopg.Connection, dsn: str, domain: str, first_commits: bool
 ) -> None:
     """Two may run in a place where one does, and two claims looked before either was counted."""
@@ -146,7 +146,7 @@ def test_what_was_read_before_the_gate_where_one_runs(
 @domains
 @KINDS
 def test_in_another_place(conn: psycopg.Connection, dsn: str, kind: str, domain: str) -> None:
-    """In two places both get their lease at the same instant: a gate is one place's."""
+    """In two places both get their lease at the same instant: a lock stripe is one place's."""
     first, second = two_queues(conn, sides(domain)[kind])
     one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
     with interleave(dsn, SHORT) as actor:
@@ -183,7 +183,7 @@ def test_matches_do_not_hold_up_each_other(conn: psycopg.Connection, dsn: str) -
 
 @pytest.mark.parametrize("first_commits", [True, False])
 def test_one_node_claims_twice(conn: psycopg.Connection, dsn: str, first_commits: bool) -> None:
-    """On a node of its own a place needs no gate: its claims take turns."""
+    """On a node of its own a place needs no lock stripe: its claims take turns."""
     keeping = lease("web", away("web", "node"))
     _first, second = two_queues(conn, (keeping, keeping))
     direct, node = Direct(conn), place(conn, 1, 1)
@@ -200,8 +200,8 @@ def test_one_node_claims_twice(conn: psycopg.Connection, dsn: str, first_commits
     assert broken(conn) == []
 
 
-def test_a_held_gate_is_passed_by(conn: psycopg.Connection, dsn: str) -> None:
-    """While its gate is held a lease is left where it is, and the next one is granted."""
+def test_a_held_stripe_is_passed_by(conn: psycopg.Connection, dsn: str) -> None:
+    """While its lock stripe is held a lease is left where it is, and the next one is granted."""
     direct = Direct(conn)
     two_queues(conn, (lease("web", away("web")), lease("web", away("web"))))
     plain = direct.spawn(OTHER)["lease_id"]
@@ -259,7 +259,7 @@ def test_two_first_members(
 def test_two_first_members_that_both_looked(
     conn: psycopg.Connection, dsn: str, first_commits: bool
 ) -> None:
-    """Whoever has the gate second looks again, and finds the group elsewhere."""
+    """The claim that has the stripe second looks again, and finds the group elsewhere."""
     member = lease("web", toward("web"))
     first, second = two_queues(conn, (member, member))
     one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
@@ -318,7 +318,7 @@ def test_the_last_member_is_leaving(conn: psycopg.Connection, dsn: str, leaves: 
 
 
 def test_a_join_finds_the_group_gone(conn: psycopg.Connection, dsn: str) -> None:
-    """It looked while the last member ran, and would be the first now: not with a shared gate."""
+    """It looked while the last member ran, and would be the first now: not with a shared stripe."""
     direct = Direct(conn)
     member = lease("web", toward("web"))
     last, other = two_queues(conn, (member, member))

@@ -119,6 +119,8 @@ def test_banned_words_are_found() -> None:
     assert banned_in("It gives up; renewed, ever so slightly.") == []
 
 
+# Names of Postgres and its tools that our code does not use.
+POSTGRES = {"autovacuum_naptime", "max_wal_size", "pg_stat_statements"}
 READERS = {"text": lines_of_text, "python": lines_of_python, "sql": lines_of_sql}
 
 
@@ -156,3 +158,33 @@ def test_the_page_of_tables_has_each_once() -> None:
     listed = re.findall(r"^\| `(\w+)` \| \S", page, re.M)
     partitions = {name for name in made if re.fullmatch(r"event_\d+", name)}
     assert sorted(listed) == sorted(made - partitions - {"alembic_version"})
+
+
+def test_explanations_name_what_is_there() -> None:
+    """Names in backticks, `like_this`, are in the code: a renamed table is renamed here, too."""
+    sources = [*ROOT.glob("sql/**/*.sql"), *ROOT.glob("migrations/**/*.sql")]
+    sources += [
+        *ROOT.glob("hwqueue/**/*.py"),
+        *ROOT.glob("tests/**/*.py"),
+        *ROOT.glob("lab/**/*.py"),
+    ]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    known = set(re.findall(r"\w+", text)) | POSTGRES | {path.stem for path in sources}
+    pages = [ROOT / "sql" / "README.md", *ROOT.glob("docs/explanation/*.md")]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {name}"
+        for path in pages
+        for number, line in lines_of_text(path)
+        for name in re.findall(r"`(?:hwqueue\.)?([a-z]+(?:_[a-z0-9]+)+)`", line)
+        if name not in known
+    ]
+    assert not found
+    tables = set(re.findall(r"hwqueue\.(\w+)", (ROOT / "sql" / "schema.snapshot.sql").read_text()))
+    queried = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in pages
+        for name in re.findall(r"\bhwqueue\.(\w+)", path.read_text(encoding="utf-8"))
+        if name not in tables | {"actor", "recent_due_scan", "tenant"}
+        and not name.startswith(("py", "test"))
+    ]
+    assert not queried

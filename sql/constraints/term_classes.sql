@@ -171,7 +171,7 @@ end
 $$;
 
 -- True if all terms of a class are published.
-create or replace function hwqueue.published_classes(p_terms jsonb, p_shard int) returns boolean
+create or replace function hwqueue.has_published_terms(p_terms jsonb, p_shard int) returns boolean
 language sql stable
 as $$
   select not exists (
@@ -231,7 +231,7 @@ begin
     select k.class_id from hwqueue.placement_class k
     where k.shard_id = p_shard and k.class_id = any (p_classes) and k.waits
       and not hwqueue.waits_for_start(k, p_shard)
-      and hwqueue.published_classes(k.terms, p_shard)
+      and hwqueue.has_published_terms(k.terms, p_shard)
     for no key update of k skip locked));
 end
 $$;

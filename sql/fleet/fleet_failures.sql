@@ -312,7 +312,7 @@ create or replace function hwqueue.are_terms_published(p_class hwqueue.placement
   p_shard int) returns boolean
 language sql stable
 as $$
-  select not hwqueue.is_stale(p_class, p_shard)
+  select not hwqueue.has_stale_policy(p_class, p_shard)
     and not exists (
       select 1 from jsonb_array_elements(p_class.terms) s
       left join hwqueue.affinity_term t on t.shard_id = p_shard and t.digest = (s.value ->> 'digest')::bigint
