@@ -100,7 +100,7 @@ def test_one_of_two(
 def test_what_was_read_before_the_stripe(
     conn: psycopg.Connection, dsn: str, kind: str, domain: str, first_commits: bool
 ) -> None:
-    """A claim that looked before another one committed, and has the lock stripe after it, looks again."""
+    """A claim that read before another one committed, and has the stripe after it, reads again."""
     first, second = two_queues(conn, sides(domain)[kind])
     one_node, two_node, _elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)
     pause_at(conn, "admit_class", "if hwqueue.lock_stripes")
