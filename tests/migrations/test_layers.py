@@ -40,6 +40,18 @@ def test_every_module_is_in_a_layer() -> None:
     assert folders - {"testing", "pinned"} == set(LAYERS)
 
 
+def test_the_readme_has_every_module() -> None:
+    readme = (SQL_DIR / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| (.*) \|$", readme, re.M))
+    listed = {
+        f"{layer}/{module}"
+        for layer, modules in rows.items()
+        for module in re.findall(r"`(\w+)`", modules)
+    }
+    assert list(rows) == list(LAYERS)
+    assert listed == {function.module for function in KNOWN.values()}
+
+
 def test_the_api_holds_what_is_granted_and_nothing_else() -> None:
     grants = (SQL_DIR / "grants.sql").read_text(encoding="utf-8")
     granted = set(re.findall(r"\bhwqueue\.(\w+)\(", grants))
