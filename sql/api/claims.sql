@@ -166,13 +166,13 @@ begin
   if hwqueue.end_completed_claim(p_lease, p_token, null, true, false, v_result, p_shard) then
     return 'completed';
   end if;
-  -- read without a lock: if the lease is granted again before node_state is locked, the token does not
-  -- match
+  -- Only for a claim that allocated something: another one is held by a session, and waiting for that
+  -- with node_state locked would hold up the node's claims. Read without a lock: if the lease is granted
+  -- again before node_state is locked, the token does not match.
   perform 1 from hwqueue.node_state s
   where s.shard_id = p_shard and s.node_id = (
     select c.node_id from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
-      and c.claim_token = p_token
-      and hwqueue.is_own(c.login))
+      and c.claim_token = p_token and c.assignment is not null and hwqueue.is_own(c.login))
   for no key update;
   if found and hwqueue.end_completed_claim(p_lease, p_token, null, false, false, v_result, p_shard) then
     return 'completed';

@@ -1,4 +1,5 @@
--- The fast path of a claim: one lease from the queue head, in three statements.
+-- The fast path of a claim: one lease from the queue head, in three statements
+-- after the one that locks the node.
 --
 -- claim_task and settle_and_claim (api/claims) call claim_at_head before anything else. An example: a
 -- CPU node asks for one lease of `mail`, where all of its classes score the same. The first entry after

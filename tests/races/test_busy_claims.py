@@ -111,6 +111,21 @@ def test_a_single_call_says_that_the_claim_is_busy(
     call(scene.direct, scene.held)
 
 
+@pytest.mark.parametrize("call", ["complete", "fail"])
+def test_a_call_that_waits_for_a_plain_claim_does_not_hold_its_node(
+    conn: psycopg.Connection, dsn: str, call: str
+) -> None:
+    with interleave(dsn) as actor:
+        scene, settler = Scene(conn, actor(), counted=False), actor()
+        lease, token = scene.held["lease_id"], scene.held["claim_token"]
+        settled = settler.start(lambda direct: getattr(direct, call)(lease, token))
+        settler.wait_until_blocked_by(scene.producer)
+        conn.execute("select set_config('lock_timeout', %s, false)", [SHORT])
+        assert len(scene.direct.claim(QUEUE, *scene.node)) == 1
+        scene.producer.rollback()
+        assert settled.result() in {"completed", "pending", "scheduled"}
+
+
 def test_a_registration_says_that_the_node_is_busy(scene: Scene) -> None:
     """A new instance would end the claims, one of which it cannot have."""
     spec = node_spec(0, instance_id="second")
