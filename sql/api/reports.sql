@@ -351,13 +351,13 @@ returns table (shard_id int, queue text, pending bigint, scheduled bigint, runni
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
   set max_parallel_workers_per_gather = 0 set jit = off set plan_cache_mode = force_custom_plan
 as $$
+declare
+  v_queue_id int;  -- a variable: an expression as argument would keep Postgres from inlining queue_counts
+  v_now timestamptz := hwqueue.clock();
 begin
   perform hwqueue.require_all_tenants();
-  return query
-    select d.* from hwqueue.queue_counts(
-      case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end,
-        hwqueue.clock(), p_shard) d
-    order by d.queue;
+  v_queue_id := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  return query select d.* from hwqueue.queue_counts(v_queue_id, v_now, p_shard) d order by d.queue;
 end
 $$;
 
