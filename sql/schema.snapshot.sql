@@ -2025,9 +2025,6 @@ CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500, p_
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.node_count_words(p_count integer, p_kind text DEFAULT ''::text) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
-
 CREATE FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -5486,8 +5483,6 @@ REVOKE ALL ON FUNCTION hwqueue.node_anchors(p_node uuid, p_resources uuid[]) FRO
 REVOKE ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
-
-REVOKE ALL ON FUNCTION hwqueue.node_count_words(p_count integer, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
 

@@ -481,11 +481,6 @@ as $$
   order by turn limit p_limit
 $$;
 
--- Returns "1 node", "3 nodes".
-create or replace function hwqueue.node_count_words(p_count int, p_kind text default '') returns text
-language sql immutable parallel safe
-as $$ select p_count::text || ' ' || p_kind || case when p_count = 1 then 'node' else 'nodes' end $$;
-
 -- Returns the one thing to say about a pending class of pending_reasons, in the order of what must be
 -- put right first. p_unserved: what to say where no live node serves it.
 create or replace function hwqueue.class_headline(
@@ -504,15 +499,18 @@ begin
     message := 'no node is registered';
   elsif p_matching = 0 and p_open = 0 then
     code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
-    message := case when p_live > 0 then format('%s, all cordoned', hwqueue.node_count_words(p_live, 'live '))
+    message := case when p_live > 0 then format('%s, all cordoned',
+                        hwqueue.count_words(p_live, 'live node', 'live nodes'))
                     else format('%s, none with a sign of life',
-                        hwqueue.node_count_words(p_registered, 'registered ')) end;
+                        hwqueue.count_words(p_registered, 'registered node', 'registered nodes')) end;
   elsif p_matching = 0 and p_cordoned > 0 then
     code := 'node_draining';
-    message := format('%s would do, but for being cordoned', hwqueue.node_count_words(p_cordoned));
+    message := format('%s would do, but for being cordoned',
+      hwqueue.count_words(p_cordoned, 'node', 'nodes'));
   elsif p_matching = 0 and p_silent > 0 then
     code := 'node_not_live';
-    message := format('%s would do, but for giving no sign of life', hwqueue.node_count_words(p_silent));
+    message := format('%s would do, but for giving no sign of life',
+      hwqueue.count_words(p_silent, 'node', 'nodes'));
   elsif p_unserved is not null then
     code := 'no_handler';
     message := p_unserved;
@@ -520,7 +518,7 @@ begin
     code := p_code;
     message := case
       when p_near > 0 then format('%s would do but for one thing: on %s, %s',
-          hwqueue.node_count_words(p_near, 'live '), p_node, p_message)
+          hwqueue.count_words(p_near, 'live node', 'live nodes'), p_node, p_message)
       when p_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_message)
       else format('no live node has all that is asked, and no more than %s this: on %s, %s', p_meeting,
           p_node, p_message) end;
@@ -528,17 +526,17 @@ begin
     code := 'nodes_support_but_contended';
     message := case when p_matching is null then 'no node has room now'
                     else format('%s could run it, but without room now',
-                        hwqueue.node_count_words(p_matching)) end;
+                        hwqueue.count_words(p_matching, 'node', 'nodes')) end;
   elsif p_free = 0 then
     code := p_conflict;
     message := format('what other leases do keeps it off %s with room',
-        hwqueue.node_count_words(p_with_room));
+        hwqueue.count_words(p_with_room, 'node', 'nodes'));
   elsif p_waits > '0' then
     code := 'waiting_for_preferred';
     message := format('%s could take it now; the oldest may wait %s s more for one that it prefers',
-        hwqueue.node_count_words(p_free), round(extract(epoch from p_waits), 1));
+        hwqueue.count_words(p_free, 'node', 'nodes'), round(extract(epoch from p_waits), 1));
   else
-    message := format('%s could take it now', hwqueue.node_count_words(p_free));
+    message := format('%s could take it now', hwqueue.count_words(p_free, 'node', 'nodes'));
   end if;
 end
 $$;
