@@ -100,8 +100,8 @@ CREATE TYPE hwqueue.queue_head AS (
 	rank bigint,
 	"position" bigint,
 	last bigint,
-	is_front boolean,
-	is_first boolean,
+	first_is_best boolean,
+	takes_first boolean,
 	checked bigint[],
 	queue_ids integer[],
 	drops_completed boolean
@@ -112,8 +112,8 @@ CREATE TYPE hwqueue.scan_starts AS (
 	tiers smallint[],
 	ranks bigint[],
 	positions bigint[],
-	stands boolean[],
-	differ boolean,
+	are_blocked boolean[],
+	by_class boolean,
 	class_tiers smallint[],
 	class_ranks bigint[],
 	class_positions bigint[]
@@ -342,24 +342,24 @@ CREATE TABLE hwqueue.reap_cursor (
     shard_id integer NOT NULL,
     version bigint NOT NULL,
     reaped_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    swept_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    full_scan_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     claims_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     deadlines_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     scheduled_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    noted_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    noted_before xid8 DEFAULT '0'::xid8 NOT NULL,
+    next_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    next_after_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     estimated_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     class_id bigint DEFAULT 0 NOT NULL,
     counted_to timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    count_noted_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    count_noted_before xid8 DEFAULT '0'::xid8 NOT NULL,
+    count_next_to timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    count_next_after_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     watched_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
     watched_class bigint DEFAULT 0 NOT NULL,
     judged_profile bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
-COMMENT ON COLUMN hwqueue.reap_cursor.swept_at IS 'when the scans last began at the very start';
+COMMENT ON COLUMN hwqueue.reap_cursor.full_scan_at IS 'when the scans last began at the very start';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.claims_from IS 'no claim has an earlier check_at, and none can get one';
 
@@ -367,19 +367,19 @@ COMMENT ON COLUMN hwqueue.reap_cursor.deadlines_from IS 'the same of ready entri
 
 COMMENT ON COLUMN hwqueue.reap_cursor.scheduled_from IS 'the same of scheduled entries and available_at';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.noted_before IS 'only transactions below this one can still bring what lies before noted_at: once they have ended, marks may go up to it';
+COMMENT ON COLUMN hwqueue.reap_cursor.next_after_xid IS 'only transactions below this one can still bring what lies before next_from: once they have ended, marks may go up to it';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.count_noted_before IS 'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
+COMMENT ON COLUMN hwqueue.reap_cursor.count_next_after_xid IS 'only transactions below this one can still bring what ended before count_next_to (roll_up)';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'how far nodes have been looked at; likewise watched_class';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was looked at for classes to judge';
 
-CREATE FUNCTION hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) RETURNS double precision
@@ -428,7 +428,7 @@ COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last cha
 
 COMMENT ON COLUMN hwqueue.node_state.next_constrained_class IS 'the class that its last claim tried when it gave up; the next such claim begins behind it';
 
-COMMENT ON COLUMN hwqueue.node_state.awaits_terms IS 'its claims take a step for terms that wait to be in force, as long as there are any';
+COMMENT ON COLUMN hwqueue.node_state.awaits_terms IS 'its claims take a step for terms that wait to be published, as long as there are any';
 
 COMMENT ON COLUMN hwqueue.node_state.storage_path IS 'of the shard, when generation was read';
 
@@ -580,7 +580,7 @@ CREATE TABLE hwqueue.node_candidates (
     version bigint NOT NULL,
     queue_ids integer[] NOT NULL,
     classes bigint[] NOT NULL,
-    asks boolean NOT NULL,
+    has_unproved boolean NOT NULL,
     profile_id bigint NOT NULL,
     profile_version text NOT NULL,
     queue_versions text[] NOT NULL,
@@ -592,12 +592,12 @@ CREATE TABLE hwqueue.node_candidates (
     by_holders boolean[] NOT NULL,
     fleet_next xid8,
     fleet_unseen xid8[],
-    until timestamp with time zone NOT NULL
+    valid_until timestamp with time zone NOT NULL
 );
 
 COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a claim of a node has to look at in these queues: all that it may run but those that are blocked, which the other columns prove. The newest version counts';
 
-COMMENT ON COLUMN hwqueue.node_candidates.asks IS 'whether some of the classes were blocked, which nothing here proves';
+COMMENT ON COLUMN hwqueue.node_candidates.has_unproved IS 'some of the classes were blocked, and nothing here proves it';
 
 COMMENT ON COLUMN hwqueue.node_candidates.profile_version IS 'its xmin and ctid: what may run there; queue_versions: how long it waits';
 
@@ -609,7 +609,7 @@ COMMENT ON COLUMN hwqueue.node_candidates.term_ids IS 'with places and by_holder
 
 COMMENT ON COLUMN hwqueue.node_candidates.fleet_next IS 'with fleet_unseen: which moves of nodes were seen, as in class_range; null: no class waits for one';
 
-COMMENT ON COLUMN hwqueue.node_candidates.until IS 'when the first lease may have waited enough, or in 10 seconds: then it is asked again what is blocked';
+COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease may have waited enough, or in 10 seconds: then a claim finds out again what is blocked';
 
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -1068,17 +1068,17 @@ CREATE TABLE hwqueue.affinity_term (
     domain text NOT NULL,
     anchors text[] NOT NULL,
     written_xid xid8 NOT NULL,
-    barrier xid8,
-    holds_up boolean DEFAULT false NOT NULL,
+    publish_after_xid xid8,
+    was_published boolean DEFAULT false NOT NULL,
     created_at timestamp with time zone NOT NULL,
     published_at timestamp with time zone
 );
 
 COMMENT ON COLUMN hwqueue.affinity_term.written_xid IS 'the transaction that last told a class of it; 0 before the first';
 
-COMMENT ON COLUMN hwqueue.affinity_term.barrier IS 'transactions below this one may not know of it';
+COMMENT ON COLUMN hwqueue.affinity_term.publish_after_xid IS 'published once all transactions below this one have ended: they may not know of it';
 
-COMMENT ON COLUMN hwqueue.affinity_term.holds_up IS 'it was in force before and is counted again: what it selects waits as well';
+COMMENT ON COLUMN hwqueue.affinity_term.was_published IS 'it was published before and is counted again: the leases that it selects wait as well';
 
 CREATE FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -1380,7 +1380,7 @@ CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, 
 CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) RETURNS record
+CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) RETURNS record
@@ -1748,10 +1748,10 @@ CREATE TABLE hwqueue.prune_cursor (
 
 COMMENT ON COLUMN hwqueue.prune_cursor.pruned_at IS 'when somebody last pruned';
 
-CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_cursor) RETURNS record
+CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_cursor) RETURNS record
+CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lease_contradiction(p_required jsonb) RETURNS text
@@ -1879,13 +1879,13 @@ CREATE TABLE hwqueue.low_water (
     ranks bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     positions bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     moved bigint[] DEFAULT '{}'::bigint[] NOT NULL,
-    blocked_until bigint DEFAULT 0 NOT NULL
+    blocked_to_version bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
 
-COMMENT ON COLUMN hwqueue.low_water.blocked_until IS 'of a queue (class_id 0): below this version claims look for marks of classes';
+COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 0): below this version its head is blocked, and claims read the marks of classes';
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE;
@@ -2367,7 +2367,7 @@ CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS in
 CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) RETURNS xid8[]
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) RETURNS boolean
@@ -2416,7 +2416,7 @@ CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count i
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_domain text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
+CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
@@ -2453,7 +2453,7 @@ CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within inter
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.reap_all(p_limit integer, p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -2637,7 +2637,7 @@ CREATE FUNCTION hwqueue.revoke_token(p_name text, p_shard integer DEFAULT 0) RET
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_cursor, OUT more boolean) RETURNS record
+CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
@@ -2862,7 +2862,7 @@ CREATE FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boo
 CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.storage_path() RETURNS text
@@ -3146,7 +3146,7 @@ CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_domain text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) RETURNS void
@@ -3238,17 +3238,17 @@ COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from th
 CREATE TABLE hwqueue.class_fleet (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
-    share double precision NOT NULL,
+    reach double precision NOT NULL,
     looked_at timestamp with time zone NOT NULL,
     digest bigint,
     reported_at timestamp with time zone,
     unmatched boolean DEFAULT false NOT NULL,
-    CONSTRAINT class_fleet_share_check CHECK (((share >= (0)::double precision) AND (share <= (1)::double precision)))
+    CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
 );
 
-COMMENT ON TABLE hwqueue.class_fleet IS 'which part of the nodes suits a class';
+COMMENT ON TABLE hwqueue.class_fleet IS 'the reach of a class: which share of the nodes suits it';
 
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (scan_nodes); null: a claim has estimated the share, and nobody the rest';
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (scan_nodes); null: a claim has estimated the reach, and nobody the rest';
 
 COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event told that leases wait that no live node may run; null: none does';
 
@@ -3943,7 +3943,7 @@ CREATE VIEW hwqueue.tag_distribution AS
 CREATE TABLE hwqueue.term_counter (
     shard_id integer NOT NULL,
     term_id bigint NOT NULL,
-    domain text NOT NULL,
+    place text NOT NULL,
     leases integer NOT NULL,
     holders integer NOT NULL,
     updates integer NOT NULL,
@@ -3953,7 +3953,7 @@ WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_sca
 
 ALTER TABLE ONLY hwqueue.term_counter REPLICA IDENTITY FULL;
 
-COMMENT ON TABLE hwqueue.term_counter IS 'what runs of a term in a domain: the sum over all rows of both';
+COMMENT ON TABLE hwqueue.term_counter IS 'what runs of a term in a place: the sum over all rows of both';
 
 COMMENT ON COLUMN hwqueue.term_counter.dropped_xid IS 'of max_skew: the transaction that last took leases away; null for other terms';
 
@@ -4424,9 +4424,9 @@ CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, dead
 
 CREATE INDEX term_anchors ON hwqueue.affinity_term USING gin (anchors);
 
-CREATE INDEX term_count_dropped ON hwqueue.term_counter USING btree (term_id, dropped_xid) WHERE (dropped_xid IS NOT NULL);
+CREATE INDEX term_counter_dropped ON hwqueue.term_counter USING btree (term_id, dropped_xid) WHERE (dropped_xid IS NOT NULL);
 
-CREATE INDEX term_count_place ON hwqueue.term_counter USING btree (shard_id, term_id, domain);
+CREATE INDEX term_counter_place ON hwqueue.term_counter USING btree (shard_id, term_id, place);
 
 CREATE UNIQUE INDEX term_digest ON hwqueue.affinity_term USING btree (shard_id, digest);
 
@@ -4689,7 +4689,7 @@ REVOKE ALL ON FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) 
 
 REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) FROM PUBLIC;
 
@@ -5120,7 +5120,7 @@ REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier sma
 
 REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT stands boolean, OUT is_mark boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
 
@@ -5333,9 +5333,9 @@ REVOKE ALL ON FUNCTION hwqueue.lacking_custom(p_needed jsonb, p_free jsonb) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT mark hwqueue.prune_cursor) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT mark hwqueue.reap_cursor) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC;
 
@@ -5699,7 +5699,7 @@ REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FRO
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_mark hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5731,7 +5731,7 @@ REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_
 
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_domain text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -5758,7 +5758,7 @@ GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_operator;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_all(p_limit integer, p_mark hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_all(p_limit integer, p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamp with time zone, p_shard integer, OUT expired integer, OUT promoted integer, OUT deadlines integer, OUT reaches integer, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_claims(p_limit integer, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5881,7 +5881,7 @@ GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_s
 REVOKE ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_token(p_name text, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_mark hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT mark hwqueue.reap_cursor, OUT more boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer, OUT reap_cursor hwqueue.reap_cursor, OUT more boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6019,7 +6019,7 @@ REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_mo
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_domain text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
@@ -6206,7 +6206,7 @@ REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_domain text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
 

@@ -316,7 +316,7 @@ begin
     select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name,
            case when row_number() over (order by c.class_id) <= 500 then hwqueue.class_words(c) end,
            c.labels, c.placement, c.anchors, c.patience, coalesce(w.leases, 0), w.oldest_at,
-           coalesce(r.leases, 0), coalesce(e.profiles, 0), h.share, c.created_at, c.retired_at
+           coalesce(r.leases, 0), coalesce(e.profiles, 0), h.reach, c.created_at, c.retired_at
     from hwqueue.placement_class c
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = c.queue_id and q.dropped_at is null
     left join (select x.class_id, count(*) as leases, min(x.eligible_at) as oldest_at from hwqueue.ready x

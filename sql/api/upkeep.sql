@@ -45,7 +45,7 @@ begin
   v_now := hwqueue.clock();
   select t.* into v_lead from hwqueue.lead_reap(p_unless_within, v_now, p_shard) t;
   if v_lead.goes then
-    return query select * from hwqueue.reap_all(p_limit, v_lead.mark, v_lead.holds, v_now, p_shard);
+    return query select * from hwqueue.reap_all(p_limit, v_lead.reap_cursor, v_lead.holds, v_now, p_shard);
   else
     return query select 0, 0, 0, 0, false;
   end if;
@@ -101,7 +101,7 @@ begin
       leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
       classes := hwqueue.prune_classes(p_limit, p_shard);
       nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
-      perform hwqueue.prune_unused(v_lead.mark, p_limit, v_now, p_shard);
+      perform hwqueue.prune_unused(v_lead.prune_cursor, p_limit, v_now, p_shard);
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
       perform hwqueue.prune_fleets(p_limit, v_now, p_shard);

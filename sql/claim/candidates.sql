@@ -33,7 +33,7 @@ begin
     select * from hwqueue.node_candidates n
     where n.shard_id = p_shard and n.node_id = p_state.node_id order by n.version desc limit 1) k
   where k.queue_ids = p_queue_ids and not k.queue_ids && p_state.pinned_queues
-    and k.until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
+    and k.valid_until > p_now and k.node_moved = p_state.moved_xid and k.profile_id = p_state.profile_id
     and (k.cpu_milli is null or p_room.cpu_milli <= k.cpu_milli)
     and (k.memory_mib is null or p_room.memory_mib <= k.memory_mib)
     and k.profile_version = (
@@ -46,7 +46,7 @@ begin
       select 1 from unnest(k.term_ids, k.places, k.by_holders) b(term_id, place, by_holders)
       where coalesce((
         select sum(case when b.by_holders then c.holders else c.leases end) from hwqueue.term_counter c
-        where c.shard_id = p_shard and c.term_id = b.term_id and c.domain = b.place), 0) <= 0);
+        where c.shard_id = p_shard and c.term_id = b.term_id and c.place = b.place), 0) <= 0);
   if v_known.fleet_next is not null
      and hwqueue.has_fleet_changed(v_known.fleet_unseen, v_known.fleet_next, p_shard) then
     return null;
@@ -76,10 +76,10 @@ declare
 begin
   classes := v_known.classes;
   blocked := '{}';
-  if v_known.asks is not false then
+  if v_known.has_unproved is not false then
     v_node := hwqueue.judged_node(p_state, p_now, p_shard);
   end if;
-  if v_known.asks then
+  if v_known.has_unproved then
     blocked := (hwqueue.blocked_classes(classes, v_node, p_now, p_shard)).blocked;
   end if;
   if classes is not null then
@@ -112,15 +112,15 @@ begin
   v_known := v_found.known;
   if cardinality(v_short || v_found.lasting) > 0 and cardinality(classes) <= 200
      and cardinality(v_known.term_ids) <= 1000 then
-    insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, asks, profile_id,
+    insert into hwqueue.node_candidates as k (shard_id, node_id, queue_ids, classes, has_unproved, profile_id,
       profile_version, queue_versions, node_moved, cpu_milli, memory_mib,
-      term_ids, places, by_holders, fleet_next, fleet_unseen, until)
+      term_ids, places, by_holders, fleet_next, fleet_unseen, valid_until)
     values (p_shard, p_state.node_id, p_queue_ids, classes, blocked <> '{}', p_state.profile_id,
       v_profile_version, v_queue_versions, p_state.moved_xid,
       case when v_short <> '{}' then p_room.cpu_milli end,
       case when v_short <> '{}' then p_room.memory_mib end,
       v_known.term_ids, v_known.places, v_known.by_holders,
-      v_known.fleet_next, v_known.fleet_unseen, v_known.until)
+      v_known.fleet_next, v_known.fleet_unseen, v_known.valid_until)
     returning k.version into v_version;
     delete from hwqueue.node_candidates k
     where k.shard_id = p_shard and k.node_id = p_state.node_id and k.version = (
@@ -132,10 +132,10 @@ end
 $$;
 
 -- Like read_queue_head, where blocked classes are before what the node may run: the first entry of up to
--- 16 other classes, as far as the next one of them (last). is_first: it need not be checked against
--- other leases. is_front is null then, so that a claim that finds the entry taken reads the head again.
--- It returns p_queue_head itself on a cache miss, when the first entry must be checked, or when no
--- blocked class is before it any more.
+-- 16 other classes, as far as the next one of them (last). takes_first: it need not be checked against
+-- other leases. first_is_best is null then, so that a claim that finds the entry taken reads the head
+-- again. It returns p_queue_head itself on a cache miss, when the first entry must be checked, or when
+-- no blocked class is before it any more.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.read_past_blocked(p_state hwqueue.node_state,
   p_queue_head hwqueue.queue_head, p_now timestamptz, p_shard int) returns hwqueue.queue_head
@@ -179,8 +179,8 @@ begin
         and r.rank = v_head.rank
         and r.position >= p_queue_head.position and r.position < v_head.position
       order by r.position limit 1)) then
-    v_queue_head.is_front := null;
-    v_queue_head.is_first := true;
+    v_queue_head.first_is_best := null;
+    v_queue_head.takes_first := true;
     v_queue_head.classes := array[v_head.class_id];
     v_queue_head.rank := v_head.rank;
     v_queue_head.position := v_head.position;
@@ -208,7 +208,7 @@ begin
         p_node.resources || p_node.gpu_ids, v_facts,
                            hwqueue.node_taints(p_node)),
     hwqueue.fit_score(v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli, (
-      select r.share from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = p_class_id),
+      select r.reach from hwqueue.class_fleet r where r.shard_id = p_shard and r.class_id = p_class_id),
              p_room),
     hwqueue.spread_score(v_class, v_facts, null, null, p_now, p_shard));
 end
@@ -238,7 +238,7 @@ begin
            case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now,
                p_shard)
                 else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
-                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.share, p_room), 0)
+                  hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.reach, p_room), 0)
                     end as score
     from hwqueue.queue q
     cross join lateral (
@@ -259,7 +259,7 @@ begin
           and o.class_id = c.class_id)
     ) e
     left join lateral (  -- fenced: by its key, not all of them for each class
-      select s.share from hwqueue.class_fleet s
+      select s.reach from hwqueue.class_fleet s
       where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0
       offset 0) r on true
     where q.shard_id = p_shard and q.queue_id = any (p_queue_ids)

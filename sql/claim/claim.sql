@@ -115,7 +115,7 @@ begin
   is_tried := coalesce(is_tried, false);
   if cardinality(p_queues) > 1 then
     queue_head := null;
-  elsif queue_head.is_front is null then  -- not read yet, or by read_past_blocked, in vain
+  elsif queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
     is_tried := false;
     select q.* into queue_head
     from hwqueue.read_queue_head(p_queues[1], p_state.profile_id, p_state.classes_seen,
@@ -130,7 +130,7 @@ begin
     load := hwqueue.read_load(p_state.node_id, p_shard);
     room := hwqueue.node_headroom(node, load);
   end if;
-  at_low_water := picked.on_fast_path and queue_head.is_first and coalesce(promoted, 0) = 0
+  at_low_water := picked.on_fast_path and queue_head.takes_first and coalesce(promoted, 0) = 0
     and (p_tasks is null or cardinality(queue_head.task_names) <= 50 and queue_head.task_names <@ p_tasks)
     and (not p_state.has_limits or hwqueue.shortage(queue_head.most_cpu_milli,
       queue_head.most_memory_mib, 0, 0, '{}', null, room) = 0);
@@ -200,7 +200,7 @@ declare
 begin
   v_picked.score := 0;
   if p_on_fast_path and not (p_is_tried and cardinality(p_queue_head.classes) <= 64) then
-    if p_queue_head.is_front then
+    if p_queue_head.first_is_best then
       v_eligible.shard_id := p_shard;
       v_eligible.profile_id := p_state.profile_id;
       v_eligible.queue_id := p_queue_head.queue_id;

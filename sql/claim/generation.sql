@@ -90,7 +90,7 @@ begin
     update hwqueue.profile p set classes_seen = '0', classes_unseen = '{}', judged_xid = null,
       judged_class = null where p.shard_id = p_shard;
     update hwqueue.profile_queue s set classes_seen = '0', classes_unseen = '{}' where s.shard_id = p_shard;
-    update hwqueue.affinity_term t set barrier = null, written_xid = '1'
+    update hwqueue.affinity_term t set publish_after_xid = null, written_xid = '1'
       where t.shard_id = p_shard and t.published_at is null;
     update hwqueue.node_state n
     set classes_seen = '0', classes_unseen = '{}', judged_xid = null, judged_class = null, moved_xid = '0'

@@ -44,14 +44,14 @@ begin
   if cardinality(p_queues) = 1 then
     select q.* into v_head from hwqueue.read_queue_head(p_queues[1], p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen, p_shard) q;
-    if p_state.met_blocked and v_head.is_front and not v_head.is_first then
+    if p_state.met_blocked and v_head.first_is_best and not v_head.takes_first then
       v_head := hwqueue.read_past_blocked(p_state, v_head, v_now, p_shard);
     end if;
   else
     select q.* into v_head from hwqueue.read_queue_heads(p_queues, p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen, p_state.pinned_queues, p_shard) q;
   end if;
-  is_tried := v_head.is_first and v_head.queue_id <> all (p_state.pinned_queues)
+  is_tried := v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
     and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks);
   if is_tried and current_setting('hwqueue.recent_due_scan', true)
       is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
@@ -103,9 +103,9 @@ $$;
 -- queue is unknown or paused.
 -- tier, rank, position: the queue's low-water mark. marks: how many it has; most queues have one tier
 -- and rank. drops_completed: the queue keeps no completed leases.
--- is_front: all classes of the profile there score the same, it has judged all that exist, and no entry
+-- first_is_best: all classes of the profile there score the same, it has judged all that exist, and no entry
 -- is before the low-water mark. So the next lease is the first one of those classes from there on.
--- is_first: also, none of them has to be checked against other leases.
+-- takes_first: also, none of them has to be checked against other leases.
 -- last: where the scan for it ends, because it crosses entries of other classes and, where the queue is
 -- head-of-line blocked, dead tuples.
 -- A SQL function of one select, so the planner inlines it. The subselects are ordered, each for its
@@ -123,16 +123,17 @@ as $$
                   and r.position >= w.positions[1]
                 order by r.position limit 1) + case when cardinality(e.classes) <= 64
                   then least(q.window_size, 40) else q.window_size end - 1
-              when w.stands then w.positions[1] + 1031
+              when w.is_blocked then w.positions[1] + 1031
               else 9223372036854775807 end,
-         f.is_front, f.is_front and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
+         f.first_is_best, f.first_is_best and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
          array[q.queue_id], q.retain_completed = '0'
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
     where x.shard_id = p_shard and x.profile_id = p_profile_id and x.queue_id = q.queue_id limit 1) e on true
   left join lateral (
-    select m.tiers, m.ranks, m.positions, m.version < m.blocked_until as stands from hwqueue.low_water m
+    select m.tiers, m.ranks, m.positions, m.version < m.blocked_to_version as is_blocked
+    from hwqueue.low_water m
     where m.shard_id = p_shard and m.queue_id = q.queue_id and m.class_id = 0
     order by m.version desc limit 1) w on true
   cross join lateral (
@@ -152,13 +153,13 @@ as $$
            and (
              select r.position from hwqueue.ready r
              where r.shard_id = p_shard and r.queue_id = q.queue_id and r.tier = 0 and r.rank < w.ranks[1]
-             order by r.rank, r.position limit 1) is null, false) as is_front offset 0) f
+             order by r.rank, r.position limit 1) is null, false) as first_is_best offset 0) f
   where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null and q.paused_at is null
 $$;
 
 -- Like read_queue_head, for several queues: the queue whose first entry comes first of all, from that
 -- entry (rank, position) to the first one of the next queue (last), and the ids of all. No row: none is
--- open. is_first: each of the queues is open and is_first alone, without leases for this node only
+-- open. takes_first: each of the queues is open and takes_first alone, without leases for this node only
 -- (p_pinned), which may score higher; or it is empty. Otherwise claim_general has to compare.
 -- Inlined like read_queue_head.
 create or replace function hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint,
@@ -179,7 +180,7 @@ as $$
            l.most_memory_mib, l.marks, l.drops_completed,
            f.tier, f.rank, f.position, l.last,
            coalesce(l.marks = 1 and l.tier = 0
-             and (l.is_first and l.queue_id <> all (p_pinned)
+             and (l.takes_first and l.queue_id <> all (p_pinned)
                   or f.tier is null and (
                     select r.position from hwqueue.ready r
                     where r.shard_id = p_shard and r.queue_id = l.queue_id and r.tier = 0 and r.rank < l.rank

@@ -104,7 +104,7 @@ declare
   v_start bigint;
 begin
   if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
-     and (not (true = any (p_from.stands)) or cardinality(p_classes) > p_probe
+     and (not (true = any (p_from.are_blocked)) or cardinality(p_classes) > p_probe
          or hwqueue.is_head_dense(p_from, p_window, p_shard)) then
     v_window := hwqueue.window_score_group(p_classes, p_scores, p_from, p_window, p_now, p_shard);
     tier := v_window.tier;
@@ -115,7 +115,7 @@ begin
     takes := v_window.takes;
     for i in 1 .. least(cardinality(p_classes), p_probe) loop
       exit when tier is null or p_scores[i] <= score or cardinality(p_from.queue_ids) > 1;
-      if p_from.differ and i % 16 = 1 then  -- mostly one of the first 16 has an entry
+      if p_from.by_class and i % 16 = 1 then  -- mostly one of the first 16 has an entry
         v_from := hwqueue.class_scan_starts(p_classes[i : i + 15], p_from, p_shard);
       end if;
       -- not inside the statement, which Postgres before 18 would plan each time; ordered for the index

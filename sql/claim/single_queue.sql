@@ -44,8 +44,8 @@ begin
       blocked := v_open.blocked;
     end if;
   end if;
-  v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.is_front, p_tasks, v_only, blocked,
-    p_room, p_shard);
+  v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.first_is_best, p_tasks, v_only,
+    blocked, p_room, p_shard);
   if v_eligible.classes = '{}' then
     return;
   end if;
@@ -165,7 +165,7 @@ language plpgsql volatile
 as $$
 declare
   v_depth int := greatest(p_limit, 8);  -- other sessions may hold the first ones
-  v_is_mark boolean := coalesce(p_queue_head.is_front, false) and not p_is_tried;
+  v_is_mark boolean := coalesce(p_queue_head.first_is_best, false) and not p_is_tried;
   v_from bigint := p_queue_head.position;
   v_queue_head record;
   v_seen record;

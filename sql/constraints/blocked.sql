@@ -42,7 +42,7 @@ begin
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral (
       select coalesce(sum(k.leases), 0) as leases from hwqueue.term_counter k
-      where r.use <> 'known' and k.shard_id = p_shard and k.term_id = r.term_id and k.domain = p.place) n
+      where r.use <> 'known' and k.shard_id = p_shard and k.term_id = r.term_id and k.place = p.place) n
     where t.published_at is null or p.place is not null and case r.use
       when 'away' then n.leases > 0
       when 'cap' then n.leases + r.is_self::int > r.most
@@ -78,7 +78,7 @@ begin
   known.by_holders := known.by_holders || array_fill(true, array[cardinality(v_held.term_ids)]);
   known.fleet_next := v_waits.next_xid;
   known.fleet_unseen := v_waits.unseen;
-  known.until := coalesce(v_waits.until, p_now + interval '10 seconds');
+  known.valid_until := coalesce(v_waits.until, p_now + interval '10 seconds');
 end
 $$;
 
@@ -160,7 +160,7 @@ begin
     cross join lateral (
       select hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels) as place offset 0) p
     cross join lateral hwqueue.read_count(t.term_id, p.place, p_shard) n
-    where t.use = 'away' and n.holders > 0 or t.holds_up and t.published_at is null and t.target is null)
+    where t.use = 'away' and n.holders > 0 or t.was_published and t.published_at is null and t.target is null)
   select array(select unnest(f.classes) from found f),
          array(select unnest(f.classes) from found f where f.lasts),
          array(select f.term_id from found f where f.lasts),

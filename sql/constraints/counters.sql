@@ -85,13 +85,13 @@ begin
            row(t.term_id, t.use, t.domain,
                coalesce(hwqueue.term_place(t.spec, t.domain, p_node.node_id, p_node.rack, p_node.labels), ''),
                t.decides, t.counts,
-               t.lease_id is null and (t.published_at is not null or not t.decides and not t.holds_up)
+               t.lease_id is null and (t.published_at is not null or not t.decides and not t.was_published)
              )::hwqueue.touched_term
            order by t.term_id) filter (where t.decides or coalesce(t.lease_id = p_lease, true)), '{}'),
          coalesce(bool_or(t.is_member and t.lease_id is not null), false)
   into touched, is_named
   from (
-    select t.term_id, t.use, t.domain, t.spec, t.published_at, t.holds_up,
+    select t.term_id, t.use, t.domain, t.spec, t.published_at, t.was_published,
            (t.spec #>> '{all,0,lease}')::uuid as lease_id,
            bool_or(u.decides) as decides, bool_or(u.counts) as counts, bool_or(u.is_member) as is_member
     from (
@@ -171,13 +171,13 @@ language plpgsql volatile
 as $$
 declare
   v_term_id bigint;
-  v_domain text;
+  v_place text;
   v_leases int;
   v_holders int;
 begin
   for i in 0 .. coalesce(jsonb_array_length(p_deltas), 0) - 1 loop
     v_term_id := (p_deltas #> array[i::text, 't'])::bigint;
-    v_domain := p_deltas #>> array[i::text, 'd'];
+    v_place := p_deltas #>> array[i::text, 'd'];
     v_leases := p_sign * (p_deltas #> array[i::text, 'n'])::int;
     v_holders := p_sign * (p_deltas #> array[i::text, 'h'])::int;
     update hwqueue.term_counter k
@@ -186,10 +186,10 @@ begin
           else k.dropped_xid end
     where k.updates < 32 and k.ctid = (
       select x.ctid from hwqueue.term_counter x
-      where x.shard_id = p_shard and x.term_id = v_term_id and x.domain = v_domain
+      where x.shard_id = p_shard and x.term_id = v_term_id and x.place = v_place
       limit 1 for no key update skip locked);
     if not found then
-      perform hwqueue.write_count(v_term_id, v_domain, v_leases, v_holders, p_sign < 0, p_shard);
+      perform hwqueue.write_count(v_term_id, v_place, v_leases, v_holders, p_sign < 0, p_shard);
     end if;
   end loop;
   return p_deltas;
@@ -199,7 +199,7 @@ $$;
 -- Replaces one row of a counter by one with p_leases and p_holders added. If all its rows are locked, or
 -- there are none, writes another one.
 -- Locks: one row of term_counter, skip locked. Not idempotent.
-create or replace function hwqueue.write_count(p_term_id bigint, p_domain text, p_leases int, p_holders int,
+create or replace function hwqueue.write_count(p_term_id bigint, p_place text, p_leases int, p_holders int,
   p_is_less boolean, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -208,11 +208,11 @@ declare
 begin
   select k.ctid as row_ctid, k.leases, k.holders, k.dropped_xid into v_row
   from hwqueue.term_counter k
-  where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain
+  where k.shard_id = p_shard and k.term_id = p_term_id and k.place = p_place
   limit 1 for no key update skip locked;
   delete from hwqueue.term_counter k where k.ctid = v_row.row_ctid;
-  insert into hwqueue.term_counter (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
-  select p_shard, p_term_id, p_domain, p_leases + coalesce(v_row.leases, 0),
+  insert into hwqueue.term_counter (shard_id, term_id, place, leases, holders, updates, dropped_xid)
+  select p_shard, p_term_id, p_place, p_leases + coalesce(v_row.leases, 0),
          p_holders + coalesce(v_row.holders, 0), 0,
          case when t.use <> 'skew' then null when p_is_less then pg_current_xact_id()
            else coalesce(v_row.dropped_xid, '0') end
@@ -222,14 +222,14 @@ end
 $$;
 
 -- What runs of a term in a place: leases that it selects, and holders that keep away from those.
-create or replace function hwqueue.read_count(p_term_id bigint, p_domain text, p_shard int,
+create or replace function hwqueue.read_count(p_term_id bigint, p_place text, p_shard int,
   out leases bigint, out holders bigint)
 language plpgsql stable
 as $$
 begin
   select coalesce(sum(k.leases), 0), coalesce(sum(k.holders), 0) into leases, holders
   from hwqueue.term_counter k
-  where k.shard_id = p_shard and k.term_id = p_term_id and k.domain = p_domain;
+  where k.shard_id = p_shard and k.term_id = p_term_id and k.place = p_place;
 end
 $$;
 
@@ -245,14 +245,14 @@ $$;
 
 -- How many of those are about to stop: asked to stop or, with p_expired, expired and not reaped yet.
 -- Such leases still count for away, capacity and exclusivity, but no longer for toward and spread. A
--- null p_domain means all places.
-create or replace function hwqueue.stopping_count(p_term_id bigint, p_domain text, p_expired boolean,
+-- null p_place means all places.
+create or replace function hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired boolean,
   p_now timestamptz, p_shard int) returns bigint
 language plpgsql stable
 as $$
 declare
   v_wanted jsonb := jsonb_build_array(
-    jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_domain, 'n', 1)));
+    jsonb_strip_nulls(jsonb_build_object('t', p_term_id, 'd', p_place, 'n', 1)));
 begin
   return (
     select count(*) from (

@@ -139,7 +139,7 @@ as $$
 begin
   return not exists (
     select 1 from unnest(p_touched) t
-    join hwqueue.term_counter k on k.shard_id = p_shard and k.term_id = t.term_id and k.domain = t.place
+    join hwqueue.term_counter k on k.shard_id = p_shard and k.term_id = t.term_id and k.place = t.place
     where t.decides and t.use <> 'skew' and k.leases <> 0 or t.use = 'away' and t.counts and k.holders <> 0);
 end
 $$;
@@ -347,14 +347,14 @@ declare
 begin
   -- of the terms that select the class: whether one must be published first, and whether running leases
   -- might keep the class out of this place
-  select coalesce(bool_or(t.published_at is null and t.holds_up), false),
+  select coalesce(bool_or(t.published_at is null and t.was_published), false),
          coalesce(bool_or(n.holders > 0), false) into v_holds_up, v_keeps_out
   from hwqueue.class_term m
   join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id
   cross join lateral (
     select sum(k.holders) as holders from hwqueue.term_counter k
     where t.use = 'away' and k.shard_id = p_shard and k.term_id = t.term_id
-      and k.domain = hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) n
+      and k.place = hwqueue.domain_value(t.domain, p_node.node_id, p_node.rack, p_node.labels)) n
   where m.shard_id = p_shard and m.class_id = p_class.class_id;
   if v_holds_up or p_facts @> '[null]' or p_class.service_id is not null
     and hwqueue.has_stale_policy(p_class, p_shard) then

@@ -283,8 +283,8 @@ begin
     select coalesce(r.leases, 0) as least, (array_agg(p.place))[1 : 64] as lowest
     from unnest(p_places) p(place)
     left join (
-      select k.domain, sum(k.leases) as leases from hwqueue.term_counter k
-      where k.shard_id = p_shard and k.term_id = p_term_id group by k.domain) r on r.domain = p.place
+      select k.place, sum(k.leases) as leases from hwqueue.term_counter k
+      where k.shard_id = p_shard and k.term_id = p_term_id group by k.place) r on r.place = p.place
     group by 1 order by 1 limit 1
   ) f on true;
   v_floor.shard_id := p_shard;

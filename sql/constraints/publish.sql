@@ -80,7 +80,8 @@ begin
     if p_waits then
       perform hwqueue.recount_claims(null, v_class.class_id, p_shard);
     end if;
-    update hwqueue.affinity_term t set published_at = null, barrier = null, written_xid = pg_current_xact_id()
+    update hwqueue.affinity_term t
+    set published_at = null, publish_after_xid = null, written_xid = pg_current_xact_id()
     where t.shard_id = p_shard and t.digest in (
       select (s.value ->> 'digest')::bigint from jsonb_array_elements(v_class.terms) s);
   end loop;
@@ -112,7 +113,7 @@ begin
   loop
     delete from hwqueue.affinity_term t where t.shard_id = p_shard and t.term_id = v_term.term_id;
     insert into hwqueue.affinity_term
-      (shard_id, digest, spec, use, domain, anchors, written_xid, holds_up, created_at)
+      (shard_id, digest, spec, use, domain, anchors, written_xid, was_published, created_at)
     values (p_shard, v_term.digest, v_term.spec, v_term.use, hwqueue.term_domain(v_term.spec, p_shard),
       v_term.anchors, '0', true, hwqueue.clock())
     returning term_id into v_new_id;
@@ -232,14 +233,15 @@ begin
     -- written by this transaction: no other can see it yet
     continue when v_term.written_xid = pg_current_xact_id();
     -- read before propagate_term: what a transaction writes that ends after this, propagate_term may not see
-    v_is_over := hwqueue.no_open_xid_below(coalesce(v_term.barrier, pg_snapshot_xmax(pg_current_snapshot())));
+    v_is_over := hwqueue.no_open_xid_below(
+      coalesce(v_term.publish_after_xid, pg_snapshot_xmax(pg_current_snapshot())));
     v_changed := hwqueue.propagate_term(v_term, p_shard);
     if v_changed then
-      update hwqueue.affinity_term t set written_xid = pg_current_xact_id(), barrier = null
+      update hwqueue.affinity_term t set written_xid = pg_current_xact_id(), publish_after_xid = null
         where t.shard_id = p_shard and t.term_id = v_term.term_id;
     elsif not v_is_over then
-      update hwqueue.affinity_term t set barrier = pg_snapshot_xmax(pg_current_snapshot())
-      where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.barrier is null;
+      update hwqueue.affinity_term t set publish_after_xid = pg_snapshot_xmax(pg_current_snapshot())
+      where t.shard_id = p_shard and t.term_id = v_term.term_id and v_term.publish_after_xid is null;
     elsif p_holds is not null and hwqueue.lock_classes(v_term.digest, p_shard)
       and hwqueue.count_running(
         v_term, p_holds or v_term.created_at + interval '10 seconds' <= p_now, p_shard) then
@@ -247,7 +249,7 @@ begin
         where t.shard_id = p_shard and t.term_id = v_term.term_id;
       perform hwqueue.admit_classes(v_term.digest, p_shard);
       perform hwqueue.note_event('term_published',
-        format('term %s is in force: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
+        format('term %s is published: %s, by %s', v_term.term_id, v_term.use, v_term.domain), p_shard,
         jsonb_build_object('term_id', v_term.term_id, 'use', v_term.use, 'domain', v_term.domain));
       published := published + 1;
     end if;
@@ -399,9 +401,9 @@ begin
       where c.shard_id = p_shard and c.terms <> '[]' and not c.terms_written order by c.class_id limit 1)
     or exists (
       select 1 from (
-        select t.barrier from hwqueue.affinity_term t where t.shard_id = p_shard and t.published_at is null
-        order by t.term_id limit 2) t
-      where t.barrier is null or hwqueue.no_open_xid_below(t.barrier)) then
+        select t.publish_after_xid from hwqueue.affinity_term t
+        where t.shard_id = p_shard and t.published_at is null order by t.term_id limit 2) t
+      where t.publish_after_xid is null or hwqueue.no_open_xid_below(t.publish_after_xid)) then
     perform hwqueue.publish_terms(2, false, p_now, p_shard);
   end if;
   return true;

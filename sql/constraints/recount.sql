@@ -39,8 +39,8 @@ as $$
     where c.shard_id = p_shard
     group by t.term_id, t.place
   ), written as (
-    select k.term_id, k.domain as place, sum(k.leases) as leases, sum(k.holders) as holders
-    from hwqueue.term_counter k where k.shard_id = p_shard group by k.term_id, k.domain
+    select k.term_id, k.place, sum(k.leases) as leases, sum(k.holders) as holders
+    from hwqueue.term_counter k where k.shard_id = p_shard group by k.term_id, k.place
   )
   select t.term_id, jsonb_build_object('spec', t.spec, 'place', d.place,
            'written', array[d.leases, d.holders], 'counted', array[d.running_leases, d.running_holders])

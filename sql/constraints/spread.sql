@@ -210,12 +210,12 @@ begin
     where t.shard_id = p_shard and t.digest = (p_class.terms #>> array[p_term::text, 'digest'])::bigint);
   v_stopping := hwqueue.stopping_count(v_term_id, null, true, p_now, p_shard);
   return query
-    select k.domain::uuid, sum(k.leases) - (
+    select k.place::uuid, sum(k.leases) - (
       case when v_stopping = 0 then 0
-           else hwqueue.stopping_count(v_term_id, k.domain, true, p_now, p_shard) end)
+           else hwqueue.stopping_count(v_term_id, k.place, true, p_now, p_shard) end)
     from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id = v_term_id
-    group by k.domain having sum(k.leases) > 0;
+    group by k.place having sum(k.leases) > 0;
 end
 $$;
 
@@ -245,8 +245,8 @@ begin
     left join (
       select c.key as place, (c.value ->> 'here')::bigint as leases from jsonb_each(p_recount) c
       union all
-      select k.domain, sum(k.leases) - coalesce((v_stopping ->> k.domain)::bigint, 0)
-      from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = v_term_id group by k.domain
+      select k.place, sum(k.leases) - coalesce((v_stopping ->> k.place)::bigint, 0)
+      from hwqueue.term_counter k where k.shard_id = p_shard and k.term_id = v_term_id group by k.place
     ) r on r.place = p.place
   ) l;
   return v_counts;
@@ -281,10 +281,10 @@ begin
   end if;
   -- one statement, one MVCC snapshot: prune_counts may remove counters that the visible floors have seen
   select f.places_digest, f.least, f.lowest, f.next_xid, array(
-    select k.domain from hwqueue.term_counter k
+    select k.place from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid >= f.next_xid
     union all
-    select k.domain from hwqueue.term_counter k
+    select k.place from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id = v_term.term_id and k.dropped_xid = any (f.unseen)
     limit 129) as dropped into v_floor
   from (

@@ -380,8 +380,8 @@ begin
       offset 0) f
     where c.shard_id = p_shard and c.class_id = any (p_class_ids) and f.share is not null
   )
-  insert into hwqueue.class_fleet as r (shard_id, class_id, share, looked_at)
+  insert into hwqueue.class_fleet as r (shard_id, class_id, reach, looked_at)
   select p_shard, f.class_id, f.share, v_now from reach f
-  on conflict (shard_id, class_id) do update set share = excluded.share, looked_at = excluded.looked_at;
+  on conflict (shard_id, class_id) do update set reach = excluded.reach, looked_at = excluded.looked_at;
 end
 $$;

@@ -218,7 +218,7 @@ begin
     from hwqueue.unmatched_headline(p_class, p_fleet) h;
   elsif not hwqueue.are_terms_published(p_class, p_shard) then
     code := 'unpublished';
-    headline := 'what it asks about other leases is not in force yet'
+    headline := 'what it asks about other leases is not published yet'
       || coalesce(': ' || hwqueue.term_wait(p_now), '');
   elsif p_fleet ->> 'free' = '0' then
     select h.headline, h.code into headline, code

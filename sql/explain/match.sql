@@ -214,7 +214,7 @@ begin
     hwqueue.check_labels(p_options -> 'labels', 'options.labels'), p_placement, null, null,
     hwqueue.service_away_from(v_service, p_shard), p_shard);
   perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
-  select r.share into reach
+  select r.reach into reach
   from hwqueue.placement_class c join hwqueue.class_fleet r on r.shard_id = c.shard_id
     and r.class_id = c.class_id
   where c.shard_id = p_shard and c.digest = for_class.digest order by c.class_id limit 1;

@@ -103,13 +103,13 @@ begin
     and not exists (select 1 from hwqueue.placement_class c where c.shard_id = p_shard
         and c.class_id = f.class_id);
   select f.* into v_found from hwqueue.compute_class_fleets(v_ids, p_now, p_shard) f;
-  insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest, unmatched)
+  insert into hwqueue.class_fleet (shard_id, class_id, reach, looked_at, digest, unmatched)
   select p_shard, f.class_id,
          coalesce(bit_count(f.nodes) / nullif(v_found.registered, 0)::double precision, 0),
          p_now, f.digest, f.unmatched
   from unnest(v_found.fits) f
   on conflict (shard_id, class_id) do update
-  set share = excluded.share, looked_at = excluded.looked_at, digest = excluded.digest,
+  set reach = excluded.reach, looked_at = excluded.looked_at, digest = excluded.digest,
     unmatched = excluded.unmatched;
   delete from hwqueue.class_nodes m where m.shard_id = p_shard and m.class_id = any (v_ids);
   insert into hwqueue.class_nodes select f.* from unnest(v_found.fits) f;
@@ -293,7 +293,7 @@ $$;
 -- A place is a value of a domain: one that is taken (required away, both ways; max_per_domain) or, with
 -- is_only, one of the only ones that will do (required toward). A term that no place satisfies has one
 -- row with a null value.
--- Leaves out max_skew, terms inside an any, and terms not in force yet, so the result is a bound.
+-- Leaves out max_skew, terms inside an any, and terms not published yet, so the result is a bound.
 create or replace function hwqueue.taken_places(p_class_ids bigint[], p_shard int)
 returns table (class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
 language sql stable
@@ -311,7 +311,7 @@ as $$
     left join hwqueue.outcome o on x.use = 'toward' and o.shard_id = p_shard and o.lease_id = x.lease_id
       and o.state = 'completed'
   ), place as materialized (
-    select k.term_id, k.domain as value, sum(k.leases) as leases
+    select k.term_id, k.place as value, sum(k.leases) as leases
     from hwqueue.term_counter k
     where k.shard_id = p_shard and k.term_id in (select r.term_id from rule r where r.lease_id is null)
     group by 1, 2 having sum(k.leases) > 0
@@ -331,7 +331,7 @@ as $$
   -- a lease may start the group that it requires to be with
   where r.use = 'toward' and (k.term_id is not null or not r.is_self)
   union all
-  select m.class_id, 'anti_affinity_conflict', false, m.term_id, t.domain, k.domain
+  select m.class_id, 'anti_affinity_conflict', false, m.term_id, t.domain, k.place
   from hwqueue.class_term m
   join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id and t.use = 'away'
     and t.published_at is not null
@@ -339,7 +339,7 @@ as $$
   join hwqueue.term_counter k on k.shard_id = p_shard and k.term_id = m.term_id
   where m.shard_id = p_shard and m.class_id = any (p_class_ids)
     and coalesce((t.spec #>> '{all,0,lease}')::uuid = c.target, true)
-  group by m.class_id, m.term_id, t.domain, k.domain having sum(k.holders) > 0
+  group by m.class_id, m.term_id, t.domain, k.place having sum(k.holders) > 0
 $$;
 
 -- Returns taken_places as bit strings (numbered_nodes): of each class with such places the nodes that

@@ -306,7 +306,7 @@ begin
 end
 $$;
 
--- True if all terms that a class has or is selected by are in force, so that claims may decide by the
+-- True if all terms that a class has or is selected by are published, so that claims may decide by the
 -- counters (terms_reason asks the same).
 create or replace function hwqueue.are_terms_published(p_class hwqueue.placement_class,
   p_shard int) returns boolean
@@ -320,11 +320,12 @@ as $$
     and not exists (
       select 1 from hwqueue.class_term m
       join hwqueue.affinity_term t on t.shard_id = p_shard and t.term_id = m.term_id
-      where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null and t.holds_up)
+      where m.shard_id = p_shard and m.class_id = p_class.class_id and t.published_at is null
+        and t.was_published)
 $$;
 
 -- Returns what recount_terms does, read from the counters: "spread" is counted as claims count it, and
--- there are no "terms". If some terms are not in force, recounts all instead.
+-- there are no "terms". If some terms are not published, recounts all instead.
 create or replace function hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid,
   p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
@@ -377,12 +378,12 @@ begin
         from jsonb_each(p_known #> array['terms', v_term.index::text]) r;
     else
       return query
-        select v_term.index, k.domain, k.leases, k.leases - coalesce(l.leases, 0)
-        from (select c.domain, sum(c.leases) as leases from hwqueue.term_counter c
-              where c.shard_id = p_shard and c.term_id = v_term.term_id group by c.domain
+        select v_term.index, k.place, k.leases, k.leases - coalesce(l.leases, 0)
+        from (select c.place, sum(c.leases) as leases from hwqueue.term_counter c
+              where c.shard_id = p_shard and c.term_id = v_term.term_id group by c.place
               having sum(c.leases) > 0) k
         left join (
-          select x.value ->> 'd' as domain, count(*) as leases
+          select x.value ->> 'd' as place, count(*) as leases
           from (select c.term_deltas from hwqueue.claim c where c.shard_id = p_shard
               and c.stop_requested_at <= p_now
                 union all
@@ -392,7 +393,7 @@ begin
                   and c.stop_requested_at <= p_now is not true) c
           cross join jsonb_array_elements(c.term_deltas) x
           where (x.value ->> 't')::bigint = v_term.term_id and x.value ->> 'n' = '1' group by 1) l
-            on l.domain = k.domain;
+            on l.place = k.place;
     end if;
   end loop;
 end

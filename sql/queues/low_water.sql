@@ -15,7 +15,7 @@
 -- Low-water marks of classes (low_water.class_id), against head-of-line blocking. While no node may run
 -- the queue head, the queue's own mark stays there. Under an old MVCC snapshot a scan for another class
 -- would then step over all entries of that class claimed since. Claims use the marks of classes until
--- the queue head has moved for a while (low_water.blocked_until).
+-- the queue head has moved for a while (low_water.blocked_to_version).
 
 -- Adds to p_from where scans of each of these classes start, if the starts differ: at the class's own
 -- low-water mark, or at the head of its queue. A class of a queue that was empty starts behind every
@@ -25,7 +25,7 @@ create or replace function hwqueue.class_scan_starts(p_classes bigint[], p_from 
 language plpgsql volatile
 as $$
 begin
-  if p_from.differ then
+  if p_from.by_class then
     select array_agg(f.tier order by k.ordinality), array_agg(f.rank order by k.ordinality),
            array_agg(f.position order by k.ordinality)
     into p_from.class_tiers, p_from.class_ranks, p_from.class_positions
@@ -41,7 +41,7 @@ begin
              coalesce(p_from.positions[q.number], 0) as position) s
     left join lateral (
       select w.tiers, w.ranks, w.positions from hwqueue.low_water w
-      where p_from.stands[q.number] and w.shard_id = p_shard and w.queue_id = p_from.queue_ids[q.number]
+      where p_from.are_blocked[q.number] and w.shard_id = p_shard and w.queue_id = p_from.queue_ids[q.number]
         and w.class_id = k.class_id
       order by w.version desc limit 1) w on true
     cross join lateral (
@@ -230,7 +230,7 @@ begin
       v_marks.queue_id := p_entry.queue_id;
       v_marks.class_id := p_entry.class_id;
       v_marks.version := 0;
-      v_marks.blocked_until := 0;
+      v_marks.blocked_to_version := 0;
     end if;
     v_old := hwqueue.low_water_at(v_marks, p_entry.tier, p_entry.rank);
     perform hwqueue.write_low_water(v_marks, p_entry.tier, p_entry.rank, v_old, least(v_safe, (
@@ -253,12 +253,12 @@ declare
   v_from hwqueue.scan_starts;
 begin
   select array_agg(f.queue_id), array_agg(f.tier), array_agg(f.rank), array_agg(f.position),
-         array_agg(f.stands),
-         bool_or(f.stands) or min(f.tier) <> max(f.tier) or min(f.rank) <> max(f.rank)
+         array_agg(f.is_blocked),
+         bool_or(f.is_blocked) or min(f.tier) <> max(f.tier) or min(f.rank) <> max(f.rank)
            or max(f.position) - min(f.position) > greatest(1000, 10 * p_class_count)
-  into v_from.queue_ids, v_from.tiers, v_from.ranks, v_from.positions, v_from.stands, v_from.differ
+  into v_from.queue_ids, v_from.tiers, v_from.ranks, v_from.positions, v_from.are_blocked, v_from.by_class
   from (
-    select q.queue_id, f.tier, f.rank, f.position, f.stands
+    select q.queue_id, f.tier, f.rank, f.position, f.is_blocked
     from unnest(p_queue_ids) q(queue_id)
     cross join lateral hwqueue.first_live_entry(q.queue_id, p_shard) f
     where f.tier is not null order by f.tier, f.rank, f.position) f;
@@ -305,7 +305,7 @@ language plpgsql volatile
 as $$
 begin
   return coalesce((
-    select w.version < w.blocked_until from hwqueue.low_water w
+    select w.version < w.blocked_to_version from hwqueue.low_water w
     where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0
     order by w.version desc limit 1), false);
 end
@@ -314,22 +314,22 @@ $$;
 -- The head of a queue: its first entry, which other sessions may have locked. Reads each tier and rank
 -- from its low-water mark on, and everything between those that have one. All null when the queue is
 -- empty.
--- stands: the queue is head-of-line blocked (class_scan_starts). p_or_mark: when the queue has a single
+-- is_blocked: the queue is head-of-line blocked (class_scan_starts). p_or_mark: when the queue has a single
 -- mark and no entry comes before it, returns the mark itself and sets is_mark; the queue head is there
 -- or later.
 create or replace function hwqueue.first_live_entry(p_queue_id int, p_shard int,
   p_or_mark boolean default false,
-  out tier smallint, out rank bigint, out "position" bigint, out stands boolean, out is_mark boolean)
+  out tier smallint, out rank bigint, out "position" bigint, out is_blocked boolean, out is_mark boolean)
 language plpgsql volatile
 as $$
 declare
   v_marks record;
   v_first record;
 begin
-  select w.tiers, w.ranks, w.positions, w.version < w.blocked_until as stands into v_marks
+  select w.tiers, w.ranks, w.positions, w.version < w.blocked_to_version as is_blocked into v_marks
   from hwqueue.low_water w
   where w.shard_id = p_shard and w.queue_id = p_queue_id and w.class_id = 0 order by w.version desc limit 1;
-  stands := coalesce(v_marks.stands, false);
+  is_blocked := coalesce(v_marks.is_blocked, false);
   is_mark := false;
   for i in 1 .. coalesce(cardinality(v_marks.tiers), 0) + 1 loop
     v_first := hwqueue.first_between(p_queue_id, v_marks.tiers[i - 1], v_marks.ranks[i - 1],
@@ -412,16 +412,16 @@ as $$
 declare
   v_version bigint := p_marks.version + 1;
 begin
-  if p_new <= p_old and (not p_is_blocked or p_marks.blocked_until > v_version + 128) then
+  if p_new <= p_old and (not p_is_blocked or p_marks.blocked_to_version > v_version + 128) then
     return;
   end if;
   delete from hwqueue.low_water w
   where w.shard_id = p_marks.shard_id and w.queue_id = p_marks.queue_id and w.class_id = p_marks.class_id
     and w.version = p_marks.version;
   insert into hwqueue.low_water
-    (shard_id, queue_id, class_id, version, blocked_until, tiers, ranks, positions, moved)
+    (shard_id, queue_id, class_id, version, blocked_to_version, tiers, ranks, positions, moved)
   select p_marks.shard_id, p_marks.queue_id, p_marks.class_id, v_version,
-         case when p_is_blocked then v_version + 256 else p_marks.blocked_until end,
+         case when p_is_blocked then v_version + 256 else p_marks.blocked_to_version end,
          array_agg(k.tier order by k.tier, k.rank), array_agg(k.rank order by k.tier, k.rank),
          array_agg(k.position order by k.tier, k.rank), array_agg(k.moved order by k.tier, k.rank)
   from (

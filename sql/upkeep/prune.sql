@@ -93,13 +93,13 @@ as $$
 $$;
 
 -- Elects the leader of prune: there is one row of prune_cursor a shard, and the session that locks it
--- leads. goes: the caller should prune; mark: the row, if the caller holds it.
+-- leads. goes: the caller should prune; prune_cursor: the row, if the caller holds it.
 -- The caller should not prune when another session did less than p_unless_within ago, or holds the row
 -- now, unless that session's transaction has been open for ten spans and at least a minute. With a span
 -- of 0 the caller always should.
 -- Locks: the row of prune_cursor, skip locked.
 create or replace function hwqueue.lead_prune(p_unless_within interval, p_now timestamptz, p_shard int,
-  out goes boolean, out mark hwqueue.prune_cursor)
+  out goes boolean, out prune_cursor hwqueue.prune_cursor)
 language plpgsql volatile
 as $$
 begin
@@ -107,7 +107,7 @@ begin
     insert into hwqueue.prune_cursor (shard_id) select s.shard_id from hwqueue.shard s
       where s.shard_id = p_shard on conflict do nothing;
   end if;
-  select m.* into mark from hwqueue.prune_cursor m where m.shard_id = p_shard for update skip locked;
+  select m.* into prune_cursor from hwqueue.prune_cursor m where m.shard_id = p_shard for update skip locked;
   goes := p_unless_within = '0' or not hwqueue.pruned_within(
     case when found then p_unless_within else greatest(10 * p_unless_within, interval '1 minute') end, p_now,
       p_shard);
@@ -118,7 +118,7 @@ $$;
 -- starting where the last call ended, and records that the caller has pruned. Does nothing unless the
 -- caller holds the cursor (lead_prune).
 -- Locks: class and profile rows, skip locked.
-create or replace function hwqueue.prune_unused(p_mark hwqueue.prune_cursor, p_limit int, p_now timestamptz,
+create or replace function hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit int, p_now timestamptz,
   p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -126,11 +126,11 @@ declare
   v_next_class bigint;
   v_next_profile bigint;
 begin
-  if p_mark.shard_id is null then
+  if p_cursor.shard_id is null then
     return;
   end if;
-  v_next_class := hwqueue.retire_classes(p_mark.class_id, p_limit, p_now, p_shard);
-  v_next_profile := hwqueue.prune_profiles(p_mark.profile_id, p_limit, p_now, p_shard);
+  v_next_class := hwqueue.retire_classes(p_cursor.class_id, p_limit, p_now, p_shard);
+  v_next_profile := hwqueue.prune_profiles(p_cursor.profile_id, p_limit, p_now, p_shard);
   update hwqueue.prune_cursor m set class_id = v_next_class, profile_id = v_next_profile, pruned_at = p_now
     where m.shard_id = p_shard;
 end

@@ -141,19 +141,19 @@ begin
           and t.term_id = o.term_id))
     limit p_limit for update skip locked));
   with parted as (
-    select o.term_id, o.domain from hwqueue.term_counter o
-    where o.shard_id = p_shard group by o.term_id, o.domain having count(*) > 1 limit p_limit
+    select o.term_id, o.place from hwqueue.term_counter o
+    where o.shard_id = p_shard group by o.term_id, o.place having count(*) > 1 limit p_limit
   ), held as (
-    select o.ctid as place from parted p
+    select o.ctid as row_ctid from parted p
     join hwqueue.term_counter o on o.shard_id = p_shard and o.term_id = p.term_id
-      and o.domain = p.domain for update of o skip locked
+      and o.place = p.place for update of o skip locked
   ), gone as (
-    delete from hwqueue.term_counter k where k.ctid = any (array(select h.place from held h)) returning k.*
+    delete from hwqueue.term_counter k where k.ctid = any (array(select h.row_ctid from held h)) returning k.*
   )
-  insert into hwqueue.term_counter (shard_id, term_id, domain, leases, holders, updates, dropped_xid)
-  select p_shard, g.term_id, g.domain, sum(g.leases), sum(g.holders), 0,
+  insert into hwqueue.term_counter (shard_id, term_id, place, leases, holders, updates, dropped_xid)
+  select p_shard, g.term_id, g.place, sum(g.leases), sum(g.holders), 0,
          -- the highest of these ids need not be the last to become visible
          case when bool_or(g.dropped_xid is not null) then pg_current_xact_id() end
-  from gone g group by g.term_id, g.domain;
+  from gone g group by g.term_id, g.place;
 end
 $$;

@@ -12,7 +12,7 @@
 --
 -- Read lead_reap, reap_all and advance_reap_cursor first; the other functions are the steps of reap_all.
 
--- Runs every step of one reap. p_mark: the cursor that its scans start at; if the caller holds it
+-- Runs every step of one reap. p_cursor: the cursor that its scans start at; if the caller holds it
 -- (p_holds), it is moved on.
 -- Every five minutes the scans start at the very start instead, in case a clock was set back and an
 -- entry lies below the cursor. Low-water marks are checked then for the same reason. Steps that lock
@@ -22,14 +22,14 @@
 -- Locks and wakes: as reap. Plans are made once, for any arguments, and by index: a table that is small
 -- now may be large before the session ends.
 create or replace function hwqueue.reap_all(
-  p_limit int, p_mark hwqueue.reap_cursor, p_holds boolean, p_now timestamptz, p_shard int,
+  p_limit int, p_cursor hwqueue.reap_cursor, p_holds boolean, p_now timestamptz, p_shard int,
   out expired int, out promoted int, out deadlines int, out reaches int, out more boolean)
 language plpgsql volatile
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_from hwqueue.reap_cursor := p_mark;
+  v_from hwqueue.reap_cursor := p_cursor;
   v_queues int[] := array(select q.queue_id from hwqueue.queue q where q.shard_id = p_shard);
   v_again boolean;
   v_sweeps boolean;
@@ -47,25 +47,25 @@ begin
   reaches := 0;
   if p_holds then
     -- first, because it only reads: what the other steps lock is held to the end
-    select r.mark, r.more into v_deltas from hwqueue.roll_up(10 * p_limit, p_mark, p_now, p_shard) r;
-    v_from := v_deltas.mark;
+    select r.reap_cursor, r.more into v_deltas from hwqueue.roll_up(10 * p_limit, p_cursor, p_now, p_shard) r;
+    v_from := v_deltas.reap_cursor;
     v_uncounted := v_deltas.more;
-    v_sweeps := p_now not between p_mark.swept_at and p_mark.swept_at + interval '5 minutes';
+    v_sweeps := p_now not between p_cursor.full_scan_at and p_cursor.full_scan_at + interval '5 minutes';
     if v_sweeps then
       v_from := hwqueue.restart_scans(v_from, p_now);
     end if;
     perform hwqueue.reap_positions(v_sweeps, p_shard);
-    v_again := p_now not between p_mark.estimated_at and p_mark.estimated_at + interval '10 seconds';
-    select e.* into v_found from hwqueue.reap_fleets(p_mark.class_id, p_limit, v_again, p_now, p_shard) e;
+    v_again := p_now not between p_cursor.estimated_at and p_cursor.estimated_at + interval '10 seconds';
+    select e.* into v_found from hwqueue.reap_fleets(p_cursor.class_id, p_limit, v_again, p_now, p_shard) e;
     reaches := v_found.fleets;
     v_uncounted := v_uncounted or reaches >= p_limit;
     v_from.class_id := v_found.next_after;
     if v_again then
       perform hwqueue.wake_missed_classes(10 * p_limit, p_shard);
-      v_from.watched_node := hwqueue.watch_nodes(p_mark.watched_node, 5 * p_limit, p_now, p_shard);
-      if clock_timestamp() < v_until or p_mark.version % 2 = 0 then
+      v_from.watched_node := hwqueue.watch_nodes(p_cursor.watched_node, 5 * p_limit, p_now, p_shard);
+      if clock_timestamp() < v_until or p_cursor.version % 2 = 0 then
         v_from.estimated_at := p_now;
-        v_from.watched_class := hwqueue.watch_classes(p_mark.watched_class, p_limit, v_found.look, p_now,
+        v_from.watched_class := hwqueue.watch_classes(p_cursor.watched_class, p_limit, v_found.look, p_now,
             p_shard);
       else
         v_uncounted := true;
@@ -78,9 +78,9 @@ begin
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
   if p_holds then
     perform hwqueue.split_profiles(p_limit, p_shard);
-    if clock_timestamp() < v_until or p_mark.version % 2 = 1 then
+    if clock_timestamp() < v_until or p_cursor.version % 2 = 1 then
       select c.more, c.next_after into v_judged
-      from hwqueue.reap_classes(p_mark.judged_profile, p_limit, v_until, p_shard) c;
+      from hwqueue.reap_classes(p_cursor.judged_profile, p_limit, v_until, p_shard) c;
       v_from.judged_profile := v_judged.next_after;
       v_uncounted := v_uncounted or v_judged.more;
     else
@@ -96,7 +96,7 @@ begin
     or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
   deadlines := deadlines + v_scheduled;
   if p_holds then
-    perform hwqueue.advance_reap_cursor(p_mark, v_from, p_now, p_shard);
+    perform hwqueue.advance_reap_cursor(p_cursor, v_from, p_now, p_shard);
   end if;
 end
 $$;
@@ -107,7 +107,7 @@ create or replace function hwqueue.restart_scans(
 language plpgsql immutable
 as $$
 begin
-  p_cursor.swept_at := p_now;
+  p_cursor.full_scan_at := p_now;
   p_cursor.claims_from := '-infinity';
   p_cursor.deadlines_from := '-infinity';
   p_cursor.scheduled_from := '-infinity';
@@ -320,7 +320,7 @@ begin
 end
 $$;
 
--- Elects the leader of reap. goes: the caller should reap; mark: the newest cursor; holds: the caller
+-- Elects the leader of reap. goes: the caller should reap; reap_cursor: the newest cursor; holds: the caller
 -- locked it and may move it on.
 -- The caller should not reap when another session did less than p_unless_within ago, or holds the cursor
 -- now, unless that session's transaction has been open for ten spans and at least a minute.
@@ -328,20 +328,22 @@ $$;
 -- advance_reap_cursor could not rely on it.
 -- Locks: the newest row of reap_cursor, skip locked.
 create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz, p_shard int,
-  out goes boolean, out holds boolean, out mark hwqueue.reap_cursor)
+  out goes boolean, out holds boolean, out reap_cursor hwqueue.reap_cursor)
 language plpgsql volatile
 as $$
 declare
   v_held bigint;
 begin
-  select m.* into mark from hwqueue.reap_cursor m where m.shard_id = p_shard order by m.version desc limit 1;
+  select m.* into reap_cursor from hwqueue.reap_cursor m
+  where m.shard_id = p_shard order by m.version desc limit 1;
   -- a time in the future: the clock was set back
-  goes := mark.version is null or p_now >= mark.reaped_at + p_unless_within or p_now < mark.reaped_at;
+  goes := reap_cursor.version is null or p_now >= reap_cursor.reaped_at + p_unless_within
+    or p_now < reap_cursor.reaped_at;
   holds := false;
   if not goes or pg_current_xact_id_if_assigned() is not null then
     return;
   end if;
-  if mark.version is null then
+  if reap_cursor.version is null then
     insert into hwqueue.reap_cursor (shard_id, version) select s.shard_id, 0 from hwqueue.shard s
       where s.shard_id = p_shard
     on conflict do nothing;
@@ -349,12 +351,12 @@ begin
   select m.version into v_held from hwqueue.reap_cursor m
   where m.shard_id = p_shard order by m.version desc limit 1 for update skip locked;
   if v_held is null then
-    goes := p_unless_within = '0' or p_now > mark.reaped_at + greatest(10 * p_unless_within,
+    goes := p_unless_within = '0' or p_now > reap_cursor.reaped_at + greatest(10 * p_unless_within,
         interval '1 minute');
-  elsif v_held is distinct from mark.version then
+  elsif v_held is distinct from reap_cursor.version then
     -- another session has just reaped, or this is the first row
-    goes := p_unless_within = '0' or mark.version is null;
-    select m.* into mark from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = v_held;
+    goes := p_unless_within = '0' or reap_cursor.version is null;
+    select m.* into reap_cursor from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = v_held;
   end if;
   holds := v_held is not null;
 end
@@ -363,8 +365,8 @@ $$;
 -- Records that the caller has reaped, and moves the positions on. A position advances to the moment
 -- noted at an earlier call once all transactions of that time have ended, but never beyond a row that is
 -- still there. p_from: the cursor as this call used it.
--- Locks: the caller holds p_mark, and took its transaction id after p_now. Not idempotent.
-create or replace function hwqueue.advance_reap_cursor(p_mark hwqueue.reap_cursor,
+-- Locks: the caller holds p_cursor, and took its transaction id after p_now. Not idempotent.
+create or replace function hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor,
   p_from hwqueue.reap_cursor, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
@@ -374,37 +376,37 @@ declare
   v_seen record;
 begin
   -- one statement, one MVCC snapshot: it sees what the ended transactions wrote
-  select pg_snapshot_xmin(s.snapshot) >= p_mark.noted_before as ended,
-         pg_snapshot_xmax(s.snapshot) < p_mark.noted_before as foreign_id,
+  select pg_snapshot_xmin(s.snapshot) >= p_cursor.next_after_xid as ended,
+         pg_snapshot_xmax(s.snapshot) < p_cursor.next_after_xid as foreign_id,
     (select c.check_at from hwqueue.claim c
-     where c.shard_id = p_shard and c.check_at >= p_from.claims_from and c.check_at < p_mark.noted_at
+     where c.shard_id = p_shard and c.check_at >= p_from.claims_from and c.check_at < p_cursor.next_from
      order by c.check_at limit 1) as claim_at,
     (select greatest(r.deadline, r.eligible_at) from hwqueue.ready r
      where r.shard_id = p_shard and r.deadline is not null
        and greatest(r.deadline, r.eligible_at) >= p_from.deadlines_from
-       and greatest(r.deadline, r.eligible_at) < p_mark.noted_at
+       and greatest(r.deadline, r.eligible_at) < p_cursor.next_from
      order by greatest(r.deadline, r.eligible_at) limit 1) as deadline_at,
     (select min(f.available_at) from hwqueue.queue q
      cross join lateral (
        select e.available_at from hwqueue.scheduled e
        where e.shard_id = p_shard and e.queue_id = q.queue_id and e.available_at >= p_from.scheduled_from
-         and e.available_at < p_mark.noted_at
+         and e.available_at < p_cursor.next_from
        order by e.available_at limit 1) f
      where q.shard_id = p_shard) as scheduled_at
   into v_seen from (select pg_current_snapshot() as snapshot) s;
-  v_next.version := p_mark.version + 1;
+  v_next.version := p_cursor.version + 1;
   v_next.reaped_at := p_now;
-  v_next.claims_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.claims_from end,
-      v_seen.claim_at);
-  v_next.deadlines_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.deadlines_from end,
-      v_seen.deadline_at);
-  v_next.scheduled_from := least(case when v_seen.ended then p_mark.noted_at else p_mark.scheduled_from end,
-      v_seen.scheduled_at);
+  v_next.claims_from := least(
+    case when v_seen.ended then p_cursor.next_from else p_cursor.claims_from end, v_seen.claim_at);
+  v_next.deadlines_from := least(
+    case when v_seen.ended then p_cursor.next_from else p_cursor.deadlines_from end, v_seen.deadline_at);
+  v_next.scheduled_from := least(
+    case when v_seen.ended then p_cursor.next_from else p_cursor.scheduled_from end, v_seen.scheduled_at);
   if v_seen.ended or v_seen.foreign_id then
-    v_next.noted_at := p_now;
-    v_next.noted_before := pg_current_xact_id();
+    v_next.next_from := p_now;
+    v_next.next_after_xid := pg_current_xact_id();
   end if;
-  delete from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = p_mark.version;
+  delete from hwqueue.reap_cursor m where m.shard_id = p_shard and m.version = p_cursor.version;
   insert into hwqueue.reap_cursor select v_next.*;
 end
 $$;

@@ -16,11 +16,11 @@
 -- Returns the cursor moved on, and whether there is more.
 -- Counts up to p_now if no older transaction is open; else up to the moment that an earlier call noted,
 -- if its transactions have ended.
--- Locks: the caller holds p_mark and had no transaction id before p_now; rows of minute_stat and
+-- Locks: the caller holds p_cursor and had no transaction id before p_now; rows of minute_stat and
 -- requeued.
 create or replace function hwqueue.roll_up(
-  p_limit int, p_mark hwqueue.reap_cursor, p_now timestamptz, p_shard int,
-  out mark hwqueue.reap_cursor, out more boolean)
+  p_limit int, p_cursor hwqueue.reap_cursor, p_now timestamptz, p_shard int,
+  out reap_cursor hwqueue.reap_cursor, out more boolean)
 language plpgsql volatile
 as $$
 declare
@@ -32,25 +32,25 @@ declare
   v_first timestamptz;
   v_until timestamptz;
 begin
-  mark := p_mark;
+  reap_cursor := p_cursor;
   more := false;
-  if v_oldest < p_mark.count_noted_before then
+  if v_oldest < p_cursor.count_next_after_xid then
     v_oldest := hwqueue.oldest_open_settlement();  -- slower, and rarely needed
   end if;
   if v_oldest >= v_own then
     v_safe := p_now;
-  elsif v_oldest >= p_mark.count_noted_before then
-    v_safe := p_mark.count_noted_at;
+  elsif v_oldest >= p_cursor.count_next_after_xid then
+    v_safe := p_cursor.count_next_to;
   end if;
   -- used up, or of another server
-  if v_oldest >= p_mark.count_noted_before or v_own < p_mark.count_noted_before then
-    mark.count_noted_at := p_now;
-    mark.count_noted_before := v_own;
+  if v_oldest >= p_cursor.count_next_after_xid or v_own < p_cursor.count_next_after_xid then
+    reap_cursor.count_next_to := p_now;
+    reap_cursor.count_next_after_xid := v_own;
   end if;
-  while mark.counted_to < v_safe loop
-    v_first := hwqueue.time_of_nth_end(1, mark.counted_to, v_safe, p_shard);
+  while reap_cursor.counted_to < v_safe loop
+    v_first := hwqueue.time_of_nth_end(1, reap_cursor.counted_to, v_safe, p_shard);
     if v_first is null then
-      mark.counted_to := v_safe;
+      reap_cursor.counted_to := v_safe;
       exit;
     end if;
     more := v_left <= 0 or v_stretches <= 0;
@@ -61,9 +61,9 @@ begin
     v_until := least(v_until, hwqueue.time_of_nth_end(v_left, v_first, v_until,
         p_shard) + interval '1 microsecond');
     v_left := v_left - hwqueue.roll_up_minute(v_first, v_until, p_shard);
-    mark.counted_to := v_until;
+    reap_cursor.counted_to := v_until;
   end loop;
-  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < mark.counted_to;
+  delete from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at < reap_cursor.counted_to;
 end
 $$;
 

@@ -106,7 +106,7 @@ def publish(direct: Direct, how: LiteralString = "select hwqueue.reap()") -> Non
 
 
 def unpublished(conn: psycopg.Connection[Any]) -> int:
-    """How many terms of committed classes are not in force yet."""
+    """How many terms of committed classes are not published yet."""
     row = conn.execute(
         "select count(*) from hwqueue.placement_class c, jsonb_array_elements(c.terms) s"
         " left join hwqueue.affinity_term t on t.digest = (s ->> 'digest')::bigint"
@@ -119,9 +119,9 @@ def unpublished(conn: psycopg.Connection[Any]) -> int:
 def counts(conn: psycopg.Connection[Any], use: str) -> dict[str, tuple[int, int]]:
     """What terms of that use have counted: by place, leases selected and leases that keep away."""
     rows = conn.execute(
-        "select k.domain, sum(k.leases)::int, sum(k.holders)::int from hwqueue.term_counter k"
+        "select k.place, sum(k.leases)::int, sum(k.holders)::int from hwqueue.term_counter k"
         " join hwqueue.affinity_term t using (shard_id, term_id) where t.use = %s"
-        " group by k.domain having sum(k.leases) <> 0 or sum(k.holders) <> 0",
+        " group by k.place having sum(k.leases) <> 0 or sum(k.holders) <> 0",
         [use],
     ).fetchall()
     return {place: (selected, holders) for place, selected, holders in rows}

@@ -60,7 +60,7 @@ KINDS = pytest.mark.parametrize("kind", sides(ZONE))
 
 
 def two_queues(conn: psycopg.Connection[Any], options: tuple[dict[str, Any], ...]) -> list[Any]:
-    """One lease in each of the queues, all that they ask in force; the leases."""
+    """One lease in each of the queues, all that they ask published; the leases."""
     direct = Direct(conn)
     for queue in (QUEUE, OTHER):
         direct.create_queue(queue)

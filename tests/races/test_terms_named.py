@@ -197,11 +197,11 @@ def test_the_claim_that_writes_a_term_grants_the_lease_it_names(
     conn.execute(_ALL_SEEN, [node[0]])
     claims = [ids(direct.claim(QUEUE, *node, qty=qty)) for _ in range(5)]
     granted = [found for claim in claims for found in claim]
-    for _ in looks():  # other sessions on the server may keep its term from being in force
+    for _ in looks():  # other sessions on the server may keep its term from being published
         if asking["lease_id"] in granted:
             break
         granted += ids(direct.claim(QUEUE, *node))
-    granted.remove(asking["lease_id"])  # as soon as its term is in force and the other one runs
+    granted.remove(asking["lease_id"])  # as soon as its term is published and the other one runs
     assert granted == rest
     assert broken(conn) == []
 

@@ -284,7 +284,7 @@ def test_an_old_transaction_with_an_id(conn: psycopg.Connection, dsn: str) -> No
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("carrier", [True, False])
 def test_adopted(conn: psycopg.Connection, dsn: str, carrier: bool, before: bool) -> None:
-    """Adopted work counts, of whichever side, before the term is in force and after it."""
+    """Adopted work counts, of whichever side, before the term is published and after it."""
     direct = Direct(conn)
     queues(direct)
     one_node, two_node, elsewhere = place(conn, 1, 1), place(conn, 2, 1), place(conn, 3, 2)

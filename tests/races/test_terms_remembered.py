@@ -35,7 +35,7 @@ _LOOK = """
 """
 _PRUNE = "select hwqueue.prune()"
 _NOTHING = "select count(*) from hwqueue.term_counter where leases = 0"
-_ROWS = "select count(*) from hwqueue.term_counter group by domain order by domain"
+_ROWS = "select count(*) from hwqueue.term_counter group by place order by place"
 
 
 def one_everywhere(conn: psycopg.Connection[Any]) -> tuple[list[Node], list[Row]]:

@@ -35,7 +35,7 @@ def class_of(api: Api, lease: UUID) -> int:
 
 
 def put_in_force(api: Api) -> None:
-    """Reap until everything that is asked about other leases is in force."""
+    """Reap until everything that is asked about other leases is published."""
     Direct(api.conn).settle_terms()
 
 

@@ -225,7 +225,7 @@ def test_a_share_is_of_all_nodes(api: Api, clock: Clock, conn: psycopg.Connectio
     clock.advance(MINUTE)
     world.remember()
     rows = conn.execute(
-        "select f.share from hwqueue.class_fleet f"
+        "select f.reach from hwqueue.class_fleet f"
         " join hwqueue.placement_class c using (shard_id, class_id)"
         " join hwqueue.queue q using (shard_id, queue_id) where q.name = %s order by class_id",
         [world.queue],
@@ -255,7 +255,7 @@ def test_what_is_left_of_a_class_that_went_is_forgotten(
 ) -> None:
     """One that upkeep was about to write down while the class was pruned."""
     api.node()
-    orphan = "insert into hwqueue.class_fleet (shard_id, class_id, share, looked_at, digest)"
+    orphan = "insert into hwqueue.class_fleet (shard_id, class_id, reach, looked_at, digest)"
     conn.execute(f"{orphan} values (0, 999999999, 0, '-infinity', 1)".encode())
     World(api, clock).remember()
     assert conn.execute("select from hwqueue.class_fleet where class_id = 999999999").rowcount == 0

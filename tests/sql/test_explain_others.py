@@ -168,7 +168,7 @@ def test_what_is_not_in_force_yet(api: Api, dsn: str, racks: list[Node]) -> None
         assert api.claimed(racks[2], queue) == []
         found = explain(api, lease)
         assert (found["code"], found["permanent"]) == ("unpublished", False)
-        assert "is not in force yet: it waits for the transaction of session" in found["headline"]
+        assert "is not published yet: it waits for the transaction of session" in found["headline"]
         # those of other tests on the same server, anywhere, may be older: they end
         for _ in looks():
             found = explain(api, lease)

@@ -24,22 +24,22 @@ LEFT_OUT = _names("""
 """)
 # Columns that count up, and times at which something was written.
 _GROWS = _names("""
-    version updates claim_token claim_count range_id fleet_id floor_id judged_xid noted_before
+    version updates claim_token claim_count range_id fleet_id floor_id judged_xid next_after_xid
     node_epoch registered_at created_at claimed_at finished_at stop_by stop_detail moved
-    blocked_until server_started_at storage_path error moved_xid next_constrained_class drawn_before
+    blocked_to_version server_started_at storage_path error moved_xid next_constrained_class drawn_before
 """)
 # Where a lease ran counts once it has completed there.
 _RAN_ON = _names("node_id")
 # A lease's row while its entry, its claim or its end says it.
 _ELSEWHERE = _names("position available_at") | _RAN_ON
 _XIDS = _names("created_xid written_xid dropped_xid")
-_XID_MARKS = _names("classes_seen next_xid barrier")
+_XID_MARKS = _names("classes_seen next_xid publish_after_xid")
 _UNSEEN = _names("unseen classes_unseen")
 _POSITIONS = _names("position positions safe_position drawn_position")
 # Marks in time, and where else reap has come to.
-_MARKS = _names("claims_from deadlines_from scheduled_from noted_at")
+_MARKS = _names("claims_from deadlines_from scheduled_from next_from")
 _TURNS = _names("""
-    reaped_at swept_at estimated_at counted_to count_noted_at count_noted_before class_id
+    reaped_at full_scan_at estimated_at counted_to count_next_to count_next_after_xid class_id
     watched_node watched_class judged_profile
 """)
 # Times of which only counts that they are over; and those of which it may count since when.

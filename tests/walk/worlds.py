@@ -40,7 +40,7 @@ class World:
     near: int = 3
 
     def build(self, direct: Direct) -> None:
-        """Make it, in transactions that have ended before the walk: terms are in force then."""
+        """Make it, in transactions that have ended before the walk: terms are published then."""
         direct.create_queue(QUEUE, {**_POLICY, **self.policy})
         for name, spec in self.nodes.items():
             always = {"name": name, "instance_id": "first", "heartbeat_timeout": 3600}

@@ -366,7 +366,7 @@ comment on column hwqueue.node_state.moved_xid is
 comment on column hwqueue.node_state.next_constrained_class is
   'the class that its last claim tried when it gave up; the next such claim begins behind it';
 comment on column hwqueue.node_state.awaits_terms is
-  'its claims take a step for terms that wait to be in force, as long as there are any';
+  'its claims take a step for terms that wait to be published, as long as there are any';
 comment on column hwqueue.node_state.storage_path is 'of the shard, when generation was read';
 comment on column hwqueue.node_state.login is
   'the role whose members may act for the node; null: any worker, until it registers again';
@@ -565,12 +565,12 @@ create table hwqueue.low_water (
   ranks bigint[] not null default '{}',
   positions bigint[] not null default '{}',
   moved bigint[] not null default '{}',
-  blocked_until bigint not null default 0,
+  blocked_to_version bigint not null default 0,
   primary key (shard_id, queue_id, class_id, version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 comment on column hwqueue.low_water.moved is 'the version that moved each mark last';
-comment on column hwqueue.low_water.blocked_until is
-  'of a queue (class_id 0): below this version claims look for marks of classes';
+comment on column hwqueue.low_water.blocked_to_version is
+  'of a queue (class_id 0): below this version its head is blocked, and claims read the marks of classes';
 
 -- How far low-water marks may move. Positions up to drawn_position were drawn by transactions below
 -- drawn_before; once those have ended it becomes safe_position: no uncommitted spawn, of any length, can
@@ -680,7 +680,7 @@ create index attempt_ended on hwqueue.attempt (ended_at);
 -- What leases ask about other leases.
 
 -- One term: a selection of leases, and the domain (node, rack, label) in which they are counted. Equal
--- terms of several classes are one row. It is in force, and its leases are counted, once published_at is
+-- terms of several classes are one row. It is published, and its leases are counted, once published_at is
 -- set.
 create table hwqueue.affinity_term (
   shard_id int not null,
@@ -691,8 +691,8 @@ create table hwqueue.affinity_term (
   domain text not null,
   anchors text[] not null,
   written_xid xid8 not null,
-  barrier xid8,
-  holds_up boolean not null default false,
+  publish_after_xid xid8,
+  was_published boolean not null default false,
   created_at timestamptz not null,
   published_at timestamptz,
   primary key (shard_id, term_id)
@@ -703,9 +703,10 @@ create index term_anchors on hwqueue.affinity_term using gin (anchors);
 create index term_unpublished on hwqueue.affinity_term (shard_id, term_id) where published_at is null;
 comment on column hwqueue.affinity_term.written_xid is
   'the transaction that last told a class of it; 0 before the first';
-comment on column hwqueue.affinity_term.barrier is 'transactions below this one may not know of it';
-comment on column hwqueue.affinity_term.holds_up is
-  'it was in force before and is counted again: what it selects waits as well';
+comment on column hwqueue.affinity_term.publish_after_xid is
+  'published once all transactions below this one have ended: they may not know of it';
+comment on column hwqueue.affinity_term.was_published is
+  'it was published before and is counted again: the leases that it selects wait as well';
 
 -- Which classes a term selects.
 create table hwqueue.class_term (
@@ -741,15 +742,16 @@ comment on column hwqueue.class_rule.lease_id is
 create table hwqueue.term_counter (
   shard_id int not null,
   term_id bigint not null,
-  domain text not null,
+  place text not null,
   leases int not null,
   holders int not null,
   updates int not null,
   dropped_xid xid8
 ) with (fillfactor = 40, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05);
-create index term_count_place on hwqueue.term_counter (shard_id, term_id, domain);
-create index term_count_dropped on hwqueue.term_counter (term_id, dropped_xid) where dropped_xid is not null;
-comment on table hwqueue.term_counter is 'what runs of a term in a domain: the sum over all rows of both';
+create index term_counter_place on hwqueue.term_counter (shard_id, term_id, place);
+create index term_counter_dropped on hwqueue.term_counter (term_id, dropped_xid)
+  where dropped_xid is not null;
+comment on table hwqueue.term_counter is 'what runs of a term in a place: the sum over all rows of both';
 comment on column hwqueue.term_counter.dropped_xid is
   'of max_skew: the transaction that last took leases away; null for other terms';
 
@@ -860,7 +862,7 @@ comment on column hwqueue.profile_queue.classes_unseen is 'that of the profile';
 create table hwqueue.class_fleet (
   shard_id int not null,
   class_id bigint not null,
-  share double precision not null check (share between 0 and 1),
+  reach double precision not null check (reach between 0 and 1),
   looked_at timestamptz not null,
   digest bigint,
   reported_at timestamptz,
@@ -870,9 +872,9 @@ create table hwqueue.class_fleet (
 create index class_fleet_age on hwqueue.class_fleet (shard_id, looked_at);
 create index class_fleet_unmatched on hwqueue.class_fleet (shard_id, class_id)
   where unmatched or reported_at is not null;
-comment on table hwqueue.class_fleet is 'which part of the nodes suits a class';
+comment on table hwqueue.class_fleet is 'the reach of a class: which share of the nodes suits it';
 comment on column hwqueue.class_fleet.digest is
-  'of the nodes it was found out of (scan_nodes); null: a claim has estimated the share, and nobody the'
+  'of the nodes it was found out of (scan_nodes); null: a claim has estimated the reach, and nobody the'
   ' rest';
 comment on column hwqueue.class_fleet.reported_at is
   'when an event told that leases wait that no live node may run; null: none does';
@@ -968,7 +970,7 @@ create table hwqueue.node_candidates (
   version bigint generated always as identity,
   queue_ids int[] not null,
   classes bigint[] not null,
-  asks boolean not null,
+  has_unproved boolean not null,
   profile_id bigint not null,
   profile_version text not null,
   queue_versions text[] not null,
@@ -980,14 +982,14 @@ create table hwqueue.node_candidates (
   by_holders boolean[] not null,
   fleet_next xid8,
   fleet_unseen xid8[],
-  until timestamptz not null,
+  valid_until timestamptz not null,
   primary key (shard_id, node_id, version)
 );
 comment on table hwqueue.node_candidates is
   'classes that a claim of a node has to look at in these queues: all that it may run but those that are'
   ' blocked, which the other columns prove. The newest version counts';
-comment on column hwqueue.node_candidates.asks is
-  'whether some of the classes were blocked, which nothing here proves';
+comment on column hwqueue.node_candidates.has_unproved is
+  'some of the classes were blocked, and nothing here proves it';
 comment on column hwqueue.node_candidates.profile_version is
   'its xmin and ctid: what may run there; queue_versions: how long it waits';
 comment on column hwqueue.node_candidates.node_moved is
@@ -998,8 +1000,9 @@ comment on column hwqueue.node_candidates.term_ids is
   'with places and by_holders: the counts that block, as long as leases (or holders) are above 0 there';
 comment on column hwqueue.node_candidates.fleet_next is
   'with fleet_unseen: which moves of nodes were seen, as in class_range; null: no class waits for one';
-comment on column hwqueue.node_candidates.until is
-  'when the first lease may have waited enough, or in 10 seconds: then it is asked again what is blocked';
+comment on column hwqueue.node_candidates.valid_until is
+  'when the first lease may have waited enough, or in 10 seconds: then a claim finds out again what is'
+  ' blocked';
 
 
 -- == Upkeep ==
@@ -1010,35 +1013,35 @@ create table hwqueue.reap_cursor (
   shard_id int not null,
   version bigint not null,
   reaped_at timestamptz not null default '-infinity',
-  swept_at timestamptz not null default '-infinity',
+  full_scan_at timestamptz not null default '-infinity',
   claims_from timestamptz not null default '-infinity',
   deadlines_from timestamptz not null default '-infinity',
   scheduled_from timestamptz not null default '-infinity',
-  noted_at timestamptz not null default '-infinity',
-  noted_before xid8 not null default '0',
+  next_from timestamptz not null default '-infinity',
+  next_after_xid xid8 not null default '0',
   estimated_at timestamptz not null default '-infinity',
   class_id bigint not null default 0,
   counted_to timestamptz not null default '-infinity',
-  count_noted_at timestamptz not null default '-infinity',
-  count_noted_before xid8 not null default '0',
+  count_next_to timestamptz not null default '-infinity',
+  count_next_after_xid xid8 not null default '0',
   watched_node uuid not null default '00000000-0000-0000-0000-000000000000',
   watched_class bigint not null default 0,
   judged_profile bigint not null default 0,
   primary key (shard_id, version)
 ) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
-comment on column hwqueue.reap_cursor.swept_at is 'when the scans last began at the very start';
+comment on column hwqueue.reap_cursor.full_scan_at is 'when the scans last began at the very start';
 comment on column hwqueue.reap_cursor.claims_from is 'no claim has an earlier check_at, and none can get one';
 comment on column hwqueue.reap_cursor.deadlines_from is 'the same of ready entries and their deadlines';
 comment on column hwqueue.reap_cursor.scheduled_from is 'the same of scheduled entries and available_at';
-comment on column hwqueue.reap_cursor.noted_before is
-  'only transactions below this one can still bring what lies before noted_at: once they have ended, marks'
+comment on column hwqueue.reap_cursor.next_after_xid is
+  'only transactions below this one can still bring what lies before next_from: once they have ended, marks'
   ' may go up to it';
 comment on column hwqueue.reap_cursor.class_id is
   'how far classes have been looked at that may have no estimate of their reach';
 comment on column hwqueue.reap_cursor.counted_to is
   'what ended before is in minute_stat, and nothing more can come from before';
-comment on column hwqueue.reap_cursor.count_noted_before is
-  'only transactions below this one can still bring what ended before count_noted_at (roll_up)';
+comment on column hwqueue.reap_cursor.count_next_after_xid is
+  'only transactions below this one can still bring what ended before count_next_to (roll_up)';
 comment on column hwqueue.reap_cursor.watched_node is
   'how far nodes have been looked at; likewise watched_class';
 comment on column hwqueue.reap_cursor.judged_profile is
@@ -1258,23 +1261,23 @@ create type hwqueue.queue_head as (
   rank bigint,
   position bigint,
   last bigint,
-  is_front boolean,
-  is_first boolean,
+  first_is_best boolean,
+  takes_first boolean,
   checked bigint[],
   queue_ids int[],
   drops_completed boolean
 );
 
--- Where scans start: the heads of the queues that have entries, the first of all first. stands: which
--- queues have a blocked head. differ: start each class at its own mark; class_scan_starts then fills class_*
--- for a list of classes.
+-- Where scans start: the heads of the queues that have entries, the first of all first. are_blocked: which
+-- queues have a blocked head. by_class: start each class at its own mark; class_scan_starts
+-- then fills class_* for a list of classes.
 create type hwqueue.scan_starts as (
   queue_ids int[],
   tiers smallint[],
   ranks bigint[],
   positions bigint[],
-  stands boolean[],
-  differ boolean,
+  are_blocked boolean[],
+  by_class boolean,
   class_tiers smallint[],
   class_ranks bigint[],
   class_positions bigint[]
