@@ -120,7 +120,9 @@ def test_banned_words_are_found() -> None:
 
 
 # Names of Postgres and its tools that our code does not use.
-POSTGRES = {"autovacuum_naptime", "max_wal_size", "pg_stat_statements"}
+POSTGRES = {
+    "autovacuum_naptime", "deadlock_timeout", "max_wal_size", "pg_stat_statements", "wal_level",
+}  # fmt: skip
 READERS = {"text": lines_of_text, "python": lines_of_python, "sql": lines_of_sql}
 
 
@@ -188,3 +190,26 @@ def test_explanations_name_what_is_there() -> None:
         and not name.startswith(("py", "test"))
     ]
     assert not queried
+
+
+def test_comments_of_sql_name_what_is_there() -> None:
+    """A name with an underscore, in a comment or in `comment on`, is a name in the code."""
+    sources = files("sql")
+    code = [path.read_text(encoding="utf-8") for path in ROOT.glob("hwqueue/**/*.py")]
+    said: list[tuple[str, str]] = []
+    for path in sources:
+        comments = dict(lines_of_sql(path))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            comment = comments.get(number, "")
+            code.append(line.removesuffix(comment))
+            said.append((f"{path.relative_to(ROOT)}:{number}", comment))
+    known = set(re.findall(r"\w+", "\n".join(code))) | POSTGRES
+    known |= {path.stem for path in (*sources, *ROOT.glob("tests/**/*.py"))}
+    assert len(said) > 1000
+    found = [
+        f"{where}: {name}"
+        for where, comment in said
+        for name in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", comment)
+        if name not in known
+    ]
+    assert not found
