@@ -244,7 +244,7 @@ PLACEMENT_CLASS_STATS = _call(
 REAP = _call("reap", optional={**_LIMIT, **_UNLESS_WITHIN}, row=types.ReapResult)
 PRUNE = _call(
     "prune",
-    optional={**_LIMIT, **_UNLESS_WITHIN, "p_event_days": "integer"},
+    optional={**_LIMIT, **_UNLESS_WITHIN},
     row=types.PruneResult,
 )
 VERIFY_INVARIANTS = _call("verify_invariants", row=types.BrokenInvariant)

@@ -35,7 +35,7 @@ grant execute on function
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.lease_outlook(uuid, uuid[], int),
   hwqueue.reap(int, interval, int),
-  hwqueue.prune(int, interval, int, int),
+  hwqueue.prune(int, interval, int),
   hwqueue.list_queues(int),
   hwqueue.wake_payloads(text[], int)
   to hwqueue_worker, hwqueue_admin;
@@ -68,7 +68,7 @@ grant execute on function
   hwqueue.service_policy(uuid, int),
   hwqueue.adopt_lease(text, uuid, text, jsonb, jsonb, int),
   hwqueue.reap(int, interval, int),
-  hwqueue.prune(int, interval, int, int),
+  hwqueue.prune(int, interval, int),
   hwqueue.list_events(bigint, jsonb, int, int),
   hwqueue.verify_invariants(int),
   hwqueue.check_token(bytea, int),

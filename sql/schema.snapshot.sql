@@ -2326,7 +2326,7 @@ CREATE FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p
 CREATE FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within interval DEFAULT '00:00:00'::interval, p_event_days integer DEFAULT 14, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer, more boolean)
+CREATE FUNCTION hwqueue.prune(p_limit integer DEFAULT 10000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(leases integer, classes integer, nodes integer, more boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -5674,10 +5674,10 @@ REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integ
 
 REVOKE ALL ON FUNCTION hwqueue.propagate_term(p_term hwqueue.affinity_term, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_event_days integer, p_shard integer) TO hwqueue_operator;
+REVOKE ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.prune(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_classes(p_limit integer, p_shard integer) FROM PUBLIC;
 

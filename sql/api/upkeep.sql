@@ -58,8 +58,7 @@ $$;
 --
 -- Deletes about p_limit of each in a call. Classes and profiles are scanned p_limit a call, so it takes
 -- several calls to reach all of them. p_unless_within: do nothing if another session pruned less than
--- that ago, so that any number of workers can call it. p_event_days has no effect: a session that may
--- prune may not choose how long its own events are kept.
+-- that ago, so that any number of workers can call it.
 --
 -- more: there may be more to delete now, so call again.
 --
@@ -67,7 +66,7 @@ $$;
 -- locked; last, once a day, the oldest partition of event, for which it waits at most a tenth of a
 -- second. Raises: QHA01, QHA02.
 create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0',
-  p_event_days int default 14, p_shard int default 0)
+  p_shard int default 0)
 returns table (leases int, classes int, nodes int, more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   -- generic plans by index: a table that is small now may be large before the session ends
@@ -82,8 +81,6 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000000, 'call again for more');
-  perform hwqueue.check_range(p_event_days, 'p_event_days', 1, 14,
-    'leave it out: it has no effect, set_event_retention says how long events are kept');
   if p_unless_within is null or p_unless_within not between '0' and interval '1 day' then
     perform hwqueue.refuse('QHA01', format('p_unless_within must be from 0 to one day, got %s',
         coalesce(p_unless_within::text, 'null')),

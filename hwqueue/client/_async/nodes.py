@@ -340,7 +340,6 @@ class AsyncNodes(AsyncCaller):
         *,
         limit: int = 10_000,
         unless_within: timedelta = timedelta(0),
-        event_days: int | None = None,
         shard: int = 0,
     ) -> PruneResult:
         """Remove what is past its retention.
@@ -348,7 +347,6 @@ class AsyncNodes(AsyncCaller):
         Args:
             limit: Most of each kind, about.
             unless_within: Do nothing if somebody pruned less than this ago, 0 to 1 day.
-            event_days: Has no effect any more: `set_event_retention` says how long events are kept.
 
         Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
@@ -358,7 +356,6 @@ class AsyncNodes(AsyncCaller):
             PruneResult,
             p_limit=limit,
             p_unless_within=unless_within,
-            p_event_days=event_days,
             p_shard=shard,
         )
 

@@ -337,7 +337,6 @@ class Nodes(Caller):
         *,
         limit: int = 10_000,
         unless_within: timedelta = timedelta(0),
-        event_days: int | None = None,
         shard: int = 0,
     ) -> PruneResult:
         """Remove what is past its retention.
@@ -345,7 +344,6 @@ class Nodes(Caller):
         Args:
             limit: Most of each kind, about.
             unless_within: Do nothing if somebody pruned less than this ago, 0 to 1 day.
-            event_days: Has no effect any more: `set_event_retention` says how long events are kept.
 
         Raises: BadArgument, IsolationLevel.
         SQL: prune. Safe inside your transaction: no.
@@ -355,7 +353,6 @@ class Nodes(Caller):
             PruneResult,
             p_limit=limit,
             p_unless_within=unless_within,
-            p_event_days=event_days,
             p_shard=shard,
         )
 
