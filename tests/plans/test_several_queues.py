@@ -74,8 +74,8 @@ def test_a_front_that_stands_among_many_queues(api: Api) -> None:
     api.conn.execute(FAR)
     api.spawn(queues[0], priority=8)
     assert len(api.claim(node, *queues)) == 1
-    blocked = api.conn.execute("select bool_or(version < blocked_to_version) from hwqueue.low_water")
-    assert blocked.fetchone() == (True,)
+    read = "select bool_or(version < blocked_to_version) from hwqueue.low_water"
+    assert api.conn.execute(read).fetchone() == (True,)
     assert pages(api, node, queues) <= before + 10 * 10 * len(queues)  # a few for each class
 
 

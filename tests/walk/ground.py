@@ -1,8 +1,8 @@
 """How the walk goes back to a state: by savepoints in one transaction, or by restored rows.
 
 Savepoints are fast, but the queue sees one long transaction: what waits until a transaction has
-ended (terms published, low-water marks, the marks of reap) stands still. With commits each call is a
-transaction of its own, as in use, and going back writes the rows as they were: as if the
+ended (terms published, low-water marks, the cursor of reap) stands still. With commits each call is
+a transaction of its own, as in use, and going back writes the rows as they were: as if the
 transactions since then had been rolled back.
 """
 
