@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from hwqueue.app import App, Cancelled, Reject, Retry
+from hwqueue.app import App, Cancelled, Reject, Retry, Task
 from hwqueue.client import AsyncClient, Client
+from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.depends import Depends
 from hwqueue.errors import HwqueueError
 from hwqueue.extras import loader
 from hwqueue.placement import (
@@ -38,7 +40,7 @@ from hwqueue.types import (
 )
 
 if TYPE_CHECKING:
-    from hwqueue.worker import AsyncLeaseContext, LeaseContext, Worker, WorkerSettings
+    from hwqueue.worker import Worker, WorkerSettings
 
 __all__ = [
     "App",
@@ -48,6 +50,7 @@ __all__ = [
     "Cancelled",
     "Claim",
     "Client",
+    "Depends",
     "Gpu",
     "HwqueueError",
     "Lease",
@@ -64,6 +67,7 @@ __all__ = [
     "Settlement",
     "SpawnResult",
     "Taint",
+    "Task",
     "Worker",
     "WorkerSettings",
     "any_of",
@@ -80,5 +84,4 @@ __all__ = [
     "trust",
 ]
 
-_OF_WORKERS = ("AsyncLeaseContext", "LeaseContext", "Worker", "WorkerSettings")
-__getattr__ = loader(__name__, "worker", "hwqueue.worker", _OF_WORKERS)
+__getattr__ = loader(__name__, "worker", "hwqueue.worker", ("Worker", "WorkerSettings"))

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Unpack, overload
+from typing import Any
 
-from hwqueue.client import AsyncClient, Client
+from hwqueue.binding import BadParams, Binding, Handler
+from hwqueue.context import Cancelled
 from hwqueue.errors import ConfigError
-from hwqueue.types import AsJson, Json, SpawnOptions, SpawnResult
+from hwqueue.task import ParamsTask, Task, TaskDecorator, TaskDefaults
+from hwqueue.types import AsJson, RetryPolicy
 
-Handler = Callable[..., Any]
+__all__ = [
+    "App",
+    "BadParams",
+    "Cancelled",
+    "Handler",
+    "ParamsTask",
+    "Reject",
+    "Retry",
+    "Task",
+    "TaskDefaults",
+]
+
+Exceptions = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class Retry(Exception):
@@ -44,89 +57,6 @@ class Reject(Exception):
     """Raised by a handler: the lease can never succeed. It is dead at once, without retries."""
 
 
-class Cancelled(BaseException):
-    """Raised inside a sync handler that is asked to stop (async ones get `CancelledError`).
-
-    A `BaseException`, so that `except Exception` in a handler does not swallow it.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A handler and how its leases are spawned and run. Made by `App.task`.
-
-    Attributes:
-        name: What leases call it.
-        handler: The decorated function; calling the task calls it.
-        queue: Where `spawn` puts its leases.
-        max_attempts: For its leases; None: the queue's.
-        placement: For its leases; None: any node.
-        process: Whether each lease runs in a child process of its own.
-        timeout: Longest run; then the handler is asked to stop and the attempt fails.
-    """
-
-    name: str
-    handler: Handler
-    queue: str
-    max_attempts: int | None
-    placement: AsJson | Mapping[str, Any] | None
-    process: bool
-    timeout: timedelta | None
-    is_async: bool
-    wants_context: bool
-
-    def __call__(self, *args: Any) -> Any:
-        """Call the handler itself, for example in a test."""
-        return self.handler(*args)
-
-    @overload
-    def spawn(
-        self,
-        client: AsyncClient,
-        params: Json = None,
-        *,
-        queue: str | None = None,
-        shard: int = 0,
-        **options: Unpack[SpawnOptions],
-    ) -> Coroutine[Any, Any, SpawnResult]: ...
-
-    @overload
-    def spawn(
-        self,
-        client: Client,
-        params: Json = None,
-        *,
-        queue: str | None = None,
-        shard: int = 0,
-        **options: Unpack[SpawnOptions],
-    ) -> SpawnResult: ...
-
-    def spawn(
-        self,
-        client: AsyncClient | Client,
-        params: Json = None,
-        *,
-        queue: str | None = None,
-        shard: int = 0,
-        **options: Unpack[SpawnOptions],
-    ) -> Coroutine[Any, Any, SpawnResult] | SpawnResult:
-        """Spawn a lease of this task, with the task's defaults.
-
-        Args:
-            client: An `AsyncClient` (then await the result) or a `Client`; `Client.on(connection)`
-                spawns inside your transaction.
-            params: What the handler gets; JSON. None: an empty object.
-            queue: None: the task's.
-            **options: See `hwqueue.types.SpawnOptions`; they win over the task's own.
-
-        Raises: As `spawn_lease`.
-        SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
-        """
-        merged = SpawnOptions(max_attempts=self.max_attempts, placement=self.placement)
-        merged.update(options)
-        return client.spawn_lease(queue or self.queue, self.name, params, shard=shard, **merged)
-
-
 class App:
     """The tasks that a worker can run.
 
@@ -134,14 +64,16 @@ class App:
         app = hwqueue.App()
 
         @app.task("send-email")
-        async def send_email(params): ...
+        async def send_email(to: str, subject: str) -> None: ...
+
+        await send_email.spawn(client, to="ann@example.org", subject="hello")
     """
 
     def __init__(self) -> None:
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, Task[..., Any]] = {}
 
     @property
-    def tasks(self) -> Mapping[str, Task]:
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
         """The tasks by name, read-only."""
         return MappingProxyType(self._tasks)
 
@@ -152,23 +84,41 @@ class App:
         queue: str = "default",
         max_attempts: int | None = None,
         placement: AsJson | Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        retry_on: Exceptions | None = None,
+        no_retry_on: Exceptions = (),
+        claim_timeout: timedelta | None = None,
         process: bool = False,
         timeout: timedelta | None = None,
-    ) -> Callable[[Handler], Task]:
+    ) -> TaskDecorator:
         """Make a function the handler of `name`.
 
-        The function takes `(params)` or `(params, context)`. What it returns, as JSON, completes
-        the lease; what it raises fails it. An async function runs in the worker's event loop, a
-        sync one in a thread, and with `process` either in a child process that sees only the CPUs
-        and GPUs that the lease was given.
+        The function takes arguments by name, `(frame: int, scene: str)`, or the params as a whole,
+        `(params)` or `(params, context)`. A parameter annotated `LeaseContext` or
+        `AsyncLeaseContext` is given the context, and `Depends` injects the rest. Arguments may be
+        JSON, dataclasses, enums, times, UUIDs and pydantic models. What the function returns, as
+        JSON, completes the lease; what it raises fails it. An async function runs in the worker's
+        event loop, a sync one in a thread, and with `process` either in a child process that sees
+        only the CPUs and GPUs that the lease was given.
+
+        What is said here of leases are defaults: `Task.with_options` and the options of a spawn
+        win over them. Only Python knows them: SQL, HTTP, the command line and `spawn_lease` do not
+        use them, and the worker warns of such leases.
 
         Args:
             name: What leases call the task; unique in the app.
             queue: Where `Task.spawn` puts its leases.
-            max_attempts: Of leases that `Task.spawn` makes; None: the queue's.
-            placement: Of leases that `Task.spawn` makes: a `Placement` or the same as a mapping.
-                Only Python knows these defaults: SQL, HTTP, the command line and `spawn_lease` do
-                not use them, and the worker warns of such leases.
+            max_attempts: None: the queue's.
+            placement: A `Placement` or the same as a mapping; None: any node.
+            priority: -32768..32767, higher runs first; None: 0.
+            labels: Of the leases, text to text.
+            retry: When a failed attempt is followed by another one; None: as the queue says.
+            retry_on: Exceptions after which a lease is tried again; any other one is for good.
+                None: all. `Retry`, `Reject`, timeouts and processes that died are not asked about.
+            no_retry_on: Exceptions that are for good; they win over `retry_on`.
+            claim_timeout: A claim without heartbeat ends after it; None: the queue's.
             process: Run each lease in a child process. Needed to stop a sync handler that does
                 not look at `context.cancelled`. The function must be at the top of its module.
             timeout: Longest run, more than zero; then the attempt fails. A sync handler in a
@@ -178,43 +128,57 @@ class App:
         Raises:
             ConfigError: The name is taken, or the function cannot be a handler.
         """
+        defaults = TaskDefaults(
+            queue=queue,
+            max_attempts=max_attempts,
+            placement=placement,
+            priority=priority,
+            labels=labels,
+            retry=retry,
+            claim_timeout=claim_timeout,
+            timeout=timeout,
+        )
+        only = None if retry_on is None else _exceptions(name, retry_on)
+        never = _exceptions(name, no_retry_on)
 
-        def register(handler: Handler) -> Task:
-            if name in self._tasks:
-                raise ConfigError(f"task {name!r} is defined twice in this app")
-            if timeout is not None and timeout <= timedelta(0):
-                raise ConfigError(f"task {name!r}: timeout must be more than zero, not {timeout}")
-            if process and "<locals>" in handler.__qualname__:
-                raise ConfigError(
-                    f"task {name!r}: a handler that runs in a process must be at the top of its "
-                    f"module, or the child cannot import it; {handler.__qualname__} is not"
-                )
-            task = Task(
+        def register(handler: Handler) -> Any:
+            self._refuse(name, handler, process, timeout)
+            is_async = inspect.iscoroutinefunction(handler)
+            binding = Binding.of(name, handler, is_async=is_async)
+            kind = Task if binding.whole is None else ParamsTask
+            task: Task[..., Any] = kind(
                 name=name,
                 handler=handler,
-                queue=queue,
-                max_attempts=max_attempts,
-                placement=placement,
+                binding=binding,
+                defaults=defaults,
                 process=process,
-                timeout=timeout,
-                is_async=inspect.iscoroutinefunction(handler),
-                wants_context=_takes_context(name, handler),
+                is_async=is_async,
+                retry_on=only,
+                no_retry_on=never,
             )
             self._tasks[name] = task
             return task
 
         return register
 
+    def _refuse(
+        self, name: str, handler: Handler, process: bool, timeout: timedelta | None
+    ) -> None:
+        """Refuse what cannot be a task. Raises: ConfigError."""
+        if name in self._tasks:
+            raise ConfigError(f"task {name!r} is defined twice in this app")
+        if timeout is not None and timeout <= timedelta(0):
+            raise ConfigError(f"task {name!r}: timeout must be more than zero, not {timeout}")
+        if process and "<locals>" in handler.__qualname__:
+            raise ConfigError(
+                f"task {name!r}: a handler that runs in a process must be at the top of its "
+                f"module, or the child cannot import it; {handler.__qualname__} is not"
+            )
 
-def _takes_context(name: str, handler: Handler) -> bool:
-    """Whether the handler takes `(params, context)` rather than `(params)`."""
-    signature = inspect.signature(handler)
-    for arguments in (("params", "context"), ("params",)):
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        return len(arguments) == 2
-    raise ConfigError(
-        f"task {name!r}: a handler takes (params) or (params, context), not {signature}"
-    )
+
+def _exceptions(name: str, given: Exceptions) -> tuple[type[BaseException], ...]:
+    kinds = given if isinstance(given, tuple) else (given,)
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ConfigError(f"task {name!r}: {kind} is no exception to retry on")
+    return kinds

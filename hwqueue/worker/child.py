@@ -20,9 +20,9 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from hwqueue.app import Cancelled, Task
+from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import ConfigError
 from hwqueue.worker import outcome
-from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pin
 from hwqueue.worker.process import Job
@@ -89,10 +89,10 @@ def _run(job: Job) -> Outcome | None:
         except (Cancelled, asyncio.CancelledError):
             return ended(None)
         except BaseException as error:  # SystemExit, too: the handler ended, the process reports it
-            return ended(outcome.of_exception(error))
+            return ended(outcome.of_exception(error, may_retry=task.may_retry(error)))
 
 
-def _load(job: Job) -> Task:
+def _load(job: Job) -> Task[..., Any]:
     """Import the handler's module and find its task."""
     sys.path[:] = job.path
     if job.is_script:
@@ -108,7 +108,7 @@ def _load(job: Job) -> Task:
     return task
 
 
-def _run_sync(task: Task, job: Job) -> Any:
+def _run_sync(task: Task[..., Any], job: Job) -> Any:
     cancelled = threading.Event()
 
     def give_way(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -116,13 +116,11 @@ def _run_sync(task: Task, job: Job) -> Any:
         raise Cancelled
 
     signal.signal(signal.SIGTERM, give_way)
-    if not task.wants_context:
-        return task.handler(job.claim.params)
     context = LeaseContext(claim=job.claim, cancelled=cancelled, extend_claim=_refuse_extend)
-    return task.handler(job.claim.params, context)
+    return task.run(context)
 
 
-def _run_async(task: Task, job: Job) -> Any:
+def _run_async(task: Task[..., Any], job: Job) -> Any:
     async def run() -> Any:
         cancelled = asyncio.Event()
         running = asyncio.current_task()
@@ -133,12 +131,10 @@ def _run_async(task: Task, job: Job) -> Any:
             running.cancel()
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, give_way)
-        if not task.wants_context:
-            return await task.handler(job.claim.params)
         context = AsyncLeaseContext(
             claim=job.claim, cancelled=cancelled, extend_claim=_refuse_extend
         )
-        return await task.handler(job.claim.params, context)
+        return await task.run_async(context)
 
     return asyncio.run(run())
 

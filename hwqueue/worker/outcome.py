@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from hwqueue import tracing
-from hwqueue.app import Reject, Retry
-from hwqueue.client._json import check_json
+from hwqueue.app import BadParams, Reject, Retry
+from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument
 from hwqueue.types import Claim, Settlement
 
@@ -79,26 +79,33 @@ def traced(claim: Claim) -> Iterator[Callable[[Outcome | None], Outcome | None]]
 
 
 def of_result(result: Any) -> Outcome:
-    """The handler returned: complete, or fail when the result is not JSON that Postgres holds."""
+    """The handler returned: complete, or fail when the result has no JSON form in Postgres."""
     if result is None:
         return _COMPLETED
     try:
-        check_json(result, "result")
+        result = jsonable(result, "result")
     except BadArgument as error:
         # Running it again would give the same, after doing the same work.
         return failure("ResultNotJson", f"what the handler returned: {error}", retry=False)
     return Outcome(kind="complete", result=result)
 
 
-def of_exception(error: BaseException) -> Outcome:
-    """The handler raised: fail, with or without another attempt."""
+def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
+    """The handler raised: fail, with or without another attempt.
+
+    Args:
+        may_retry: What the task says of such exceptions; `Retry` and `Reject` say it themselves.
+    """
     retry_at = None
+    if isinstance(error, BadParams):
+        return failure("BadParams", _storable(str(error)[:_MAX_MESSAGE_CHARS]), retry=False)
     if isinstance(error, Retry):
         retry_at = error.at if error.after is None else datetime.now(UTC) + error.after
+        may_retry = True
     return Outcome(
         kind="fail",
         error=_describe(error),
-        retry=not isinstance(error, Reject),
+        retry=may_retry and not isinstance(error, Reject),
         retry_at=retry_at,
     )
 

@@ -53,7 +53,7 @@ class Job:
     claim: Claim
 
 
-def job_for(task: Task, claim: Claim) -> Job:
+def job_for(task: Task[..., Any], claim: Claim) -> Job:
     """The job of one claim."""
     module, is_script = _locate(task)
     return Job(
@@ -65,7 +65,7 @@ def job_for(task: Task, claim: Claim) -> Job:
     )
 
 
-def _locate(task: Task) -> tuple[str, bool]:
+def _locate(task: Task[..., Any]) -> tuple[str, bool]:
     """Where a child can load the handler from, and whether that is the path of a script."""
     module = task.handler.__module__
     if module != "__main__":

@@ -60,14 +60,14 @@ class Reports:
         ask: What the database knows of leases (`lease_outlook`).
     """
 
-    def __init__(self, tasks: Mapping[str, Task], ask: AskOutlook) -> None:
+    def __init__(self, tasks: Mapping[str, Task[..., Any]], ask: AskOutlook) -> None:
         self._tasks = tasks
         self._ask = ask
         self._under_way: set[asyncio.Future[None]] = set()
         self._look_at: dict[str, float] = {
             name: 0.0
             for name, task in tasks.items()
-            if task.max_attempts is not None or task.placement is not None
+            if (task.defaults.max_attempts, task.defaults.placement) != (None, None)
         }
 
     def settled(self, ended: Iterable[tuple[Claim, Outcome]], answers: Iterable[Settled]) -> None:
@@ -135,17 +135,18 @@ class Reports:
         )
 
 
-def missing_defaults(task: Task, lease: LeaseOutlook) -> list[str]:
+def missing_defaults(task: Task[..., Any], lease: LeaseOutlook) -> list[str]:
     """Which defaults of its task a lease does not have: it was not spawned by `Task.spawn`.
 
     Options that were given at the spawn are no defaults: they win.
     """
     missing = []
-    if task.placement and not lease.placement:
+    defaults = task.defaults
+    if defaults.placement and not lease.placement:
         missing.append("placement")
     is_of_queue = lease.own_max_attempts is None
-    if is_of_queue and task.max_attempts not in (None, lease.max_attempts):
-        missing.append(f"max_attempts {task.max_attempts}, it has {lease.max_attempts}")
+    if is_of_queue and defaults.max_attempts not in (None, lease.max_attempts):
+        missing.append(f"max_attempts {defaults.max_attempts}, it has {lease.max_attempts}")
     return missing
 
 

@@ -11,10 +11,10 @@ from enum import Enum
 from typing import Any
 
 from hwqueue.app import App, Cancelled, Task
+from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim
 from hwqueue.worker import outcome, process
-from hwqueue.worker.context import AsyncLeaseContext, LeaseContext
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pinned
 from hwqueue.worker.report import fields
@@ -44,7 +44,7 @@ class Execution:
 
     __slots__ = ("cancelled", "claim", "future", "is_over", "reason", "task", "timer")
 
-    def __init__(self, claim: Claim, task: Task) -> None:
+    def __init__(self, claim: Claim, task: Task[..., Any]) -> None:
         self.claim = claim
         self.task = task
         self.future: asyncio.Future[Outcome | None]
@@ -61,7 +61,8 @@ class Execution:
     @property
     def timed_out(self) -> Outcome:
         """The failure of a handler that ran too long."""
-        return outcome.failure("Timeout", f"ran longer than {exact_duration(self.task.timeout)}")
+        timeout = exact_duration(self.task.defaults.timeout)
+        return outcome.failure("Timeout", f"ran longer than {timeout}")
 
     def stop(self, reason: StopReason) -> None:
         """Ask the handler to stop, once: asked again it could not clean up.
@@ -199,9 +200,10 @@ class Runner:
             execution.future = asyncio.ensure_future(self._in_loop(execution))
         else:
             execution.future = self._in_thread(execution)
-        if task.timeout is not None:
+        timeout = task.defaults.timeout
+        if timeout is not None:
             execution.timer = self._loop.call_later(
-                task.timeout.total_seconds(), self._on_timeout, execution
+                timeout.total_seconds(), self._on_timeout, execution
             )
         self._running[id(execution)] = execution
         execution.future.add_done_callback(lambda _future: self._on_done(execution))
@@ -281,15 +283,12 @@ class Runner:
             execution.claim.lease_id,
             execution.claim.task_name,
             "gave way" if gave_way else "ended late, and its outcome is dropped,",
-            exact_duration(execution.task.timeout),
+            exact_duration(execution.task.defaults.timeout),
             extra=fields(execution.claim),
         )
 
     def _in_thread(self, execution: Execution) -> asyncio.Future[Outcome | None]:
         claim = execution.claim
-        handler = execution.task.handler
-        if not execution.task.wants_context:
-            return self._loop.run_in_executor(self._threads, _call, claim, handler)
 
         def extend(by: timedelta) -> datetime:
             asked = asyncio.run_coroutine_threadsafe(self._extend(claim, by), self._loop)
@@ -297,24 +296,19 @@ class Runner:
 
         context = LeaseContext(claim=claim, extend_claim=extend)
         execution.cancelled = context.cancelled.set
-        return self._loop.run_in_executor(self._threads, _call, claim, handler, context)
+        return self._loop.run_in_executor(self._threads, _call, execution.task, context)
 
     async def _in_loop(self, execution: Execution) -> Outcome | None:
-        claim = execution.claim
-        arguments: tuple[Any, ...] = (claim.params,)
-        if execution.task.wants_context:
-            context = AsyncLeaseContext(
-                claim=claim, extend_claim=lambda by: self._extend(claim, by)
-            )
-            execution.cancelled = context.cancelled.set
-            arguments = (claim.params, context)
+        claim, task = execution.claim, execution.task
+        context = AsyncLeaseContext(claim=claim, extend_claim=lambda by: self._extend(claim, by))
+        execution.cancelled = context.cancelled.set
         with outcome.traced(claim) as ended:
             try:
-                return ended(outcome.of_result(await execution.task.handler(*arguments)))
+                return ended(outcome.of_result(await task.run_async(context)))
             except asyncio.CancelledError:
                 return ended(None)
             except BaseException as error:  # asyncio would let SystemExit end the whole worker
-                return ended(outcome.of_exception(error))
+                return ended(outcome.of_exception(error, may_retry=task.may_retry(error)))
 
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task
@@ -329,16 +323,16 @@ class Runner:
         return await self._extend_claim(claim, by)
 
 
-def _call(claim: Claim, handler: Callable[..., Any], *context: LeaseContext) -> Outcome | None:
+def _call(task: Task[..., Any], context: LeaseContext) -> Outcome | None:
     """Run a sync handler, in a thread, on the CPUs of its lease; None when it gave way.
 
     No exception may leave the thread: a future does not take every kind, and would never be done.
     """
-    with outcome.traced(claim) as ended:
+    with outcome.traced(context.claim) as ended:
         try:
-            with pinned(claim):
-                return ended(outcome.of_result(handler(claim.params, *context)))
+            with pinned(context.claim):
+                return ended(outcome.of_result(task.run(context)))
         except (Cancelled, asyncio.CancelledError):
             return ended(None)
         except BaseException as error:
-            return ended(outcome.of_exception(error))
+            return ended(outcome.of_exception(error, may_retry=task.may_retry(error)))

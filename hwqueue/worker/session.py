@@ -85,7 +85,7 @@ class NodeSession:
         client: AsyncClient,
         settings: WorkerSettings,
         spec: NodeSpec,
-        tasks: Mapping[str, Task],
+        tasks: Mapping[str, Task[..., Any]],
         shutdown: Shutdown,
     ) -> None:
         self.node_id = settings.effective_node_id

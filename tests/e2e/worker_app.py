@@ -6,14 +6,18 @@ import asyncio
 import os
 import signal
 import time
-from datetime import timedelta
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import hwqueue.app
+from hwqueue import AsyncLeaseContext, Depends, LeaseContext
 from hwqueue.app import App, Cancelled, Reject, Retry
 from hwqueue.client import Client
-from hwqueue.worker import AsyncLeaseContext, LeaseContext
 
 app = App()
 
@@ -203,3 +207,100 @@ def settles_itself(params: dict[str, Any], context: LeaseContext) -> None:
 @app.task("environment", process=True)
 def environment(params: list[str]) -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in params}
+
+
+class Size(Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+@dataclass
+class Picture:
+    path: str
+    size: Size
+    at: datetime
+    by: UUID | None = None
+
+
+def lease_id(context: LeaseContext) -> UUID:
+    return context.lease_id
+
+
+def journal(by: UUID = Depends(lease_id)) -> Iterator[list[str]]:
+    """Lines for a file named after the lease; it is written when the handler has ended."""
+    lines: list[str] = []
+    yield lines
+    (Path(lines[0]) / str(by)).write_text("\n".join(lines))
+
+
+async def journal_async(context: AsyncLeaseContext) -> AsyncIterator[list[str]]:
+    lines: list[str] = []
+    yield lines
+    await asyncio.sleep(0)
+    (Path(lines[0]) / str(context.lease_id)).write_text("\n".join(lines))
+
+
+def drawn(lines: list[str], folder: str, size: Size, at: datetime, by: UUID) -> Picture:
+    lines += [folder, size.value]
+    return Picture(f"{folder}/1", size, at, by)
+
+
+@app.task("draw", queue="work", priority=7, labels={"kind": "picture"})
+def draw(
+    context: LeaseContext,
+    folder: str,
+    at: datetime,
+    size: Size = Size.SMALL,
+    lines: list[str] = Depends(journal),
+) -> Picture:
+    return drawn(lines, folder, size, at, context.lease_id)
+
+
+@app.task("draw-async", queue="work")
+async def draw_async(
+    context: AsyncLeaseContext,
+    folder: str,
+    at: datetime,
+    size: Size = Size.SMALL,
+    lines: list[str] = Depends(journal_async),
+) -> Picture:
+    return drawn(lines, folder, size, at, context.lease_id)
+
+
+@app.task("draw-process", queue="work", process=True)
+def draw_process(
+    context: LeaseContext,
+    folder: str,
+    at: datetime,
+    size: Size = Size.SMALL,
+    lines: list[str] = Depends(journal),
+) -> Picture:
+    return drawn(lines, folder, size, at, context.lease_id)
+
+
+@app.task("draw-process-async", queue="work", process=True)
+async def draw_process_async(
+    context: AsyncLeaseContext,
+    folder: str,
+    at: datetime,
+    size: Size = Size.SMALL,
+    lines: list[str] = Depends(journal_async),
+) -> Picture:
+    return drawn(lines, folder, size, at, context.lease_id)
+
+
+@app.task("picky-about-errors", queue="work", retry_on=OSError)
+async def picky_about_errors(context: AsyncLeaseContext) -> None:
+    if context.attempt == 1:
+        raise ConnectionError("tried again")
+    raise ValueError("for good")
+
+
+@app.task("picky-process", queue="work", process=True, no_retry_on=ValueError)
+def picky_process() -> None:
+    raise ValueError("for good")
+
+
+@app.task("picky-thread", queue="work", no_retry_on=ValueError)
+def picky_thread() -> None:
+    raise ValueError("for good")

@@ -1,10 +1,11 @@
-"""A claim for tests of what a worker does with one."""
+"""Claims and leases for tests of what is done with one."""
 
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from hwqueue.types import Assignment, Claim
+from hwqueue.types import Assignment, Claim, Lease, LeaseState
 
 
 def claim(
@@ -24,3 +25,10 @@ def claim(
         assignment=assignment,
         shard_id=0,
     )
+
+
+def lease(task: str, *, state: LeaseState, result: Any = None) -> Lease:
+    """A lease that has ended; what is not given is None."""
+    nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(Lease))
+    own = {"lease_id": uuid4(), "task_name": task, "state": state, "result": result}
+    return Lease(**{**nothing, **own})

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from hwqueue.app import App, Retry
-from hwqueue.errors import ConfigError
+from hwqueue.app import App, Retry, TaskDefaults
+from hwqueue.errors import BadArgument, ConfigError
+from hwqueue.placement import Placement
+from hwqueue.types import LeaseSpec, LeaseState, RetryPolicy
+from tests.unit.claims import lease
 
 
 class RecordingClient:
@@ -21,6 +24,8 @@ class RecordingClient:
         self.call = (args, options)
         return "spawned"
 
+    spawn_leases = spawn_lease
+
 
 def test_a_task_knows_its_kind_and_arguments() -> None:
     app = App()
@@ -32,8 +37,9 @@ def test_a_task_knows_its_kind_and_arguments() -> None:
     async def aware(params: Any, context: Any) -> None: ...
 
     assert list(app.tasks) == ["plain", "aware"]
-    assert (plain.is_async, plain.wants_context) == (False, False)
-    assert (aware.is_async, aware.wants_context) == (True, True)
+    assert (plain.is_async, plain.binding.whole) == (False, "params")
+    assert (aware.is_async, aware.binding.whole) == (True, "params")
+    assert (list(plain.binding.injected), list(aware.binding.injected)) == ([], ["context"])
 
 
 def test_calling_a_task_calls_its_handler() -> None:
@@ -66,15 +72,9 @@ def test_spawn_takes_the_tasks_defaults_and_lets_the_caller_override() -> None:
 
 def test_a_name_is_taken_once() -> None:
     app = App()
-    app.task("one")(print)
+    app.task("one")(lambda params: None)
     with pytest.raises(ConfigError, match="'one' is defined twice"):
-        app.task("one")(print)
-
-
-@pytest.mark.parametrize("handler", [lambda: None, lambda a, b, c: None, lambda *, params: None])
-def test_a_handler_takes_params_and_perhaps_a_context(handler: Any) -> None:
-    with pytest.raises(ConfigError, match=r"takes \(params\) or \(params, context\)"):
-        App().task("odd")(handler)
+        app.task("one")(lambda params: None)
 
 
 def test_a_process_handler_must_be_importable() -> None:
@@ -94,3 +94,129 @@ def test_retry_takes_one_time_with_a_zone() -> None:
         Retry(after=timedelta(1), at=datetime.now(UTC))
     with pytest.raises(ConfigError, match="time zone"):
         Retry(at=datetime(2030, 1, 1))
+
+
+def test_arguments_and_options_of_a_spawn_are_separate() -> None:
+    @App().task("draw", queue="renders", priority=1, labels={"of": "draw"})
+    def draw(frame: int, priority: str = "low") -> None: ...
+
+    client: Any = RecordingClient()
+    urgent = draw.with_options(priority=9, shard=2)
+    urgent.spawn(client, frame=1, priority="high")
+    args, options = client.call
+    assert args == ("renders", "draw", {"frame": 1, "priority": "high"})
+    assert options == {"priority": 9, "labels": {"of": "draw"}, "shard": 2}
+    urgent.with_options(queue="spare", labels=None).spawn(client, 1)
+    assert client.call == (("spare", "draw", {"frame": 1}), {"priority": 9, "shard": 2})
+    draw.spawn(client, 1)
+    assert client.call[1] == {"priority": 1, "labels": {"of": "draw"}, "shard": 0}
+
+
+def test_an_option_among_the_arguments_is_refused_with_the_way_to_give_it() -> None:
+    @App().task("draw")
+    def draw(frame: int) -> None: ...
+
+    spawn: Any = draw.spawn
+    with pytest.raises(BadArgument, match="unexpected keyword argument 'delay'") as refused:
+        spawn(RecordingClient(), frame=1, delay=timedelta(1))
+    assert refused.value.hint == "spawn options go before: with_options(delay=...).spawn(...)"
+
+
+def test_a_batch_is_one_call() -> None:
+    @App().task("draw", priority=1)
+    def draw(frame: int) -> None: ...
+
+    client: Any = RecordingClient()
+    draw.spawn_many(client, [{"frame": 1}, draw.with_options(priority=2).spec(frame=2)])
+    (queue, specs), options = client.call
+    assert (queue, options) == ("default", {"shard": 0})
+    assert specs == [
+        LeaseSpec(task="draw", params={"frame": 1}, options={"priority": 1}),
+        LeaseSpec(task="draw", params={"frame": 2}, options={"priority": 2}),
+    ]
+
+
+def test_a_batch_says_which_of_it_is_wrong() -> None:
+    app = App()
+
+    @app.task("draw")
+    def draw(frame: int) -> None: ...
+
+    @app.task("old")
+    def old(params: dict[str, int]) -> None: ...
+
+    client: Any = RecordingClient()
+    with pytest.raises(
+        BadArgument, match=r"leases\[1\]: task 'draw': params.frame must"
+    ) as refused:
+        draw.spawn_many(client, [{"frame": 1}, {"frame": "2"}])
+    assert refused.value.detail == {"field": "params.frame", "index": 1}
+    with pytest.raises(
+        BadArgument, match=r"leases\[0\]: a lease of 'old' in a batch of task 'draw'"
+    ):
+        draw.spawn_many(client, [old.spec({"a": 1})])
+    old.spawn_many(client, [{"a": 1}])
+    assert client.call[0][1] == [LeaseSpec(task="old", params={"a": 1}, options={})]
+
+
+def test_defaults_are_one_json_object() -> None:
+    policy = RetryPolicy(kind="fixed", base=timedelta(seconds=3))
+
+    @App().task(
+        "draw",
+        queue="renders",
+        placement=Placement().resources(gpu=1),
+        retry=policy,
+        claim_timeout=timedelta(minutes=2),
+        timeout=timedelta(minutes=1),
+    )
+    def draw(frame: int) -> None: ...
+
+    assert draw.defaults.as_json() == {
+        "queue": "renders",
+        "placement": {"resources": {"gpu": 1}},
+        "retry": {"kind": "fixed", "base": 3},
+        "claim_timeout": 120,
+        "timeout": 60,
+    }
+    assert TaskDefaults().as_json() == {"queue": "default"}
+
+
+@pytest.mark.parametrize(
+    ("only", "never", "error", "may"),
+    [
+        (None, (), ValueError(), True),
+        (OSError, (), ConnectionError(), True),
+        ((OSError, KeyError), (), ValueError(), False),
+        (None, ValueError, ValueError(), False),
+        (OSError, ConnectionError, ConnectionError(), False),
+        (OSError, ConnectionError, FileNotFoundError(), True),
+        ((), (), ValueError(), False),
+    ],
+)
+def test_exceptions_decide_on_another_attempt(
+    only: Any, never: Any, error: Exception, may: bool
+) -> None:
+    task = App().task("picky", retry_on=only, no_retry_on=never)(lambda params: None)
+    assert task.may_retry(error) is may
+
+
+def test_only_exceptions_can_be_retried_on() -> None:
+    retry_on: Any = "OSError"
+    with pytest.raises(ConfigError, match="'picky': OSError is no exception to retry on"):
+        App().task("picky", retry_on=retry_on)
+
+
+def test_a_result_is_read_as_what_the_handler_returns() -> None:
+    @App().task("at")
+    def at(frame: int) -> datetime:
+        return datetime(2030, 1, 1, tzinfo=UTC)
+
+    done = lease("at", state=LeaseState.COMPLETED, result="2030-01-01T00:00:00+00:00")
+    assert at.result_of(done) == at(1)
+    with pytest.raises(BadArgument, match="'at': result must be a time in ISO 8601, not 3"):
+        at.result_of(lease("at", state=LeaseState.COMPLETED, result=3))
+    with pytest.raises(BadArgument, match="of task at is failed: it has no result"):
+        at.result_of(lease("at", state=LeaseState.FAILED))
+    with pytest.raises(BadArgument, match="of task other has no result of task at"):
+        at.result_of(lease("other", state=LeaseState.COMPLETED))

@@ -30,6 +30,24 @@ with hwqueue.Client(sys.argv[1]) as client:
     lease = client.spawn_lease("of-a-producer", "task", {}, affinity_tags={"gpu": True})
     print(client.get_lease(lease.lease_id).state.value)
 """
+TYPED = """
+from dataclasses import dataclass
+import hwqueue
+
+@dataclass
+class Scene:
+    name: str
+
+app = hwqueue.App()
+
+@app.task("draw", queue="of-a-producer")
+def draw(context: hwqueue.LeaseContext, frame: int, scene: Scene) -> None: ...
+
+with hwqueue.Client(sys.argv[1]) as client:
+    client.create_queue("of-a-producer")
+    lease = draw.spawn(client, frame=1, scene=Scene("intro"))
+    print(client.get_lease(lease.lease_id).params)
+"""
 # What needs an extra, and which.
 PARTS = [
     ("from hwqueue import Worker", "worker"),
@@ -55,6 +73,11 @@ def bare(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_producer_needs_no_extra(dsn: str) -> None:
     run = bare(SPAWN, dsn)
     assert run.stdout == "pending\n", run.stderr
+
+
+def test_nor_does_a_typed_spawn(dsn: str) -> None:
+    run = bare(TYPED, dsn)
+    assert run.stdout == "{'frame': 1, 'scene': {'name': 'intro'}}\n", run.stderr
 
 
 @pytest.mark.parametrize(("code", "extra"), PARTS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hwqueue.app import Reject, Retry
+from hwqueue.app import BadParams, Reject, Retry
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
 
@@ -68,6 +68,21 @@ def test_a_broken_message_does_not_hide_the_failure() -> None:
 
 def test_reject_is_for_good() -> None:
     assert raised(Reject("bad input")).retry is False
+
+
+def test_params_that_do_not_fit_are_for_good() -> None:
+    ended = raised(BadParams("params.frame is missing"))
+    assert ended.retry is False
+    assert ended.error == {"type": "BadParams", "message": "params.frame is missing"}
+
+
+def test_a_task_may_refuse_another_attempt() -> None:
+    assert outcome.of_exception(ValueError(), may_retry=False).retry is False
+    assert outcome.of_exception(Retry(), may_retry=False).retry is True
+
+
+def test_a_dataclass_becomes_json() -> None:
+    assert outcome.of_result([timedelta(seconds=2)]).result == [2.0]
 
 
 def test_retry_names_its_time() -> None:

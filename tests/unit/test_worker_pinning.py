@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hwqueue.app import App
+from hwqueue.context import LeaseContext
 from hwqueue.types import Assignment, Claim
-from hwqueue.worker.context import LeaseContext
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.runner import Runner
 from tests.unit.claims import claim

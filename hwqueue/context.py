@@ -10,8 +10,14 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from hwqueue.app import Cancelled
 from hwqueue.types import Assignment, Claim
+
+
+class Cancelled(BaseException):
+    """Raised inside a sync handler that is asked to stop (async ones get `CancelledError`).
+
+    A `BaseException`, so that `except Exception` in a handler does not swallow it.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

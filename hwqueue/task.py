@@ -1,0 +1,348 @@
+"""A task: a handler by its name, and how its leases are spawned and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+from hwqueue.binding import Binding, Handler
+from hwqueue.client import AsyncClient, Client
+from hwqueue.client._json import given, plain
+from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.errors import BadArgument
+from hwqueue.types import (
+    AsJson,
+    Json,
+    Lease,
+    LeaseSpec,
+    LeaseState,
+    RetryPolicy,
+    SpawnOptions,
+    SpawnResult,
+)
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+X = TypeVar("X")
+TakenT_contra = TypeVar("TakenT_contra", contravariant=True)
+ContextT = TypeVar("ContextT", LeaseContext, AsyncLeaseContext)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDefaults:
+    """How the leases of a task are spawned and run, unless told otherwise; None: as ever.
+
+    Attributes:
+        queue: Where its leases are put.
+        max_attempts: None: the queue's.
+        placement: What its leases ask of a node; None: any node.
+        priority: -32768..32767, higher runs first; None: 0.
+        labels: Of its leases, text to text.
+        retry: When a failed attempt is followed by another one; None: as the queue's policy says.
+        claim_timeout: A claim without heartbeat ends after it; None: the queue's.
+        timeout: Longest run of its handler; then the attempt fails.
+    """
+
+    queue: str = "default"
+    max_attempts: int | None = None
+    placement: AsJson | Mapping[str, Any] | None = None
+    priority: int | None = None
+    labels: Mapping[str, str] | None = None
+    retry: RetryPolicy | Mapping[str, Any] | None = None
+    claim_timeout: timedelta | None = None
+    timeout: timedelta | None = None
+
+    def options(self) -> SpawnOptions:
+        """What a spawn is given of it."""
+        return SpawnOptions(
+            max_attempts=self.max_attempts,
+            placement=self.placement,
+            priority=self.priority,
+            labels=self.labels,
+            retry=self.retry,
+            claim_timeout=self.claim_timeout,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """A JSON object without what is None; spans are numbers of seconds."""
+        span = None if self.timeout is None else self.timeout.total_seconds()
+        members = {"queue": self.queue, **self.options(), "timeout": span}
+        return cast("dict[str, Any]", plain(given(members), "defaults"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task(Generic[P, R_co]):
+    """A handler and how its leases are spawned and run. Made by `App.task`.
+
+    `P` are the arguments of a spawn: those of the handler, without the context where that comes
+    first. `R_co` is what calling the handler returns; for an async one, a coroutine.
+
+    Attributes:
+        name: What leases call it.
+        handler: The decorated function; calling the task calls it.
+        binding: How the params of a lease become the handler's arguments.
+        defaults: For its leases.
+        process: Whether each lease runs in a child process of its own.
+        is_async: Whether the handler is a coroutine function.
+        retry_on: Exceptions after which a lease may be tried again; None: all.
+        no_retry_on: Exceptions after which a lease is dead.
+        options: What `with_options` was given; it wins over the defaults.
+        shard: Where `spawn` puts its leases.
+    """
+
+    name: str
+    handler: Callable[..., R_co]
+    binding: Binding
+    defaults: TaskDefaults = field(default_factory=TaskDefaults)
+    process: bool = False
+    is_async: bool = False
+    retry_on: tuple[type[BaseException], ...] | None = None
+    no_retry_on: tuple[type[BaseException], ...] = ()
+    options: SpawnOptions = field(default_factory=SpawnOptions)
+    shard: int = 0
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Call the handler itself, for example in a test; nothing is converted or injected."""
+        return self.handler(*args, **kwargs)
+
+    def with_options(
+        self, *, queue: str | None = None, shard: int | None = None, **options: Unpack[SpawnOptions]
+    ) -> Self:
+        """The same task with other options for its spawns.
+
+        Args:
+            queue: None: the task's.
+            **options: See `hwqueue.types.SpawnOptions`; they win over the task's own.
+        """
+        defaults = self.defaults if queue is None else replace(self.defaults, queue=queue)
+        return replace(
+            self,
+            defaults=defaults,
+            options=SpawnOptions(**{**self.options, **options}),
+            shard=self.shard if shard is None else shard,
+        )
+
+    @overload
+    def spawn(
+        self, client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, SpawnResult]: ...
+
+    @overload
+    def spawn(self, client: Client, /, *args: P.args, **kwargs: P.kwargs) -> SpawnResult: ...
+
+    def spawn(
+        self, client: AsyncClient | Client, /, *args: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, SpawnResult] | SpawnResult:
+        """Spawn a lease of this task, with the task's defaults.
+
+        Options are given before: `task.with_options(priority=5).spawn(client, frame=1)`.
+
+        Args:
+            client: An `AsyncClient` (then await the result) or a `Client`; `Client.on(connection)`
+                spawns inside your transaction.
+            *args, **kwargs: The handler's arguments. What is not given has the handler's default
+                when it runs.
+
+        Raises: BadArgument, when the arguments do not fit the handler; else as `spawn_lease`.
+        SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
+        """
+        return self._spawn(client, self.binding.pack(args, kwargs))
+
+    def _spawn(
+        self, client: AsyncClient | Client, params: Json
+    ) -> Coroutine[Any, Any, SpawnResult] | SpawnResult:
+        options = self._spawn_options()
+        return client.spawn_lease(
+            self.defaults.queue, self.name, params, shard=self.shard, **options
+        )
+
+    def _spawn_options(self) -> SpawnOptions:
+        return cast("SpawnOptions", given({**self.defaults.options(), **self.options}))
+
+    def spec(self, *args: P.args, **kwargs: P.kwargs) -> LeaseSpec:
+        """One lease for `spawn_many`, or for a batch of several tasks (`client.spawn_leases`).
+
+        Raises: BadArgument, when the arguments do not fit the handler.
+        """
+        return self._spec(self.binding.pack(args, kwargs))
+
+    def _spec(self, params: Json) -> LeaseSpec:
+        return LeaseSpec(
+            task=self.name,
+            params={} if params is None else params,
+            options=self._spawn_options(),
+        )
+
+    @overload
+    def spawn_many(
+        self, client: AsyncClient, leases: Iterable[LeaseSpec | Mapping[str, Any]]
+    ) -> Coroutine[Any, Any, list[SpawnResult]]: ...
+
+    @overload
+    def spawn_many(
+        self, client: Client, leases: Iterable[LeaseSpec | Mapping[str, Any]]
+    ) -> list[SpawnResult]: ...
+
+    def spawn_many(
+        self, client: AsyncClient | Client, leases: Iterable[LeaseSpec | Mapping[str, Any]]
+    ) -> Coroutine[Any, Any, list[SpawnResult]] | list[SpawnResult]:
+        """Spawn leases of this task in one statement, all or nothing.
+
+        Args:
+            leases: The arguments of each, as a mapping, which only the database's answer and this
+                call check; or as `task.spec(...)`, which type checkers check, and which may have
+                options of its own: `task.with_options(priority=5).spec(...)`.
+
+        Returns:
+            In the order given.
+
+        Raises: BadArgument, when arguments do not fit; `detail["index"]` is the position (from 0).
+            Else as `spawn_leases`.
+        SQL: spawn_leases. Safe inside your transaction: yes, waits for nobody.
+        """
+        specs = [self._checked(each, index) for index, each in enumerate(leases)]
+        return client.spawn_leases(self.defaults.queue, specs, shard=self.shard)
+
+    def _checked(self, lease: LeaseSpec | Mapping[str, Any], index: int) -> LeaseSpec:
+        """One lease of a batch."""
+        try:
+            if not isinstance(lease, LeaseSpec):
+                whole = self.binding.whole is not None
+                packed = self.binding.pack((lease,), {}) if whole else self.binding.pack((), lease)
+                return self._spec(packed)
+            if lease.task != self.name:
+                raise BadArgument(f"a lease of {lease.task!r} in a batch of task {self.name!r}")
+        except BadArgument as error:
+            detail = {**error.detail, "index": index}
+            raise BadArgument(f"leases[{index}]: {error}", detail=detail, hint=error.hint) from None
+        return lease
+
+    @overload
+    def result_of(self: Task[P, Coroutine[Any, Any, X]], lease: Lease) -> X: ...
+
+    @overload
+    def result_of(self, lease: Lease) -> R_co: ...
+
+    def result_of(self, lease: Lease) -> Any:
+        """What the handler returned for a completed lease, as the type that it is annotated with.
+
+        Raises: BadArgument: the lease is of another task or did not complete, or its result does
+            not fit the type.
+        """
+        where = f"lease {lease.lease_id} of task {lease.task_name}"
+        if lease.task_name != self.name:
+            raise BadArgument(f"{where} has no result of task {self.name}")
+        if lease.state is not LeaseState.COMPLETED:
+            raise BadArgument(f"{where} is {lease.state.value}: it has no result")
+        return self.binding.read_result(lease.result)
+
+    def run(self, context: LeaseContext) -> Any:
+        """Run a sync handler for the lease of a context; for workers.
+
+        Raises: BadParams, and what the handler or a dependency raises.
+        """
+        return self.binding.run(self.handler, context)
+
+    async def run_async(self, context: AsyncLeaseContext) -> Any:
+        """`run`, for an async handler."""
+        return await self.binding.run_async(self.handler, context)
+
+    def may_retry(self, error: BaseException) -> bool:
+        """Whether `retry_on` and `no_retry_on` let a lease be tried again after an exception."""
+        if isinstance(error, self.no_retry_on):
+            return False
+        return self.retry_on is None or isinstance(error, self.retry_on)
+
+
+class ParamsTask(Task[[T], R_co]):
+    """A task whose handler takes the params as a whole: `(params)` or `(params, context)`."""
+
+    __slots__ = ()
+
+    @overload
+    def spawn(
+        self,
+        client: AsyncClient,
+        params: T | None = None,
+        *,
+        queue: str | None = None,
+        shard: int | None = None,
+        **options: Unpack[SpawnOptions],
+    ) -> Coroutine[Any, Any, SpawnResult]: ...
+
+    @overload
+    def spawn(
+        self,
+        client: Client,
+        params: T | None = None,
+        *,
+        queue: str | None = None,
+        shard: int | None = None,
+        **options: Unpack[SpawnOptions],
+    ) -> SpawnResult: ...
+
+    def spawn(
+        self,
+        client: AsyncClient | Client,
+        params: Any = None,
+        *,
+        queue: str | None = None,
+        shard: int | None = None,
+        **options: Unpack[SpawnOptions],
+    ) -> Coroutine[Any, Any, SpawnResult] | SpawnResult:
+        """Spawn a lease of this task, with the task's defaults.
+
+        Args:
+            client: An `AsyncClient` (then await the result) or a `Client`; `Client.on(connection)`
+                spawns inside your transaction.
+            params: What the handler gets; JSON, a dataclass or a pydantic model. None: an empty
+                object.
+            queue, **options: As for `with_options`.
+
+        Raises: BadArgument, when the params do not fit the handler; else as `spawn_lease`.
+        SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
+        """
+        configured = self.with_options(queue=queue, shard=shard, **options)
+        return configured._spawn(client, self.binding.pack((params,), {}))
+
+
+class _ParamsHandler(Protocol[TakenT_contra, R_co]):
+    def __call__(self, params: TakenT_contra) -> R_co: ...
+
+
+class _ParamsContextHandler(Protocol[TakenT_contra, R_co]):
+    def __call__(self, params: TakenT_contra, context: Any) -> R_co: ...
+
+
+class TaskDecorator(Protocol):
+    """Makes a handler a task of the type that its signature asks for."""
+
+    @overload
+    def __call__(self, handler: _ParamsHandler[T, X], /) -> ParamsTask[T, X]: ...
+
+    @overload
+    def __call__(self, handler: _ParamsContextHandler[T, X], /) -> ParamsTask[T, X]: ...
+
+    @overload
+    def __call__(self, handler: Callable[Concatenate[ContextT, P], X], /) -> Task[P, X]: ...
+
+    @overload
+    def __call__(self, handler: Callable[P, X], /) -> Task[P, X]: ...
+
+    def __call__(self, handler: Handler, /) -> Any:
+        """The task."""
+        ...
