@@ -32,6 +32,7 @@ check: setup ## Lint, types, import directions, generated files, the site of the
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/pyright --project tests/typing
 	$(BIN)/lint-imports
 	$(BIN)/python tools/async_to_sync.py --check
 	$(BIN)/python tools/sql_reference.py --check

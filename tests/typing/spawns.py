@@ -1,0 +1,114 @@
+"""Calls of typed tasks, right and wrong; nothing here is run.
+
+`assert_type` says what a right call is. Each wrong one has a `type: ignore`, and both checkers
+report an ignore that nothing needs, so a wrong call that they let pass is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+
+import hwqueue
+from hwqueue import AsyncLeaseContext, Depends, Lease, LeaseContext, LeaseSpec, SpawnResult
+from hwqueue.app import ParamsTask
+
+app = hwqueue.App()
+
+
+@dataclass
+class Picture:
+    path: str
+
+
+class Session: ...
+
+
+def make_session() -> Iterator[Session]:
+    yield Session()
+
+
+@app.task("draw", priority=5, retry_on=OSError, timeout=timedelta(minutes=5))
+def draw(frame: int, scene: str = "intro") -> Picture:
+    return Picture(f"{scene}/{frame}")
+
+
+@app.task("upload")
+async def upload(context: AsyncLeaseContext, picture: Picture) -> str:
+    return f"{picture.path}/{context.attempt}"
+
+
+@app.task("store")
+def store(
+    context: LeaseContext, picture: Picture, session: Session = Depends(make_session)
+) -> None: ...
+
+
+@app.task("old")
+def old(params: dict[str, Any]) -> int:
+    return len(params)
+
+
+@app.task("old-context")
+def old_context(params: dict[str, int], context: LeaseContext) -> int:
+    return len(params) + context.attempt
+
+
+@app.task("old-picture")
+async def old_picture(params: Picture) -> list[Picture]:
+    return [params]
+
+
+def right(client: hwqueue.Client, lease: Lease, context: LeaseContext) -> None:
+    assert_type(draw.spawn(client, frame=1), SpawnResult)
+    assert_type(draw.spawn(client, 1, scene="end"), SpawnResult)
+    assert_type(draw.with_options(queue="big", priority=9).spawn(client, 1), SpawnResult)
+    assert_type(draw.spec(frame=1), LeaseSpec)
+    assert_type(draw.spawn_many(client, [draw.spec(1), {"frame": 2}]), list[SpawnResult])
+    assert_type(draw.result_of(lease), Picture)
+    assert_type(draw(frame=1), Picture)
+    assert_type(store.spawn(client, picture=Picture("a")), SpawnResult)
+    assert_type(upload.result_of(lease), str)
+    assert_type(old, ParamsTask[dict[str, Any], int])
+    assert_type(old.spawn(client, {"a": 1}, priority=3, queue="big"), SpawnResult)
+    assert_type(old.spawn(client), SpawnResult)
+    assert_type(old.result_of(lease), int)
+    assert_type(old_context.spawn(client, {"a": 1}), SpawnResult)
+    assert_type(old_picture.spawn(client, Picture("a")), SpawnResult)
+    assert_type(old_picture.result_of(lease), list[Picture])
+
+
+async def right_async(client: hwqueue.AsyncClient) -> None:
+    assert_type(await draw.spawn(client, frame=1), SpawnResult)
+    assert_type(await upload.spawn(client, Picture("a")), SpawnResult)
+    assert_type(await draw.spawn_many(client, [draw.spec(1)]), list[SpawnResult])
+    assert_type(await old.spawn(client, {"a": 1}), SpawnResult)
+
+
+def wrong(client: hwqueue.Client) -> None:
+    draw.spawn(client)  # type: ignore[call-overload]
+    draw.spawn(client, frame="1")  # type: ignore[call-overload]
+    draw.spawn(client, frame=1, scenes="x")  # type: ignore[call-overload]
+    draw.spawn(client, frame=1, priority=5)  # type: ignore[call-overload]
+    draw.spawn(client, 1, "x", 3)  # type: ignore[call-overload]
+    draw.with_options(prioritty=5)  # type: ignore[call-arg]
+    draw.with_options(priority="5")  # type: ignore[arg-type]
+    draw.spec(scene="x")  # type: ignore[call-arg]
+    draw.spawn_many(client, [draw.spec("1")])  # type: ignore[arg-type]
+    draw(1, 2)  # type: ignore[arg-type]
+    store.spawn(client)  # type: ignore[call-overload]
+    upload.spawn(client, picture="a")  # type: ignore[call-overload]
+    old.spawn(client, "text")  # type: ignore[call-overload]
+    old_context.spawn(client, {"a": "text"})  # type: ignore[dict-item]
+    old.spawn(client, {}, prioritty=5)  # type: ignore[call-overload]
+    old_picture.spawn(client, {"path": "a"})  # type: ignore[call-overload]
+
+
+@app.task("not-an-exception", retry_on="OSError")  # type: ignore[arg-type]
+def not_an_exception(frame: int) -> None: ...
+
+
+@app.task("wrong-session")
+def wrong_session(session: str = Depends(make_session)) -> None: ...  # type: ignore[assignment]
