@@ -5,24 +5,23 @@ Run: HWQUEUE_DSN=$(hwqueue db url) python quickstart.py
 
 import asyncio
 import os
-from typing import Any
 
 import hwqueue
-from hwqueue.worker import AsyncLeaseContext, Worker, WorkerSettings
+from hwqueue.worker import Worker, WorkerSettings
 
 app = hwqueue.App()
 
 
 @app.task("greet", queue="greetings")
-async def greet(params: dict[str, Any], context: AsyncLeaseContext) -> str:
-    return f"hello {params['name']}, this is attempt {context.attempt}"
+async def greet(context: hwqueue.AsyncLeaseContext, name: str) -> str:
+    return f"hello {name}, this is attempt {context.attempt}"
 
 
 async def main() -> None:
     dsn = os.environ["HWQUEUE_DSN"]
     async with hwqueue.AsyncClient(dsn) as client:
         await client.create_queue("greetings")
-        spawned = await greet.spawn(client, {"name": "world"})
+        spawned = await greet.spawn(client, name="world")
 
         settings = WorkerSettings(dsn=dsn, queues=("greetings",), labels={"region": "us-east"})
         worker = Worker(app, settings)
@@ -30,7 +29,7 @@ async def main() -> None:
 
         while (lease := await client.get_lease(spawned.lease_id)).finished_at is None:
             await asyncio.sleep(0.1)
-        print(lease.state.value, lease.result)
+        print(lease.state.value, greet.result_of(lease))
 
         worker.stop()
         await working

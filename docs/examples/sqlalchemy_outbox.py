@@ -4,7 +4,6 @@ Run: HWQUEUE_DSN=$(hwqueue db url) python sqlalchemy_outbox.py
 """
 
 import os
-from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, create_engine, func, select
@@ -16,8 +15,8 @@ app = hwqueue.App()
 
 
 @app.task("send-invoice", queue="invoices")
-def send_invoice(params: dict[str, Any]) -> None:
-    print("sending the invoice of order", params["order_id"])
+def send_invoice(order_id: int) -> None:
+    print("sending the invoice of order", order_id)
 
 
 class Base(DeclarativeBase):
@@ -39,7 +38,7 @@ def place_order(session: Session, item: str) -> None:
     session.add(order)
     session.flush()  # gives the order its id
     client = hwqueue.Client.on(session)
-    send_invoice.spawn(client, {"order_id": order.order_id})
+    send_invoice.spawn(client, order_id=order.order_id)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ write the tasks, for example in tasks.py:
     import hwqueue
     app = hwqueue.App()
     @app.task("hello")
-    def hello(params): return {"hello": params}
+    def hello(name: str) -> str: return f"hello {name}"
 then: hwqueue worker run --app tasks:app --queue default"""
 
 AppName = Annotated[

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from hwqueue.client import Client
-from hwqueue.types import LeaseState
-from tests.e2e.worker_support import is_in, wait_until
+import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+from hwqueue import Worker
+from hwqueue.client import AsyncClient, Client
+from hwqueue.types import Lease, LeaseState
+from tests.e2e.worker_support import BOUND_SECONDS, ended, is_in, settings, wait_until
+from tests.shell_lines import tokens
+
+DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLES = DOCS / "examples"
 
 
 def run_example(name: str, dsn: str) -> str:
@@ -60,3 +69,53 @@ def test_compose_app_through_the_command_line(dsn: str) -> None:
             finally:
                 node.kill()
         assert client.get_lease(spawned.lease_id).result["params"] == {"n": 1}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The files of the how-to for workers, imported, by their names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = []
+    for token in tokens(DOCS / "howto" / "worker.md"):
+        if token.type == "fence" and token.info == "python":
+            name = token.content.partition("\n")[0].removeprefix("# ")
+            (tmp_path / name).write_text(token.content, encoding="utf-8")
+            names.append(name.removesuffix(".py"))
+    assert names == ["tasks", "producer", "orders"]
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    return {name: sys.modules[name] for name in names}
+
+
+async def finish(dsn: str, app: Any, lease_ids: list[Any]) -> list[Lease]:
+    """The leases, when a worker with these tasks has run them."""
+    running = Worker(app, settings(dsn, queues=("default",)))
+    working = asyncio.create_task(running.run())
+    async with AsyncClient(dsn) as client:
+        leases = [await ended(client, lease_id) for lease_id in lease_ids]
+    running.stop()
+    await asyncio.wait_for(working, BOUND_SECONDS)
+    return leases
+
+
+async def test_the_handlers_of_the_how_to(dsn: str, modules: dict[str, Any]) -> None:
+    tasks, producer, orders = (modules[name] for name in ("tasks", "producer", "orders"))
+    with Client(dsn) as client:
+        client.create_queue("default")
+        first, second, *rest = [one.lease_id for one in producer.produce(client)]
+        later = client.get_lease(second)
+        notice = tasks.notify.spawn(client, "ann@example.org").lease_id
+        shipped = orders.ship.spawn(client, order=7).lease_id
+    assert (later.state, later.priority) == (LeaseState.SCHEDULED, 5)
+    leases = await finish(dsn, tasks.app, [first, *rest, notice])
+    assert {lease.state for lease in leases} == {LeaseState.COMPLETED}
+    assert producer.small_picture(leases[0]) == tasks.Picture("320/a.png", 320)
+
+    with sqlite3.connect("orders.db") as db:
+        db.execute("create table orders (id integer, shipped boolean)")
+        db.execute("insert into orders values (7, false)")
+    [lease] = await finish(dsn, orders.app, [shipped])
+    assert lease.state is LeaseState.COMPLETED, lease.error
+    assert db.execute("select shipped from orders").fetchall() == [(1,)]
+    db.close()
