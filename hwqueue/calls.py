@@ -110,16 +110,7 @@ SPAWN_LEASES = _call("spawn_leases", {**_QUEUE, "p_leases": "jsonb"}, row=types.
 GET_LEASE = _call("get_lease", _LEASE, row=types.Lease)
 LIST_LEASES = _call(
     "list_leases",
-    optional={
-        **_QUEUE,
-        "p_state": "text",
-        "p_task": "text",
-        **_LIMIT,
-        "p_before": "uuid",
-        "p_tenant": "text",
-        **_SERVICE,
-        **_NODE,
-    },
+    optional={"p_filter": "jsonb", **_LIMIT, "p_before": "uuid"},
     row=types.LeaseSummary,
 )
 UPDATE_LEASE = _call("update_lease", {**_LEASE, "p_changes": "jsonb"})

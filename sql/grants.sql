@@ -42,7 +42,7 @@ grant execute on function
 
 -- Operators: everything that people on call need. They cannot claim.
 grant execute on function
-  hwqueue.list_leases(text, text, text, int, uuid, text, uuid, uuid, int),
+  hwqueue.list_leases(jsonb, int, uuid, int),
   hwqueue.list_nodes(text, uuid, text, int, int),
   hwqueue.explain_lease(uuid, int),
   hwqueue.explain_class(bigint, int),

@@ -2,6 +2,17 @@
 
 CREATE SCHEMA hwqueue;
 
+CREATE TYPE hwqueue.class_content AS (
+	queue_id integer,
+	task_name text,
+	tenant text,
+	service_id uuid,
+	labels jsonb,
+	placement jsonb,
+	patience interval,
+	target uuid
+);
+
 CREATE TYPE hwqueue.class_match AS (
 	class_id bigint,
 	nodes bit varying,
@@ -21,6 +32,15 @@ CREATE TYPE hwqueue.entry_ref AS (
 	eligible_at timestamp with time zone
 );
 
+CREATE TYPE hwqueue.failure AS (
+	stage text,
+	code text,
+	permanent boolean,
+	message text,
+	predicate jsonb,
+	lacks integer
+);
+
 CREATE TYPE hwqueue.fleet_snapshot AS (
 	registered integer,
 	node_ids uuid[],
@@ -28,6 +48,11 @@ CREATE TYPE hwqueue.fleet_snapshot AS (
 	live bit varying,
 	open bit varying,
 	digest bigint
+);
+
+CREATE TYPE hwqueue.headline AS (
+	code text,
+	message text
 );
 
 CREATE TYPE hwqueue.headroom AS (
@@ -59,6 +84,34 @@ CREATE TYPE hwqueue.later_class AS (
 	class_id bigint,
 	tier smallint,
 	rank bigint
+);
+
+CREATE TYPE hwqueue.lease_filter AS (
+	queue_id integer,
+	state text,
+	task_name text,
+	tenants text[],
+	service_id uuid,
+	node_id uuid
+);
+
+CREATE TYPE hwqueue.pending_class AS (
+	pending bigint,
+	oldest_at timestamp with time zone,
+	class_id bigint,
+	nodes_matching integer,
+	nodes_cordoned integer,
+	nodes_silent integer,
+	part text,
+	expr jsonb,
+	near bit varying,
+	nodes_near integer,
+	nodes_meeting integer,
+	nodes_serving integer,
+	with_room integer,
+	free integer,
+	conflict text,
+	turn bigint
 );
 
 CREATE TABLE hwqueue.ready (
@@ -440,7 +493,7 @@ CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids inte
 CREATE FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_id integer, p_class_id bigint, p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(stage text, code text, permanent boolean, message text, predicate jsonb, lacks integer)
+CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.failure
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.allocate_for_class(p_class_id bigint, p_node hwqueue.node, p_shard integer, INOUT p_load hwqueue.node_load, OUT assignment jsonb) RETURNS record
@@ -452,7 +505,7 @@ CREATE FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_node hw
 CREATE FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count integer, p_gpu_used integer[]) RETURNS bigint
+CREATE FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_left bigint, p_memory_left bigint, p_slots_left integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_gpu_used integer[]) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, amount bigint, mask bit varying)
@@ -942,7 +995,7 @@ CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) RETURNS bytea
+CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.class_nodes (
@@ -967,7 +1020,7 @@ CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.flee
 CREATE FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_match
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
+CREATE FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) RETURNS boolean
@@ -1151,7 +1204,7 @@ CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, 
 CREATE FUNCTION hwqueue.domain_words(p_domain text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
+CREATE FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS void
@@ -1347,16 +1400,16 @@ CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, 
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.failure_detail(p_failure hwqueue.failure, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS jsonb
+CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval DEFAULT NULL::interval, p_target uuid DEFAULT NULL::uuid) RETURNS bigint
+CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -1411,6 +1464,9 @@ CREATE FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known 
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
+CREATE FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) RETURNS hwqueue.headline
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -1433,6 +1489,9 @@ CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETU
 
 CREATE FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) RETURNS integer
+    LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
     LANGUAGE plpgsql;
@@ -1813,11 +1872,11 @@ CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filte
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.list_lease_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard integer) RETURNS uuid[]
+CREATE FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.list_leases(p_queue text DEFAULT NULL::text, p_state text DEFAULT NULL::text, p_task text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_tenant text DEFAULT NULL::text, p_service uuid DEFAULT NULL::uuid, p_node uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
+CREATE FUNCTION hwqueue.list_leases(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, error jsonb, idempotency_key text, stop_reason text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2028,7 +2087,7 @@ CREATE FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer DEFAULT 500, p_
 CREATE FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks integer, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
+CREATE FUNCTION hwqueue.node_has(p_failure hwqueue.failure, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) RETURNS text
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) RETURNS hwqueue.headroom
@@ -2238,7 +2297,7 @@ CREATE FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field t
 CREATE FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) RETURNS record
+CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone) RETURNS hwqueue.headline
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'auto';
 
@@ -2258,7 +2317,7 @@ CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RET
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(pending bigint, oldest_at timestamp with time zone, class_id bigint, nodes_matching integer, nodes_cordoned integer, nodes_silent integer, part text, expr jsonb, near bit varying, nodes_near integer, nodes_meeting integer, nodes_serving integer, with_room integer, free integer, conflict text, turn bigint)
+CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.pending_class
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
@@ -2419,6 +2478,9 @@ CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
 CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) RETURNS hwqueue.lease_filter
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
 
@@ -2440,8 +2502,8 @@ CREATE FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size in
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_position bigint, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
-    LANGUAGE sql STABLE;
+CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
@@ -2788,7 +2850,7 @@ CREATE FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settlement js
 CREATE FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text DEFAULT NULL::text, p_gpu_exclusivity text DEFAULT NULL::text) RETURNS integer
+CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb DEFAULT NULL::jsonb, p_cpu_isolation text DEFAULT NULL::text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.should_advance_low_water(p_qty integer) RETURNS boolean
@@ -4705,7 +4767,7 @@ REVOKE ALL ON FUNCTION hwqueue.allocate_room(p_class hwqueue.placement_class, p_
 
 REVOKE ALL ON FUNCTION hwqueue.amount_left(p_room hwqueue.headroom, p_name text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count integer, p_gpu_used integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.amount_left_by_columns(p_name text, p_cpu_left bigint, p_memory_left bigint, p_slots_left integer, p_core_ids integer[], p_gpu_ids uuid[], p_gpu_parents uuid[], p_gpu_used integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -4897,13 +4959,13 @@ REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_digest(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_fleets(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.class_headline(p_matching integer, p_cordoned integer, p_silent integer, p_with_room integer, p_free integer, p_code text, p_message text, p_near integer, p_meeting integer, p_node text, p_conflict text, p_registered integer, p_open integer, p_live integer, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline, p_part hwqueue.headline, p_node text, p_paused_at timestamp with time zone, p_waits interval, p_unserved text, OUT code text, OUT message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) FROM PUBLIC;
 
@@ -5009,7 +5071,7 @@ REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack b
 
 REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.draft_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
@@ -5098,13 +5160,13 @@ REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error 
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.failure_detail(p_stage text, p_code text, p_predicate jsonb, p_lacks integer, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.failure_detail(p_failure hwqueue.failure, p_facts jsonb, p_kept_out text, p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks integer, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_class(p_queue_id integer, p_task text, p_tenant text, p_service uuid, p_labels jsonb, p_placement jsonb, p_shard integer, p_patience interval, p_target uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5140,6 +5202,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_facts(p_class hwqueue.placement_class, p_kn
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_failures(p_class hwqueue.placement_class, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -5156,6 +5220,8 @@ GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueu
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5363,11 +5429,11 @@ REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_lim
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_queue_id integer, p_state text, p_task text, p_limit integer, p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.list_leases(p_queue text, p_state text, p_task text, p_limit integer, p_before uuid, p_tenant text, p_service uuid, p_node uuid, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_nodes(p_name text, p_node uuid, p_after text, p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -5486,7 +5552,7 @@ GRANT ALL ON FUNCTION hwqueue.node_claims(p_node uuid, p_limit integer, p_shard 
 
 REVOKE ALL ON FUNCTION hwqueue.node_generation(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.node_has(p_stage text, p_predicate jsonb, p_lacks integer, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.node_has(p_failure hwqueue.failure, p_fact jsonb, p_domain text, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_headroom(p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
@@ -5620,7 +5686,7 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone, OUT code text, OUT message text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
 
@@ -5733,6 +5799,8 @@ REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -5747,7 +5815,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT 
 
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_position bigint, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5965,7 +6033,7 @@ REVOKE ALL ON FUNCTION hwqueue.settle_one(p_lease uuid, p_token bigint, p_settle
 
 REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_token bigint, p_settlement jsonb, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom, p_cpu_isolation text, p_gpu_exclusivity text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.should_advance_low_water(p_qty integer) FROM PUBLIC;
 

@@ -144,7 +144,7 @@ class Direct(Calls):
 
     def states(self, queue: str) -> dict[UUID, str]:
         """The state of every lease of a queue."""
-        rows = self.rows("list_leases", queue=queue, limit=1000)
+        rows = self.rows("list_leases", filter={"queue": queue}, limit=1000)
         return {row["lease_id"]: row["state"] for row in rows}
 
     def match(

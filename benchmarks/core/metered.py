@@ -26,7 +26,7 @@ BATCH = 10
 # EXPLAIN does not tell what was claimed.
 _CURRENT = """
     select lease_id, claim_token from hwqueue.list_leases(
-      p_queue => %s, p_state => 'claimed', p_limit => 1)
+      jsonb_build_object('queue', %s::text, 'state', 'claimed'), p_limit => 1)
 """
 
 

@@ -123,11 +123,11 @@ begin
       'changes.deadline') else v_lease.deadline end;
   v_placement := case when v_asks then hwqueue.spawn_placement(p_changes, 'changes')
     else v_class.placement end;
-  v_class_id := hwqueue.target_class(hwqueue.find_class(v_lease.queue_id, v_lease.task_name, v_class.tenant,
-      v_class.service_id,
-    case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
-      else v_class.labels end,
-    v_placement, p_shard, v_class.patience), p_lease, p_shard);
+  v_class_id := hwqueue.target_class(hwqueue.find_class(
+    row(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
+      case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
+        else v_class.labels end,
+      v_placement, v_class.patience, null), p_shard), p_lease, p_shard);
   if hwqueue.my_tenants() is not null then
     perform hwqueue.check_own_class(c, 'changes', null, p_shard)
     from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
@@ -403,14 +403,15 @@ end
 $$;
 
 -- Lists leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of
--- the next. p_node: only those that run there now. p_limit: from 1 to 10,000.
+-- the next.
+-- p_filter: {"queue", "state", "task", "tenant", "service", "node"}, all of them optional. "node": only
+-- those that run there now. "tenant": "" means those without one. p_limit: from 1 to 10,000.
 -- Ids that this server makes carry their time (version 7). Ids of a producer's own that lie above those
 -- of tomorrow, as most random ones do, come after all others.
 -- A filter that few of many leases meet reads the many: bound it by a statement timeout.
 -- Raises: QHQ01, QHA01, QHA03.
-create or replace function hwqueue.list_leases(p_queue text default null, p_state text default null,
-  p_task text default null, p_limit int default 50, p_before uuid default null,
-  p_tenant text default null, p_service uuid default null, p_node uuid default null, p_shard int default 0)
+create or replace function hwqueue.list_leases(p_filter jsonb default '{}', p_limit int default 50,
+  p_before uuid default null, p_shard int default 0)
 returns table (lease_id uuid, shard_id int, queue text, task_name text, state text, priority smallint,
   tenant text, service_id uuid, labels jsonb, placement jsonb, headers jsonb, attempt smallint,
   max_attempts smallint, available_at timestamptz, deadline timestamptz, created_at timestamptz,
@@ -419,31 +420,17 @@ returns table (lease_id uuid, shard_id int, queue text, task_name text, state te
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_tenants text[] := coalesce(hwqueue.my_tenants(), array[p_tenant]);  -- {null}: all
-  v_queue_id int := case when p_queue is not null then (hwqueue.find_queue(p_queue, p_shard)).queue_id end;
+  v_filter hwqueue.lease_filter := hwqueue.read_lease_filter(p_filter, p_shard);
   v_newest uuid := hwqueue.id_of_time(hwqueue.clock() + interval '1 day');
   v_ids uuid[] := '{}';
 begin
-  if p_tenant <> all (v_tenants) then
-    perform hwqueue.refuse_foreign(format('p_tenant is %s', to_json(left(p_tenant, 60))), 'p_tenant',
-        'leave out p_tenant');
-  elsif p_tenant is not null then
-    v_tenants := array[p_tenant];
-  end if;
-  if p_state not in ('scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled') then
-    perform hwqueue.refuse('QHA01', format('%s is no state', to_json(left(p_state, 60))),
-        jsonb_build_object('field', 'p_state'),
-      'states: scheduled, pending, claimed, completed, failed, cancelled');
-  end if;
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
   if p_before is null or p_before <= v_newest then
-    v_ids := hwqueue.list_lease_ids(v_queue_id, p_state, p_task, p_limit, null, least(p_before, v_newest),
-        v_tenants, p_service, p_node, p_shard);
+    v_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, least(p_before, v_newest), p_shard);
   end if;
   if cardinality(v_ids) < p_limit then
-    v_ids := v_ids || hwqueue.list_lease_ids(v_queue_id, p_state, p_task, p_limit - cardinality(v_ids),
-        v_newest,
-      case when p_before > v_newest then p_before end, v_tenants, p_service, p_node, p_shard);
+    v_ids := v_ids || hwqueue.list_lease_ids(v_filter, p_limit - cardinality(v_ids), v_newest,
+      case when p_before > v_newest then p_before end, p_shard);
   end if;
   return query
     select g.lease_id, g.shard_id, g.queue, g.task_name, g.state, g.priority, g.tenant, g.service_id,

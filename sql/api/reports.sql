@@ -245,6 +245,7 @@ declare
   v_queue_id int;
   v_now timestamptz := hwqueue.clock();
   v_snapshot hwqueue.fleet_snapshot;
+  v_fleet hwqueue.headline;
   v_served record;
 begin
   perform hwqueue.require_all_tenants();
@@ -253,6 +254,7 @@ begin
           hwqueue.json_choice(to_jsonb(p_order), 'p_order', array['oldest', 'pending']),
           hwqueue.check_limit(p_limit);
   v_snapshot := hwqueue.scan_nodes(v_now, p_shard);
+  v_fleet := hwqueue.fleet_headline(v_snapshot);
   select s.* into v_served from hwqueue.served_names(v_now, p_shard) s;
   return query
     select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name,
@@ -268,10 +270,7 @@ begin
     left join hwqueue.node n on n.shard_id = p_shard
       and n.node_id = v_snapshot.node_ids[position(B'1' in k.near)]
     cross join lateral hwqueue.part_reason(k.part, k.expr, c, n, k.turn <= 500, v_now) r
-    cross join lateral hwqueue.class_headline(
-      k.nodes_matching, k.nodes_cordoned, k.nodes_silent, k.with_room, k.free, r.code, r.message,
-      k.nodes_near, k.nodes_meeting, n.name, k.conflict, v_snapshot.registered,
-      bit_count(v_snapshot.open)::int, bit_count(v_snapshot.live)::int, q.paused_at,
+    cross join lateral hwqueue.class_headline(k, v_fleet, r, n.name, q.paused_at,
       case when c.preferred <> '[]' then k.oldest_at + coalesce(c.patience, q.patience) - v_now end,
       case when k.nodes_serving = 0 and v_snapshot.registered > 0 then
         case when k.turn <= 500 then hwqueue.unserved_words(

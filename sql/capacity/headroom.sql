@@ -10,7 +10,7 @@
 -- holds them together. A class that names devices must be checked with shortage as well, since an amount
 -- does not say which devices are free.
 --
--- Reading order: node_headroom, shortage, class_shortage, choose_devices, choose_cores.
+-- Reading order: node_headroom, shortage, gpu_shortage, class_shortage, choose_devices, choose_cores.
 
 -- What a class needs, as amounts by name. p_cpu_milli, p_cpu_isolation and p_gpu_exclusivity are those
 -- that apply on the node, as for shortage.
@@ -140,27 +140,18 @@ as $$
   where c.value::bigint > coalesce((p_free ->> c.key)::bigint, 0)
 $$;
 
--- Which of a class's needs do not fit now, as bits: 1 cpu_milli, 2 memory_mib, 4 slots, 8 GPUs, 16
--- custom countables, 32 cores; 0 when all fit. p_cpu_isolation and p_gpu_exclusivity are those that
--- apply on the node (cpu_isolation_on). For a class that takes whole cores, p_cpu_milli is the amount of
--- those (cpu_needed). One expression without subqueries, so that the planner inlines it: a claim
--- evaluates it for many classes.
-create or replace function hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_gpu_count int,
-  p_gpu_milli int, p_gpu_wanted uuid[], p_custom jsonb, p_room hwqueue.headroom,
-  p_cpu_isolation text default null, p_gpu_exclusivity text default null) returns int
+-- Which of a class's needs other than GPUs do not fit now, as bits: 1 cpu_milli, 2 memory_mib, 4 slots,
+-- 16 custom countables, 32 cores; 0 when all fit. p_cpu_isolation is the one that applies on the node
+-- (cpu_isolation_on). For a class that takes whole cores, p_cpu_milli is the amount of those
+-- (cpu_needed). One expression without subqueries, so that the planner inlines it: a claim evaluates it
+-- for many classes.
+create or replace function hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom,
+  p_custom jsonb default null, p_cpu_isolation text default null) returns int
 language sql stable parallel safe
 as $$
   select case when p_cpu_milli > p_room.cpu_milli then 1 else 0 end
     + case when p_memory_mib > p_room.memory_mib then 2 else 0 end
     + case when p_room.slots < 1 then 4 else 0 end
-    + case when p_gpu_count = 0 then 0
-           when p_gpu_wanted <> '{}' and hwqueue.choose_devices(
-             p_gpu_count, p_gpu_milli, p_gpu_wanted, p_gpu_exclusivity, p_room) is null then 8
-           when p_gpu_exclusivity = 'partition_exclusive' then
-             case when p_gpu_count > p_room.gpu_parts_free then 8 else 0 end
-           when p_gpu_milli > 0 and p_gpu_milli > p_room.gpu_most then 8
-           when p_gpu_milli = 0 and p_gpu_count > p_room.gpu_whole then 8
-           else 0 end
     + case when p_custom is null or hwqueue.lacking_custom(p_custom, p_room.custom) is null then 0 else 16 end
     + case when p_room.core_milli is null then 0
            when p_cpu_isolation is null then
@@ -170,8 +161,24 @@ as $$
            else 0 end
 $$;
 
--- The same for a class on a node. In PL/pgSQL, whose variables keep each intermediate result: the
--- planner inlines shortage only where its arguments are variables.
+-- The bit of GPUs, 8, when these do not fit now; else 0. p_gpu_exclusivity is the one that applies on the
+-- node (gpu_exclusivity_on). One expression, as shortage.
+create or replace function hwqueue.gpu_shortage(p_gpu_count int, p_gpu_milli int, p_gpu_wanted uuid[],
+  p_room hwqueue.headroom, p_gpu_exclusivity text) returns int
+language sql stable parallel safe
+as $$
+  select case when p_gpu_count = 0 then 0
+    when p_gpu_wanted <> '{}' and hwqueue.choose_devices(
+      p_gpu_count, p_gpu_milli, p_gpu_wanted, p_gpu_exclusivity, p_room) is null then 8
+    when p_gpu_exclusivity = 'partition_exclusive' then
+      case when p_gpu_count > p_room.gpu_parts_free then 8 else 0 end
+    when p_gpu_milli > 0 and p_gpu_milli > p_room.gpu_most then 8
+    when p_gpu_milli = 0 and p_gpu_count > p_room.gpu_whole then 8
+    else 0 end
+$$;
+
+-- Both for a class on a node. In PL/pgSQL, whose variables keep each intermediate result: the
+-- planner inlines them only where their arguments are variables.
 create or replace function hwqueue.class_shortage(p_class hwqueue.placement_class, p_node hwqueue.node,
   p_load hwqueue.node_load) returns int
 language plpgsql stable parallel safe
@@ -182,8 +189,8 @@ declare
   v_cpu_milli bigint := hwqueue.cpu_needed(p_class.cpu_milli, v_cpu);
   v_room hwqueue.headroom := hwqueue.node_headroom(p_node, p_load);
 begin
-  return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli,
-    p_class.gpu_wanted, p_class.custom, v_room, v_cpu, v_gpu);
+  return hwqueue.shortage(v_cpu_milli, p_class.memory_mib, v_room, p_class.custom, v_cpu)
+    + hwqueue.gpu_shortage(p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted, v_room, v_gpu);
 end
 $$;
 

@@ -269,9 +269,8 @@ begin
       and (e.affinity is not null or (
         select true from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id
         order by r.tier, r.rank, r.position limit 1))
-      and hwqueue.shortage(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, e.gpu_wanted, e.custom,
-          p_room,
-                           e.cpu_isolation, e.gpu_exclusivity) = 0
+      and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room, e.custom, e.cpu_isolation) = 0
+      and hwqueue.gpu_shortage(e.gpu_count, e.gpu_milli, e.gpu_wanted, p_room, e.gpu_exclusivity) = 0
       and (e.trusts <@ v_attested or hwqueue.is_still_attested_for(e.class_id, p_node, v_attested, p_shard))
   ) f;
 end

@@ -132,8 +132,8 @@ begin
   end if;
   at_low_water := picked.on_fast_path and queue_head.takes_first and coalesce(promoted, 0) = 0
     and (p_tasks is null or cardinality(queue_head.task_names) <= 50 and queue_head.task_names <@ p_tasks)
-    and (not p_state.has_limits or hwqueue.shortage(queue_head.most_cpu_milli,
-      queue_head.most_memory_mib, 0, 0, '{}', null, room) = 0);
+    and (not p_state.has_limits
+      or hwqueue.shortage(queue_head.most_cpu_milli, queue_head.most_memory_mib, room) = 0);
 end
 $$;
 

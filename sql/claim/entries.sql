@@ -176,7 +176,7 @@ begin
                     where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
                       and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null
                       and (p_tasks is null or e.task_name = any (p_tasks))
-                      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0)
+                      and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0)
         and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit
       for update skip locked);

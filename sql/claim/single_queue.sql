@@ -101,15 +101,14 @@ as $$
 begin
   if cardinality(p_eligible.classes) > 200
      or (p_tasks is null or cardinality(p_eligible.task_names) <= 50 and p_eligible.task_names <@ p_tasks)
-        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, 0, 0, '{}', null,
-                             p_room) = 0 then
+        and hwqueue.shortage(p_eligible.most_cpu_milli, p_eligible.most_memory_mib, p_room) = 0 then
     return p_eligible.classes;
   end if;
   return array(
     select e.class_id from hwqueue.profile_eligibility e
     where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id and e.queue_id = p_eligible.queue_id
       and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-      and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0);
+      and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0);
 end
 $$;
 
@@ -138,7 +137,7 @@ begin
       where x.shard_id = p_shard and x.profile_id = p_eligible.profile_id
         and x.queue_id = p_eligible.queue_id and x.class_id = k.class_id
         and x.gpu_count = 0 and x.custom is null and (p_tasks is null or x.task_name = any (p_tasks))
-        and hwqueue.shortage(x.cpu_milli, x.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) e
+        and hwqueue.shortage(x.cpu_milli, x.memory_mib, p_room) = 0 offset 0) e
     where k.class_id <> all (p_without);
   -- "is not null" of a row would test every field
   elsif p_tasks is not null or p_room is distinct from null then
@@ -308,7 +307,7 @@ begin
         where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id
           and e.queue_id = p_eligible.queue_id and e.class_id = r.class_id
           and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
-          and hwqueue.shortage(e.cpu_milli, e.memory_mib, 0, 0, '{}', null, p_room) = 0 offset 0) k
+          and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0 offset 0) k
       where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to and (r.deadline is null or r.deadline > p_now)
       order by r.position limit p_limit) e;

@@ -43,46 +43,47 @@ as $$
     when p_task <> all (p_tasks) then jsonb_build_object('task', p_task) end
 $$;
 
--- Returns the digest that classes of equal content share. p_placement must be normal.
-create or replace function hwqueue.class_digest(p_queue_id int, p_task text, p_tenant text, p_service uuid,
-  p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid) returns bytea
+-- Returns the digest that classes of equal content share.
+create or replace function hwqueue.class_digest(p_content hwqueue.class_content) returns bytea
 language sql stable
 as $$
   -- absent options are left out, so that older digests stay the same
-  select sha256(convert_to((jsonb_build_array(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement)
-    || case when p_patience is null then '[]' else jsonb_build_array(extract(epoch from p_patience)) end
-    || case when p_target is null then '[]' else jsonb_build_array(p_target) end)::text, 'UTF8'))
+  select sha256(convert_to((jsonb_build_array(p_content.queue_id, p_content.task_name, p_content.tenant,
+      p_content.service_id, p_content.labels, p_content.placement)
+    || case when p_content.patience is null then '[]'
+       else jsonb_build_array(extract(epoch from p_content.patience)) end
+    || case when p_content.target is null then '[]' else jsonb_build_array(p_content.target) end)::text,
+    'UTF8'))
 $$;
 
--- Returns the class of this content without writing it. p_placement must be normal.
+-- Returns the class of this content without writing it.
 -- p_away_from lists the services that the policy of its own service keeps it away from. They are no part
 -- of the content, because a policy may change.
-create or replace function hwqueue.draft_class(p_queue_id int, p_task text, p_tenant text, p_service uuid,
-  p_labels jsonb, p_placement jsonb, p_patience interval, p_target uuid, p_away_from uuid[], p_shard int)
-returns hwqueue.placement_class
+create or replace function hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[],
+  p_shard int) returns hwqueue.placement_class
 language plpgsql immutable
 as $$
 declare
   v_class hwqueue.placement_class;
-  v_resources jsonb := coalesce(p_placement -> 'resources', '{}');
+  v_placement jsonb := p_content.placement;
+  v_resources jsonb := coalesce(v_placement -> 'resources', '{}');
 begin
   v_class.shard_id := p_shard;
-  v_class.digest := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement,
-    p_patience, p_target);
-  v_class.queue_id := p_queue_id;
-  v_class.task_name := p_task;
-  v_class.tenant := p_tenant;
-  v_class.service_id := p_service;
-  v_class.labels := p_labels;
-  v_class.placement := p_placement;
-  v_class.cost := hwqueue.placement_cost(p_placement);
-  v_class.patience := p_patience;
-  v_class.target := p_target;
+  v_class.digest := hwqueue.class_digest(p_content);
+  v_class.queue_id := p_content.queue_id;
+  v_class.task_name := p_content.task_name;
+  v_class.tenant := p_content.tenant;
+  v_class.service_id := p_content.service_id;
+  v_class.labels := p_content.labels;
+  v_class.placement := v_placement;
+  v_class.cost := hwqueue.placement_cost(v_placement);
+  v_class.patience := p_content.patience;
+  v_class.target := p_content.target;
   v_class.away_from := p_away_from;
-  v_class.required := coalesce(p_placement -> 'require', '[]');
-  v_class.preferred := coalesce(p_placement -> 'prefer', '[]');
+  v_class.required := coalesce(v_placement -> 'require', '[]');
+  v_class.preferred := coalesce(v_placement -> 'prefer', '[]');
   v_class.anchors := hwqueue.class_anchors(v_class.required);
-  v_class.tolerate := coalesce(p_placement -> 'tolerate', '[]');
+  v_class.tolerate := coalesce(v_placement -> 'tolerate', '[]');
   -- a tag with such a key also matches: then the class is judged per node, which is only slower
   v_class.is_pinned := jsonb_path_exists(jsonb_build_array(v_class.required, v_class.preferred),
     'strict $.** ? (exists(@.node) || exists(@.resource) || exists(@.trust))', '{}', true);
@@ -98,8 +99,8 @@ begin
   v_class.gpu_wanted := case when v_class.gpu_count > 0 then array(
     select (e.value #>> '{resource,0}')::uuid from jsonb_array_elements(v_class.required) e
     where e.value ? 'resource' and not e.value ? 'away') else '{}' end;
-  v_class.cpu_isolation := p_placement #>> '{isolation,cpu}';
-  v_class.gpu_exclusivity := p_placement #>> '{isolation,gpu}';
+  v_class.cpu_isolation := v_placement #>> '{isolation,cpu}';
+  v_class.gpu_exclusivity := v_placement #>> '{isolation,gpu}';
   v_class := hwqueue.bind_terms(v_class);
   v_class.custom := nullif(v_resources - array['cpu_milli', 'memory_mib', 'gpu', 'gpu_milli'], '{}');
   return v_class;
@@ -108,37 +109,34 @@ $$;
 
 -- Returns the id of the class with this content: a committed one, or one of this transaction, else one
 -- that it writes.
--- p_patience is null for the queue's. p_target is the only lease that the class is for.
 -- Locks: the new row. Above read committed also the class found, for key share. Raises: 40001 there.
-create or replace function hwqueue.find_class(p_queue_id int, p_task text, p_tenant text, p_service uuid,
-  p_labels jsonb, p_placement jsonb, p_shard int, p_patience interval default null,
-  p_target uuid default null) returns bigint
+create or replace function hwqueue.find_class(p_content hwqueue.class_content, p_shard int) returns bigint
 language plpgsql volatile
 as $$
 declare
   -- assigned before the lookup: prune_classes waits for transactions that may have found a class
   v_xid xid8 := pg_current_xact_id();
-  v_digest bytea := hwqueue.class_digest(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement,
-    p_patience, p_target);
+  v_digest bytea := hwqueue.class_digest(p_content);
   v_class_id bigint;
   v_class hwqueue.placement_class;
 begin
   select c.class_id into v_class_id from hwqueue.placement_class c
   where c.shard_id = p_shard and c.digest = v_digest and c.retired_at is null order by c.class_id limit 1;
   if v_class_id is null then
-    v_class := hwqueue.draft_class(p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, p_patience,
-      p_target, hwqueue.service_away_from(p_service, p_shard), p_shard);
+    v_class := hwqueue.draft_class(p_content, hwqueue.service_away_from(p_content.service_id, p_shard),
+      p_shard);
     insert into hwqueue.placement_class as c (
       shard_id, digest, queue_id, task_name, tenant, service_id, labels, placement, required, preferred,
       anchors, is_pinned, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_wanted, custom, cpu_isolation,
       gpu_exclusivity, tolerate, trusts, spread, terms, away_from, patience, target, cost, created_xid,
       created_at)
     values (
-      p_shard, v_digest, p_queue_id, p_task, p_tenant, p_service, p_labels, p_placement, v_class.required,
-      v_class.preferred, v_class.anchors, v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib,
-      v_class.gpu_count, v_class.gpu_milli, v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation,
-      v_class.gpu_exclusivity, v_class.tolerate, v_class.trusts, v_class.spread, v_class.terms,
-      v_class.away_from, p_patience, p_target, v_class.cost, v_xid, hwqueue.clock())
+      p_shard, v_digest, v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
+      v_class.labels, v_class.placement, v_class.required, v_class.preferred, v_class.anchors,
+      v_class.is_pinned, v_class.cpu_milli, v_class.memory_mib, v_class.gpu_count, v_class.gpu_milli,
+      v_class.gpu_wanted, v_class.custom, v_class.cpu_isolation, v_class.gpu_exclusivity, v_class.tolerate,
+      v_class.trusts, v_class.spread, v_class.terms, v_class.away_from, v_class.patience, v_class.target,
+      v_class.cost, v_xid, hwqueue.clock())
     returning c.class_id into v_class_id;
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a class that is retired by now: lock it, or fail with 40001

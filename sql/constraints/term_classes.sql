@@ -116,8 +116,8 @@ begin
   if not found or v_class.target = p_lease then
     return v_class.class_id;
   end if;
-  return hwqueue.find_class(v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
-    v_class.labels, v_class.placement, p_shard, v_class.patience, p_lease);
+  return hwqueue.find_class(row(v_class.queue_id, v_class.task_name, v_class.tenant, v_class.service_id,
+    v_class.labels, v_class.placement, v_class.patience, p_lease), p_shard);
 end
 $$;
 

@@ -421,10 +421,7 @@ $$;
 create or replace function hwqueue.pending_classes(
   p_queue_id int, p_class bigint, p_kind text, p_order text, p_limit int,
   p_snapshot hwqueue.fleet_snapshot, p_now timestamptz, p_shard int)
-returns table (
-  pending bigint, oldest_at timestamptz, class_id bigint, nodes_matching int, nodes_cordoned int,
-  nodes_silent int, part text, expr jsonb, near bit varying, nodes_near int, nodes_meeting int,
-  nodes_serving int, with_room int, free int, conflict text, turn bigint)
+returns setof hwqueue.pending_class
 language sql stable
 as $$
   with waiting as materialized (
@@ -481,12 +478,34 @@ as $$
   order by turn limit p_limit
 $$;
 
+-- Returns what keeps all pending classes from running, whatever they ask: no node is live and open. Nulls:
+-- one is.
+create or replace function hwqueue.fleet_headline(p_snapshot hwqueue.fleet_snapshot) returns hwqueue.headline
+language plpgsql stable
+as $$
+declare
+  v_live bigint := bit_count(p_snapshot.live);
+  v_said hwqueue.headline;
+begin
+  if p_snapshot.registered = 0 then
+    v_said.code := 'no_nodes';
+    v_said.message := 'no node is registered';
+  elsif bit_count(p_snapshot.open) = 0 then
+    v_said.code := case when v_live > 0 then 'node_draining' else 'node_not_live' end;
+    v_said.message := case
+      when v_live > 0 then format('%s, all cordoned', hwqueue.count_words(v_live, 'live node', 'live nodes'))
+      else format('%s, none with a sign of life',
+        hwqueue.count_words(p_snapshot.registered, 'registered node', 'registered nodes')) end;
+  end if;
+  return v_said;
+end
+$$;
+
 -- Returns the one thing to say about a pending class of pending_reasons, in the order of what must be
--- put right first. p_unserved: what to say where no live node serves it.
-create or replace function hwqueue.class_headline(
-  p_matching int, p_cordoned int, p_silent int, p_with_room int, p_free int, p_code text, p_message text,
-  p_near int, p_meeting int, p_node text, p_conflict text, p_registered int, p_open int, p_live int,
-  p_paused_at timestamptz, p_waits interval, p_unserved text,
+-- put right first. p_fleet: see fleet_headline. p_part: why the node of this name does not meet the part
+-- that excludes most (part_reason). p_unserved: what to say where no live node serves it.
+create or replace function hwqueue.class_headline(p_class hwqueue.pending_class, p_fleet hwqueue.headline,
+  p_part hwqueue.headline, p_node text, p_paused_at timestamptz, p_waits interval, p_unserved text,
   out code text, out message text)
 language plpgsql stable
 as $$
@@ -494,49 +513,43 @@ begin
   if p_paused_at is not null then
     code := 'queue_paused';
     message := format('the queue is paused since %s', p_paused_at);
-  elsif p_registered = 0 then
-    code := 'no_nodes';
-    message := 'no node is registered';
-  elsif p_matching = 0 and p_open = 0 then
-    code := case when p_live > 0 then 'node_draining' else 'node_not_live' end;
-    message := case when p_live > 0 then format('%s, all cordoned',
-                        hwqueue.count_words(p_live, 'live node', 'live nodes'))
-                    else format('%s, none with a sign of life',
-                        hwqueue.count_words(p_registered, 'registered node', 'registered nodes')) end;
-  elsif p_matching = 0 and p_cordoned > 0 then
+  elsif p_fleet.code = 'no_nodes' or p_class.nodes_matching = 0 and p_fleet.code is not null then
+    code := p_fleet.code;
+    message := p_fleet.message;
+  elsif p_class.nodes_matching = 0 and p_class.nodes_cordoned > 0 then
     code := 'node_draining';
     message := format('%s would do, but for being cordoned',
-      hwqueue.count_words(p_cordoned, 'node', 'nodes'));
-  elsif p_matching = 0 and p_silent > 0 then
+      hwqueue.count_words(p_class.nodes_cordoned, 'node', 'nodes'));
+  elsif p_class.nodes_matching = 0 and p_class.nodes_silent > 0 then
     code := 'node_not_live';
     message := format('%s would do, but for giving no sign of life',
-      hwqueue.count_words(p_silent, 'node', 'nodes'));
+      hwqueue.count_words(p_class.nodes_silent, 'node', 'nodes'));
   elsif p_unserved is not null then
     code := 'no_handler';
     message := p_unserved;
-  elsif p_matching = 0 then
-    code := p_code;
+  elsif p_class.nodes_matching = 0 then
+    code := p_part.code;
     message := case
-      when p_near > 0 then format('%s would do but for one thing: on %s, %s',
-          hwqueue.count_words(p_near, 'live node', 'live nodes'), p_node, p_message)
-      when p_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_message)
-      else format('no live node has all that is asked, and no more than %s this: on %s, %s', p_meeting,
-          p_node, p_message) end;
-  elsif p_with_room = 0 then
+      when p_class.nodes_near > 0 then format('%s would do but for one thing: on %s, %s',
+          hwqueue.count_words(p_class.nodes_near, 'live node', 'live nodes'), p_node, p_part.message)
+      when p_class.nodes_meeting = 0 then format('no live node will do: on %s, %s', p_node, p_part.message)
+      else format('no live node has all that is asked, and no more than %s this: on %s, %s',
+          p_class.nodes_meeting, p_node, p_part.message) end;
+  elsif p_class.with_room = 0 then
     code := 'nodes_support_but_contended';
-    message := case when p_matching is null then 'no node has room now'
+    message := case when p_class.nodes_matching is null then 'no node has room now'
                     else format('%s could run it, but without room now',
-                        hwqueue.count_words(p_matching, 'node', 'nodes')) end;
-  elsif p_free = 0 then
-    code := p_conflict;
+                        hwqueue.count_words(p_class.nodes_matching, 'node', 'nodes')) end;
+  elsif p_class.free = 0 then
+    code := p_class.conflict;
     message := format('what other leases do keeps it off %s with room',
-        hwqueue.count_words(p_with_room, 'node', 'nodes'));
+        hwqueue.count_words(p_class.with_room, 'node', 'nodes'));
   elsif p_waits > '0' then
     code := 'waiting_for_preferred';
     message := format('%s could take it now; the oldest may wait %s s more for one that it prefers',
-        hwqueue.count_words(p_free, 'node', 'nodes'), round(extract(epoch from p_waits), 1));
+        hwqueue.count_words(p_class.free, 'node', 'nodes'), round(extract(epoch from p_waits), 1));
   else
-    message := format('%s could take it now', hwqueue.count_words(p_free, 'node', 'nodes'));
+    message := format('%s could take it now', hwqueue.count_words(p_class.free, 'node', 'nodes'));
   end if;
 end
 $$;

@@ -115,40 +115,41 @@ as $$
 $$;
 
 -- Returns {"wanted", "has", "holders", "place"} of one failed rule, without those that do not apply.
-create or replace function hwqueue.failure_detail(
-  p_stage text, p_code text, p_predicate jsonb, p_lacks int, p_facts jsonb, p_kept_out text,
+create or replace function hwqueue.failure_detail(p_failure hwqueue.failure, p_facts jsonb, p_kept_out text,
   p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_load hwqueue.node_load,
-  p_now timestamptz, p_shard int) returns jsonb
+  p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 declare
-  v_index int := (p_predicate ->> 'term')::int;
+  v_shard int := p_node.shard_id;
+  v_index int := (p_failure.predicate ->> 'term')::int;
   v_spec jsonb := p_class.terms #> array[v_index::text, 'spec'];
   v_fact jsonb := p_facts -> v_index;
   v_domain text := coalesce((select t.domain from hwqueue.affinity_term t
-                             where t.shard_id = p_shard and t.digest =
+                             where t.shard_id = v_shard and t.digest =
                                (p_class.terms #>> array[v_index::text, 'digest'])::bigint),
-                            hwqueue.term_domain(v_spec, p_shard));
+                            hwqueue.term_domain(v_spec, v_shard));
   v_holders jsonb;
   v_place text := case when v_fact ->> 'value' is not null
-    then hwqueue.place_words(v_domain, v_fact ->> 'value', p_shard) end;
+    then hwqueue.place_words(v_domain, v_fact ->> 'value', v_shard) end;
 begin
-  if p_stage = 'free' then
+  if p_failure.stage = 'free' then
     v_holders := hwqueue.holder_list(array(
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = p_shard and c.node_id = p_node.node_id and c.assignment is not null
-      order by c.claimed_at, c.lease_id limit 5), true, p_now, p_shard);
-  elsif p_stage = 'away' and p_predicate is null then
+      where c.shard_id = v_shard and c.node_id = p_node.node_id and c.assignment is not null
+      order by c.claimed_at, c.lease_id limit 5), true, p_now, v_shard);
+  elsif p_failure.stage = 'away' and p_failure.predicate is null then
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack,
-        p_node.labels), p_shard);
-    v_holders := hwqueue.away_holders(p_class, p_lease, p_kept_out, p_node, p_now, p_shard);
-  elsif p_stage = 'spread' or p_stage = 'away' and p_predicate ? 'away' then
-    v_holders := hwqueue.term_holders(v_spec, v_domain, p_node, p_now, p_shard);
+        p_node.labels), v_shard);
+    v_holders := hwqueue.away_holders(p_class, p_lease, p_kept_out, p_node, p_now, v_shard);
+  elsif p_failure.stage = 'spread' or p_failure.stage = 'away' and p_failure.predicate ? 'away' then
+    v_holders := hwqueue.term_holders(v_spec, v_domain, p_node, p_now, v_shard);
   end if;
   return jsonb_strip_nulls(jsonb_build_object(
-    'wanted', hwqueue.blocker_words(p_stage, p_code, p_predicate, p_lacks, p_class),
-    'has', hwqueue.node_has(p_stage, p_predicate, p_lacks, v_fact, v_domain, p_class, p_node, p_load, p_now),
+    'wanted', hwqueue.blocker_words(p_failure.stage, p_failure.code, p_failure.predicate,
+      p_failure.lacks, p_class),
+    'has', hwqueue.node_has(p_failure, v_fact, v_domain, p_class, p_node, p_load, p_now),
     'place', v_place, 'holders', nullif(v_holders, '[]')));
 end
 $$;
@@ -181,10 +182,8 @@ as $$
            hwqueue.cached_kept_out_of(p_known, n) as kept_out offset 0) k
   cross join lateral (
     select coalesce(jsonb_agg(
-             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, p_class,
-                 n, k.load)
-             || hwqueue.failure_detail(f.stage, f.code, f.predicate, f.lacks, k.facts, k.kept_out, p_class,
-                 p_lease, n, k.load, p_now, p_shard)
+             hwqueue.failure_reason(f, p_class, n, k.load)
+             || hwqueue.failure_detail(f, k.facts, k.kept_out, p_class, p_lease, n, k.load, p_now)
              order by array_position(hwqueue.funnel_stages(), f.stage)), '[]') as reasons
     from hwqueue.all_failures(p_class, n, k.load, k.facts, p_known -> 'spread', k.kept_out, p_now, p_shard) f
     offset 0) r

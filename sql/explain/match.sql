@@ -152,8 +152,8 @@ begin
       select k.kind, k.is_shown, u.failure from kind k cross join lateral unnest(k.failures) u(failure)
     ), worded as materialized (
       select f.failure,
-             hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks, v_class, n,
-                                    hwqueue.read_load(n.node_id, p_shard)) as reason
+             hwqueue.failure_reason(row(f.stage, f.code, f.permanent, f.message, f.predicate, f.lacks),
+               v_class, n, hwqueue.read_load(n.node_id, p_shard)) as reason
       from failing f join hwqueue.node n on n.shard_id = p_shard and n.node_id = f.node_ids[1]
       where f.failure in (select p.failure from part p where p.is_shown)
     ), told as materialized (
@@ -208,10 +208,10 @@ begin
   end if;
   p_placement := hwqueue.normalise_placement(p_placement, 'placement');
   v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
-  for_class := hwqueue.draft_class(for_queue.queue_id,
-      hwqueue.json_text(p_options -> 'task', 'options.task', 200),
-    coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
-    hwqueue.check_labels(p_options -> 'labels', 'options.labels'), p_placement, null, null,
+  for_class := hwqueue.draft_class(
+    row(for_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
+      coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
+      hwqueue.check_labels(p_options -> 'labels', 'options.labels'), p_placement, null, null),
     hwqueue.service_away_from(v_service, p_shard), p_shard);
   perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
   select r.reach into reach

@@ -32,23 +32,27 @@ as $$
 $$;
 
 -- Says what a node has of what a failed rule asks, in a few words; null if that does not apply.
-create or replace function hwqueue.node_has(
-  p_stage text, p_predicate jsonb, p_lacks int, p_fact jsonb, p_domain text,
+-- p_domain: of the affinity term that failed; p_fact: what counts there (term_facts).
+create or replace function hwqueue.node_has(p_failure hwqueue.failure, p_fact jsonb, p_domain text,
   p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_now timestamptz)
 returns text
 language plpgsql stable
 as $$
+declare
+  v_stage text := p_failure.stage;
+  v_predicate jsonb := p_failure.predicate;
+  v_lacks int := p_failure.lacks;
 begin
   return left(case
-    when p_stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node,
+    when v_stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class, v_lacks, p_node,
                                      hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
-    when p_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, p_lacks, p_node,
+    when v_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, v_lacks, p_node,
         hwqueue.node_headroom(p_node, p_load))) || ' free'
-    when p_stage = 'taints' then hwqueue.taint_text(p_predicate)
-    when p_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust',
+    when v_stage = 'taints' then hwqueue.taint_text(v_predicate)
+    when v_stage = 'trust' then coalesce(hwqueue.suspended_words(p_node.node_id, v_predicate ->> 'trust',
         p_node.shard_id), 'trusted for '
       || coalesce(nullif(array_to_string(hwqueue.attested_at(p_node, p_now), ', '), ''), 'nothing'))
-    when p_stage = 'isolation' then case when p_predicate ? 'cpu'
+    when v_stage = 'isolation' then case when v_predicate ? 'cpu'
       then array_to_string(p_node.cpu_isolation, ', ')
                                          else array_to_string(p_node.gpu_exclusivity, ', ') end
     when p_fact is not null then case
@@ -56,12 +60,12 @@ begin
       else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none'
           else p_fact ->> 'held' end,
                   hwqueue.place_words(p_domain, p_fact ->> 'value', p_node.shard_id)) end
-    when p_predicate ? 'label' then (p_node.labels -> (p_predicate ->> 'label'))::text
-    when p_predicate ? 'tags' then (
-      select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(p_predicate -> 'tags') k
+    when v_predicate ? 'label' then (p_node.labels -> (v_predicate ->> 'label'))::text
+    when v_predicate ? 'tags' then (
+      select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(v_predicate -> 'tags') k
       where p_node.labels ? k)
-    when p_predicate ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
-    when p_predicate ? 'node' then 'node ' || p_node.name end, 200);
+    when v_predicate ? 'rack' then coalesce('rack ' || p_node.rack, 'no rack')
+    when v_predicate ? 'node' then 'node ' || p_node.name end, 200);
 end
 $$;
 

@@ -246,44 +246,46 @@ $$;
 -- without a node. Without p_tells it leaves out the message, which takes long.
 create or replace function hwqueue.part_reason(
   p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean,
-  p_now timestamptz, out code text, out message text)
+  p_now timestamptz) returns hwqueue.headline
 language plpgsql stable set plan_cache_mode = auto
 as $$
 declare
+  v_part hwqueue.headline;
   v_idle hwqueue.node_load;
   v_lacks int;
   v_room hwqueue.headroom;
 begin
   if p_part = 'require' then
-    code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id,
+    v_part.code := hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id,
         p_node.resources || p_node.gpu_ids, null, hwqueue.attested_at(p_node, p_now));
-    message := case when p_tells
-      then hwqueue.reason_message(code, hwqueue.without_terms(p_expr), p_node.labels) end;
+    v_part.message := case when p_tells
+      then hwqueue.reason_message(v_part.code, hwqueue.without_terms(p_expr), p_node.labels) end;
   elsif p_part = 'served' then
-    code := 'no_handler';
-    message := (
+    v_part.code := 'no_handler';
+    v_part.message := (
       select hwqueue.unserving_words(u.predicate) from hwqueue.unserving_nodes(p_class, p_class.shard_id) u
       where p_tells and u.node_id = p_node.node_id);
   elsif p_part = 'taints' then
-    code := 'untolerated_taint';
-    message := case when p_tells then hwqueue.reason_message(
-      code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
+    v_part.code := 'untolerated_taint';
+    v_part.message := case when p_tells then hwqueue.reason_message(
+      v_part.code, hwqueue.barring_taints(hwqueue.node_taints(p_node), p_class.tolerate) -> 0, '{}') end;
   elsif p_part in ('isolation', 'device') then
-    select c.code, c.message into code, message
+    select c.code, c.message into v_part.code, v_part.message
     from hwqueue.isolation_conflicts(p_class, p_node.cpu_isolation, p_node.gpu_exclusivity,
         p_node.gpu_share_mode, p_node.gpu_ids, p_node.gpu_parents) c
     limit 1;
   end if;
-  if code is null and p_node.node_id is not null then
-    code := 'insufficient_capacity';
+  if v_part.code is null and p_node.node_id is not null then
+    v_part.code := 'insufficient_capacity';
     if p_tells then
       v_idle := hwqueue.idle_load(p_node);
       v_lacks := hwqueue.class_shortage(p_class, p_node, v_idle);
       v_room := hwqueue.node_headroom(p_node, v_idle);
-      message := format('not enough %s: the node never has as much',
+      v_part.message := format('not enough %s: the node never has as much',
           hwqueue.lacking(v_lacks, p_class, v_room));
     end if;
   end if;
+  return v_part;
 end
 $$;
 

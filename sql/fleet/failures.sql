@@ -3,7 +3,7 @@
 -- These functions judge one node; judge_fleet.sql applies the same rules to all nodes at once. Both are
 -- made of the functions that claims decide with (expr_reason, barring_taints, spread_reason,
 -- isolation_conflicts, shortage), so a reason can never contradict a claim. Reasons and explanations
--- read the rows of all_failures:
+-- read the rows of all_failures, of type failure:
 --   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in
 --     all), free (what is left of it), away (other leases), spread, cordon
 --   predicate: what failed, as the class has it; lacks: of stages capacity and free, what is short, as
@@ -48,34 +48,34 @@ $$;
 
 -- Returns a row of all_failures as {"stage", "code", "permanent", "message", "predicate"}; predicate is
 -- left out where the code says all.
-create or replace function hwqueue.failure_reason(
-  p_stage text, p_code text, p_permanent boolean, p_message text, p_predicate jsonb, p_lacks int,
+create or replace function hwqueue.failure_reason(p_failure hwqueue.failure,
   p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) returns jsonb
 language plpgsql stable
 as $$
 declare
   v_predicate jsonb;
-  v_message text := p_message;
+  v_message text := p_failure.message;
 begin
-  if p_lacks is not null then
-    v_predicate := jsonb_build_object('resources', hwqueue.needs_of(p_class, p_lacks, p_node));
-    v_message := hwqueue.lacking(p_lacks, p_class, hwqueue.node_headroom(p_node, p_load));
+  if p_failure.lacks is not null then
+    v_predicate := jsonb_build_object('resources', hwqueue.needs_of(p_class, p_failure.lacks, p_node));
+    v_message := hwqueue.lacking(p_failure.lacks, p_class, hwqueue.node_headroom(p_node, p_load));
     v_message := case
-      when p_code = 'nodes_support_but_contended'
+      when p_failure.code = 'nodes_support_but_contended'
         then format('the node honours the class, but running leases have its %s', v_message)
       else format('not enough %s: %s', v_message,
-                  case when p_permanent then 'the node never has as much'
+                  case when p_failure.permanent then 'the node never has as much'
                     else 'in use by running leases' end) end;
-  elsif p_predicate is not null then
-    v_predicate := hwqueue.without_terms(p_predicate);
+  elsif p_failure.predicate is not null then
+    v_predicate := hwqueue.without_terms(p_failure.predicate);
   end if;
-  if p_code = 'trust_not_attested' then
-    v_message := hwqueue.suspended_words(p_node.node_id, p_predicate ->> 'trust', p_node.shard_id);
+  if p_failure.code = 'trust_not_attested' then
+    v_message := hwqueue.suspended_words(p_node.node_id, p_failure.predicate ->> 'trust', p_node.shard_id);
   end if;
   if v_message is null then
-    v_message := hwqueue.reason_message(p_code, v_predicate, p_node.labels);
+    v_message := hwqueue.reason_message(p_failure.code, v_predicate, p_node.labels);
   end if;
-  return jsonb_build_object('stage', p_stage, 'code', p_code, 'permanent', p_permanent, 'message', v_message)
+  return jsonb_build_object('stage', p_failure.stage, 'code', p_failure.code,
+      'permanent', p_failure.permanent, 'message', v_message)
     || case when v_predicate is null then '{}' else jsonb_build_object('predicate', v_predicate) end;
 end
 $$;
@@ -88,8 +88,7 @@ create or replace function hwqueue.class_reasons(
   p_now timestamptz, p_shard int) returns jsonb
 language sql stable
 as $$
-  select coalesce(jsonb_agg(hwqueue.failure_reason(f.stage, f.code, f.permanent, f.message, f.predicate,
-         f.lacks, p_class, p_node, p_load)), '[]')
+  select coalesce(jsonb_agg(hwqueue.failure_reason(f, p_class, p_node, p_load)), '[]')
   from (select hwqueue.term_facts(p_class, p_node, p_recount, p_now, p_shard) as facts,
                case when p_recount is null then hwqueue.kept_out_of(p_class, null, p_node, p_shard)
                     else hwqueue.cached_kept_out_of(p_recount, p_node) end as kept_out offset 0) k
@@ -190,7 +189,7 @@ $$;
 -- lease keeps the class. Isolation of a class that names a device is judged after its requirements.
 create or replace function hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node,
     p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamptz, p_shard int)
-returns table (stage text, code text, permanent boolean, message text, predicate jsonb, lacks int)
+returns setof hwqueue.failure
 language sql stable
 as $$
   select 'served', 'no_handler', true, hwqueue.unserving_words(u.predicate), u.predicate, null::int

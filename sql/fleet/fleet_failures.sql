@@ -205,9 +205,9 @@ begin
     from (
       select s.lacks_now, s.cpu, s.gpu, array_agg(s.node_id) as node_ids
       from (
-        select r.*, hwqueue.shortage(
-                 r.cpu_needed, p_class.memory_mib, p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted,
-                 p_class.custom, r.room, r.cpu, r.gpu) as lacks_now
+        select r.*, hwqueue.shortage(r.cpu_needed, p_class.memory_mib, r.room, p_class.custom, r.cpu)
+                 + hwqueue.gpu_shortage(p_class.gpu_count, p_class.gpu_milli, p_class.gpu_wanted, r.room,
+                   r.gpu) as lacks_now
         from (
           select m.*, hwqueue.cpu_needed(p_class.cpu_milli, m.cpu) as cpu_needed
           from (

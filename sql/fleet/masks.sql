@@ -110,18 +110,18 @@ as $$
 $$;
 
 -- Returns what a node has left of an amount, as amount_left does from its headroom, but from columns
--- alone; null: read the headroom. Reports call it for every node: it is one expression, which the
--- planner inlines without reading whole rows.
-create or replace function hwqueue.amount_left_by_columns(
-  p_name text, p_cpu_milli bigint, p_memory_mib bigint, p_slots int, p_core_ids int[], p_gpu_ids uuid[],
-  p_gpu_parents uuid[], p_cpu_used bigint, p_memory_used bigint, p_claim_count int, p_gpu_used int[])
-returns bigint
+-- alone; null: read the headroom. p_cpu_left, p_memory_left, p_slots_left: capacity less what is used;
+-- null: not counted. Reports call it for every node: it is one expression, which the planner inlines
+-- without reading whole rows.
+create or replace function hwqueue.amount_left_by_columns(p_name text, p_cpu_left bigint,
+  p_memory_left bigint, p_slots_left int, p_core_ids int[], p_gpu_ids uuid[], p_gpu_parents uuid[],
+  p_gpu_used int[]) returns bigint
 language sql immutable parallel safe
 as $$
   select case
-    when p_name = 'cpu_milli' then coalesce(p_cpu_milli - p_cpu_used, 9223372036854775807)
-    when p_name = 'memory_mib' then coalesce(p_memory_mib - p_memory_used, 9223372036854775807)
-    when p_name = 'slots' then coalesce(p_slots - p_claim_count, 9223372036854775807)
+    when p_name = 'cpu_milli' then coalesce(p_cpu_left, 9223372036854775807)
+    when p_name = 'memory_mib' then coalesce(p_memory_left, 9223372036854775807)
+    when p_name = 'slots' then coalesce(p_slots_left, 9223372036854775807)
     when p_name like 'core%' and p_core_ids = '{}' then 9223372036854775807
     when p_name like 'gpu%' and p_gpu_ids = '{}' then 0
     when p_name = 'gpu_whole' and p_gpu_parents = '{}' then cardinality(array_positions(p_gpu_used, 0)) end
@@ -141,9 +141,9 @@ as $$
     select a.name, array_agg(distinct a.amount) as steps from unnest(p_names, p_amounts) a(name, amount)
     group by a.name
   ), plain as materialized (
-    select a.name, k.number, k.node_id, hwqueue.amount_left_by_columns(a.name, n.cpu_milli, n.memory_mib,
-           n.slots, n.core_ids, n.gpu_ids,
-             n.gpu_parents, u.cpu_used, u.memory_used, u.claim_count, u.gpu_used) as amount
+    select a.name, k.number, k.node_id, hwqueue.amount_left_by_columns(a.name, n.cpu_milli - u.cpu_used,
+           n.memory_mib - u.memory_used, n.slots - u.claim_count, n.core_ids, n.gpu_ids, n.gpu_parents,
+           u.gpu_used) as amount
     from hwqueue.node_numbers(p_shard) k
     join hwqueue.node n on n.shard_id = p_shard and n.node_id = k.node_id
     join hwqueue.newest_loads(p_shard) u on u.node_id = k.node_id

@@ -8,7 +8,8 @@
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
 -- into another, in the same transaction. Only prune deletes outcomes for good.
 --
--- Reading order: lease_state, lease_end, find_lease, take_entry, end_waiting, list_lease_ids.
+-- Reading order: lease_state, lease_end, find_lease, take_entry, end_waiting, then read_lease_filter and
+-- list_lease_ids.
 
 -- Writes the outcome of leases that were waiting. The caller has deleted their entries, and read the
 -- clock after that. p_error null: they passed their deadline. The caller holds the entries. Not
@@ -27,9 +28,45 @@ begin
 end
 $$;
 
--- Ids of leases from p_from on and below p_before (null: no bound), the highest first.
-create or replace function hwqueue.list_lease_ids(p_queue_id int, p_state text, p_task text, p_limit int,
-  p_from uuid, p_before uuid, p_tenants text[], p_service uuid, p_node uuid, p_shard int) returns uuid[]
+-- Reads the filter of a list of leases. tenants: at most those of the caller; null: all.
+-- Raises: QHA01, QHA03, QHQ01.
+create or replace function hwqueue.read_lease_filter(p_filter jsonb, p_shard int)
+returns hwqueue.lease_filter
+language plpgsql stable
+as $$
+declare
+  v_filter hwqueue.lease_filter;
+  v_tenant text;
+begin
+  perform hwqueue.check_object(p_filter, array['queue', 'state', 'task', 'tenant', 'service', 'node'],
+    'filter');
+  if p_filter -> 'queue' <> 'null' then
+    v_filter.queue_id := (hwqueue.find_queue(
+      hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100), p_shard)).queue_id;
+  end if;
+  v_filter.state := hwqueue.json_choice(p_filter -> 'state', 'filter.state',
+    array['scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled']);
+  v_filter.task_name := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);
+  v_filter.service_id := hwqueue.json_uuid(p_filter -> 'service', 'filter.service');
+  v_filter.node_id := hwqueue.json_uuid(p_filter -> 'node', 'filter.node');
+  v_filter.tenants := hwqueue.my_tenants();
+  if p_filter -> 'tenant' <> 'null' then
+    v_tenant := case when p_filter -> 'tenant' = '""' then ''  -- leases without a tenant
+      else hwqueue.json_text(p_filter -> 'tenant', 'filter.tenant', 100) end;
+    if v_tenant <> all (v_filter.tenants) then
+      perform hwqueue.refuse_foreign(format('filter.tenant is %s', to_json(v_tenant)), 'filter.tenant',
+        'leave out filter.tenant');
+    end if;
+    v_filter.tenants := array[v_tenant];
+  end if;
+  return v_filter;
+end
+$$;
+
+-- Ids of leases that meet a filter, from p_from on and below p_before (null: no bound), the highest
+-- first.
+create or replace function hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit int, p_from uuid,
+  p_before uuid, p_shard int) returns uuid[]
 language plpgsql volatile
   -- planned each time: a filter that is not given must not be in the plan
   set plan_cache_mode = force_custom_plan
@@ -46,20 +83,22 @@ begin
       and s.available_at = l.available_at and s.lease_id = l.lease_id
     where l.shard_id = p_shard and (p_before is null or l.lease_id < p_before)
       and (p_from is null or l.lease_id >= p_from)
-      and (p_queue_id is null or l.queue_id = p_queue_id) and (p_task is null or l.task_name = p_task)
-      and case when p_state is null then true
-               when p_state in ('completed', 'failed', 'cancelled') then o.state = p_state
-               when p_state = 'claimed' then r.lease_id is not null
-               when p_state = 'scheduled' then s.lease_id is not null
+      and (p_filter.queue_id is null or l.queue_id = p_filter.queue_id)
+      and (p_filter.task_name is null or l.task_name = p_filter.task_name)
+      and case when p_filter.state is null then true
+               when p_filter.state in ('completed', 'failed', 'cancelled') then o.state = p_filter.state
+               when p_filter.state = 'claimed' then r.lease_id is not null
+               when p_filter.state = 'scheduled' then s.lease_id is not null
                else o.lease_id is null and r.lease_id is null and s.lease_id is null end
-      and (p_tenants[1] is null and p_service is null
+      and (p_filter.tenants is null and p_filter.service_id is null
            or exists (select 1 from hwqueue.placement_class c
                       where c.shard_id = l.shard_id and c.class_id = l.class_id
-                        and (p_tenants[1] is null or c.tenant = any (p_tenants))
-                        and (p_service is null or c.service_id = p_service)))
-      and (p_node is null
+                        and (p_filter.tenants is null or c.tenant = any (p_filter.tenants))
+                        and (p_filter.service_id is null or c.service_id = p_filter.service_id)))
+      and (p_filter.node_id is null
            or l.lease_id in (
-             select c.lease_id from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node))
+             select c.lease_id from hwqueue.claim c
+             where c.shard_id = p_shard and c.node_id = p_filter.node_id))
     order by l.lease_id desc limit p_limit);
 end
 $$;

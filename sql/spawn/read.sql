@@ -80,8 +80,8 @@ begin
          unnest(k.ordinals) o(ordinal)
     order by o.ordinal);
   return array(
-    select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], nextval('hwqueue.ready_position_seq'),
-      v_class_ids[e.ordinal], e.task, e.params, e.options, p_queue.max_params_bytes, p_now)
+    select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.ordinal], e.task, e.params,
+      e.options, p_queue.max_params_bytes, p_now)
     from (
       select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
         case when i.value -> 'options' ?| hwqueue.spawn_options() then i.value -> 'options' end as options
@@ -108,19 +108,20 @@ begin
 end
 $$;
 
--- Returns one spawn, read and checked, but for its class, which spawn_class has checked.
+-- Returns one spawn, read and checked, but for its class, which spawn_class has checked. It draws the
+-- position of the lease.
 -- A single expression, so that Postgres inlines it: one statement reads a whole batch.
 -- Raises: QHA01, naming the field.
-create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_position bigint,
-  p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes int, p_now timestamptz)
+create or replace function hwqueue.read_spawn(p_ordinal int, p_lease_id uuid, p_class_id bigint, p_task text,
+  p_params jsonb, p_options jsonb, p_max_params_bytes int, p_now timestamptz)
 returns hwqueue.spawn_request
-language sql stable
+language sql volatile
 as $$
   select row(
     p_ordinal,
     coalesce(hwqueue.json_uuid(p_options -> 'lease_id', 'options.lease_id'), p_lease_id),
     jsonb_typeof(p_options -> 'lease_id') = 'string',
-    p_position,
+    nextval('hwqueue.ready_position_seq'),
     p_class_id,
     p_task,
     hwqueue.check_payload(coalesce(p_params, '{}'), 'params', p_max_params_bytes),
@@ -153,11 +154,11 @@ declare
 begin
   if p_options is null or not p_options ?| hwqueue.spawn_options() then
     -- with a constant null Postgres drops every part of the expression that reads options
-    return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task,
-      p_params, null, p_queue.max_params_bytes, p_now);
+    return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, null,
+      p_queue.max_params_bytes, p_now);
   end if;
-  return hwqueue.read_spawn(1, hwqueue.new_id(), nextval('hwqueue.ready_position_seq'), v_class_id, p_task,
-    p_params, p_options, p_queue.max_params_bytes, p_now);
+  return hwqueue.read_spawn(1, hwqueue.new_id(), v_class_id, p_task, p_params, p_options,
+    p_queue.max_params_bytes, p_now);
 end
 $$;
 
@@ -197,15 +198,15 @@ declare
 begin
   perform hwqueue.check_name(p_task, 'task', 200);
   if p_options = '{}' then
-    return hwqueue.find_class(p_queue_id, p_task, '', null, '{}', '{}', p_shard);
+    return hwqueue.find_class(row(p_queue_id, p_task, '', null, '{}', '{}', null, null), p_shard);
   end if;
   perform hwqueue.check_object(p_options, v_class_options || hwqueue.own_options(), 'options');
-  return hwqueue.find_class(p_queue_id, p_task,
+  return hwqueue.find_class(row(p_queue_id, p_task,
     coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''),
     hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id'),
     hwqueue.check_labels(p_options -> 'labels', 'options.labels'),
-    hwqueue.spawn_placement(p_options, 'options'), p_shard,
-    hwqueue.json_interval(p_options -> 'patience', 'options.patience'));
+    hwqueue.spawn_placement(p_options, 'options'),
+    hwqueue.json_interval(p_options -> 'patience', 'options.patience'), null), p_shard);
 end
 $$;
 

@@ -4,8 +4,8 @@ with room as (
              %(gpu_most)s::int, %(gpu_whole)s::int, %(core_milli)s::bigint, %(core_whole)s::int, %(core_numa)s::int,
              null, %(parts)s::int)::hwqueue.headroom as room
 )
-select hwqueue.shortage(%(cpu)s::bigint, %(memory)s::bigint, %(gpus)s::int, %(milli)s::int, '{}', %(custom)s::jsonb, r.room,
-                        %(isolation)s::text, %(exclusivity)s::text) = 0,
+select hwqueue.shortage(%(cpu)s::bigint, %(memory)s::bigint, r.room, %(custom)s::jsonb, %(isolation)s::text)
+         + hwqueue.gpu_shortage(%(gpus)s::int, %(milli)s::int, '{}', r.room, %(exclusivity)s::text) = 0,
        (select bool_and(hwqueue.amount_left(r.room, a.name) >= a.amount)
         from hwqueue.needed_amounts(%(cpu)s::bigint, %(memory)s::bigint, %(gpus)s::int, %(milli)s::int, %(custom)s::jsonb,
                                     %(isolation)s::text, %(exclusivity)s::text) a)

@@ -73,7 +73,7 @@ def attest(api: Api, clock: Clock, node: Node, wanted: Ends) -> None:
 
 def check_revocations(api: Api, node: Node, require: list[dict[str, Any]], facts: Facts) -> None:
     """One domain after the other is revoked: the running lease goes when it cannot stay."""
-    [row] = api.rows("list_leases", state="claimed", limit=1)
+    [row] = api.rows("list_leases", filter={"state": "claimed"}, limit=1)
     left = set(facts.trusts)
     for domain in sorted(facts.trusts):
         api.rows("revoke_attestation", node=node.node_id, domain=domain)

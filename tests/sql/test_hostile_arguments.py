@@ -204,7 +204,7 @@ def test_ids_of_ones_own_do_not_stay_first(api: Api, clock: Clock) -> None:
         mine.append(api.spawn(queue))
     seen: list[UUID] = []
     before = None
-    while page := api.rows("list_leases", queue=queue, limit=2, before=before):
+    while page := api.rows("list_leases", filter={"queue": queue}, limit=2, before=before):
         seen += [row["lease_id"] for row in page]
         before = seen[-1]
     assert seen == mine[::-1] + chosen[::-1]

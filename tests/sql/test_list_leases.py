@@ -10,9 +10,10 @@ from hwqueue.testing import Clock
 from tests.sql.api import Api, token
 
 
-def listed(api: Api, **filters: Any) -> list[UUID]:
-    """The ids in the order listed."""
-    return [row["lease_id"] for row in api.rows("list_leases", **filters)]
+def listed(api: Api, limit: int = 50, before: UUID | None = None, **wanted: Any) -> list[UUID]:
+    """The ids in the order listed, of those that meet a filter."""
+    rows = api.rows("list_leases", filter=wanted, limit=limit, before=before)
+    return [row["lease_id"] for row in rows]
 
 
 def spawned(api: Api, clock: Clock, queue: str, count: int, task: str = "a") -> list[UUID]:
@@ -56,7 +57,7 @@ def test_filters(api: Api, clock: Clock) -> None:
     by_state["pending"] = api.spawn(queue, "rare")
     for state, lease in by_state.items():
         assert listed(api, queue=queue, state=state) == [lease]
-        assert api.row("list_leases", queue=queue, state=state)["state"] == state
+        assert api.row("list_leases", filter={"queue": queue, "state": state})["state"] == state
     assert listed(api, task="rare") == [by_state["pending"]]
     assert listed(api, queue=queue, task="rare", state="claimed") == []
 
@@ -68,18 +69,18 @@ def test_whose_and_where(api: Api) -> None:
     film = api.spawn(queue, tenant="film")
     both = api.spawn(queue, tenant="film", service_id=service)
     other = api.spawn(queue, service_id=service)
-    assert listed(api, queue=queue, node=node.node_id) == [here]
+    assert listed(api, queue=queue, node=str(node.node_id)) == [here]
     assert set(listed(api, queue=queue, tenant="film", state="pending")) == {film, both}
     assert set(listed(api, service=service)) == {both, other}
     assert listed(api, tenant="film", service=service) == [both]
     assert listed(api, queue=queue, tenant="nobody") == []
-    assert listed(api, queue=queue, tenant="film", node=node.node_id) == []
+    assert listed(api, queue=queue, tenant="film", node=str(node.node_id)) == []
 
 
 def test_the_columns_agree_with_get_lease(api: Api) -> None:
     queue = api.queue()
     lease = api.running(queue, labels={"a": "b"}, headers={"h": 1})["lease_id"]
-    row, whole = api.row("list_leases", queue=queue), api.lease(lease)
+    row, whole = api.row("list_leases", filter={"queue": queue}), api.lease(lease)
     assert whole.items() >= row.items()
     assert whole.keys() - row.keys() == {"params", "result", "attempts", "assignment", "wire"}
 
@@ -90,5 +91,19 @@ def test_bad_limits(api: Api, limit: int | None) -> None:
 
 
 def test_bad_filters(api: Api) -> None:
-    assert api.refused("QHA01", "list_leases", state="open").field == "p_state"
-    assert api.refused("QHQ01", "list_leases", queue="nowhere").detail["queue"] == "nowhere"
+    for key, value in {"state": "open", "task": 1, "tenant": [], "service": "x", "queue": ""}.items():
+        refusal = api.refused("QHA01", "list_leases", filter={key: value})
+        assert refusal.field == f"filter.{key}"
+    refusal = api.refused("QHA01", "list_leases", filter={"quue": "a"})
+    assert refusal.field == "filter.quue"
+    assert "queue, state, task, tenant, service, node" in refusal.hint
+    assert api.refused("QHA01", "list_leases", filter=None).field == "filter"
+    refusal = api.refused("QHQ01", "list_leases", filter={"queue": "nowhere"})
+    assert refusal.detail["queue"] == "nowhere"
+
+
+def test_a_null_filters_nothing_and_no_tenant_is_one(api: Api) -> None:
+    queue = api.queue()
+    film, none = api.spawn(queue, tenant="film"), api.spawn(queue)
+    assert set(listed(api, queue=queue, state=None, tenant=None, node=None)) == {film, none}
+    assert listed(api, queue=queue, tenant="") == [none]

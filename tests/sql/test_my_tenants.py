@@ -75,11 +75,11 @@ def test_lists_hold_ones_own(api: Api) -> None:
     queue = api.queue()
     own, _ = (api.spawn(queue, tenant=tenant) for tenant in (FILM, GAMES))
     with only(api, FILM):
-        for arguments in ({}, {"tenant": FILM}, {"queue": queue}):
-            rows = api.rows("list_leases", **arguments)
+        for wanted in ({}, {"tenant": FILM}, {"queue": queue}):
+            rows = api.rows("list_leases", filter=wanted)
             assert {row["tenant"] for row in rows} == {FILM}
             assert own in {row["lease_id"] for row in rows}
-    assert refused(api, "QHA03", "list_leases", tenant=GAMES).field == "p_tenant"
+    assert refused(api, "QHA03", "list_leases", filter={"tenant": GAMES}).field == "filter.tenant"
 
 
 ABOUT_ALL: list[tuple[str, Callable[[Api], Row]]] = [

@@ -69,7 +69,7 @@ WAYS = [
 
 def leases_of(api: Api, queue: str) -> list[UUID]:
     """The leases of the queue that there are."""
-    return [row["lease_id"] for row in api.rows("list_leases", queue=queue)]
+    return [row["lease_id"] for row in api.rows("list_leases", filter={"queue": queue})]
 
 
 def outcome(api: Api, lease: UUID) -> tuple[Any, ...] | None:

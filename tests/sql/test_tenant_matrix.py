@@ -143,10 +143,10 @@ def _match(caller: str, _queue: str, its: Things) -> list[Row]:
 
 def _list(_caller: str, _queue: str, its: Things) -> list[Row]:
     return [
-        {"tenant": its.tenant},
-        {"service": its.service},
-        {"node": its.node},
-        {"task": its.task},
+        {"filter": {"tenant": its.tenant}},
+        {"filter": {"service": str(its.service)}},
+        {"filter": {"node": str(its.node)}},
+        {"filter": {"task": its.task}},
     ]
 
 
@@ -260,14 +260,14 @@ def test_anothers_is_answered_as_what_does_not_exist(
 
 @pytest.mark.parametrize("caller", TENANTS)
 @pytest.mark.parametrize(
-    "arguments", [{}, {"state": "pending"}, {"state": "failed"}, {"limit": 1000}], ids=str
+    "wanted", [{}, {"state": "pending"}, {"state": "failed"}], ids=str
 )
 def test_lists_name_nothing_of_another(
-    api: Api, queue: str, things: dict[str, Things], arguments: Row, caller: str
+    api: Api, queue: str, things: dict[str, Things], wanted: Row, caller: str
 ) -> None:
     [theirs] = [its for tenant, its in things.items() if tenant != caller]
     for more in ({}, {"queue": queue}):
-        told = answer(api, caller, "list_leases", arguments | more)
+        told = answer(api, caller, "list_leases", {"filter": wanted | more, "limit": 1000})
         assert things[caller].task in told
         assert [secret for secret in secrets(theirs) if secret in told] == []
 

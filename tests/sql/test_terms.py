@@ -99,7 +99,7 @@ def test_both_ways(api: Api, fleet: list[Node]) -> None:
     assert api.claimed(fleet[2], queue) == [plain]
     another = web(api, queue, away())
     assert api.claimed(fleet[3], queue) == []
-    [row] = [r for r in api.rows("list_leases", queue=queue) if r["lease_id"] == plain]
+    [row] = [r for r in api.rows("list_leases", filter={"queue": queue}) if r["lease_id"] == plain]
     assert row["state"] == "claimed"
     api.rows("complete_lease", **token(api.lease(plain)))
     assert api.claimed(fleet[3], queue) == [another]

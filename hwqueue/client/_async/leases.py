@@ -109,17 +109,22 @@ class AsyncLeases(AsyncCaller):
         Raises: QueueUnknown, BadArgument.
         SQL: list_leases. Safe inside your transaction: yes.
         """
+        wanted = given(
+            {
+                "queue": queue,
+                "state": state,
+                "task": task,
+                "tenant": tenant,
+                "service": service_id,
+                "node": node_id,
+            }
+        )
         return await self._rows(
             calls.LIST_LEASES,
             LeaseSummary,
-            p_queue=queue,
-            p_state=state,
-            p_task=task,
+            p_filter=plain(wanted, "filter"),
             p_limit=limit,
             p_before=before,
-            p_tenant=tenant,
-            p_service=service_id,
-            p_node=node_id,
             p_shard=shard,
         )
 
