@@ -2,6 +2,18 @@
 
 CREATE SCHEMA hwqueue;
 
+CREATE TYPE hwqueue.claim_request AS (
+	shard_id integer,
+	node_id uuid,
+	node_epoch bigint,
+	queues text[],
+	tasks text[],
+	qty integer,
+	claim_timeout interval,
+	queue_ids integer[],
+	now timestamp with time zone
+);
+
 CREATE TYPE hwqueue.class_content AS (
 	queue_id integer,
 	task_name text,
@@ -157,7 +169,8 @@ CREATE TYPE hwqueue.queue_head AS (
 	takes_first boolean,
 	checked bigint[],
 	queue_ids integer[],
-	drops_completed boolean
+	drops_completed boolean,
+	is_tried boolean
 );
 
 CREATE TYPE hwqueue.scan_starts AS (
@@ -170,6 +183,21 @@ CREATE TYPE hwqueue.scan_starts AS (
 	class_tiers smallint[],
 	class_ranks bigint[],
 	class_positions bigint[]
+);
+
+CREATE TYPE hwqueue.scored_classes AS (
+	classes bigint[],
+	scores double precision[],
+	checked bigint[]
+);
+
+CREATE TYPE hwqueue.seen_entries AS (
+	tier smallint,
+	rank bigint,
+	positions bigint[],
+	classes bigint[],
+	checked bigint[],
+	head hwqueue.entry_ref
 );
 
 CREATE TYPE hwqueue.spawn_request AS (
@@ -490,7 +518,7 @@ COMMENT ON COLUMN hwqueue.node_state.login IS 'the role whose members may act fo
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_id integer, p_class_id bigint, p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.failure
@@ -883,19 +911,19 @@ CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cp
 CREATE FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) RETURNS integer[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.choose_entries(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_load hwqueue.node_load, p_room hwqueue.headroom, p_tasks text[], p_left integer, p_qty integer, p_now timestamp with time zone, p_shard integer, INOUT promoted integer, INOUT at_low_water boolean, INOUT picked hwqueue.picked_entries) RETURNS record
+CREATE FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_low_water boolean, INOUT picked hwqueue.picked_entries) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT is_tried boolean, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
+CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.claim_general(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer DEFAULT 0) RETURNS TABLE(retry_after interval, reasons jsonb)
@@ -1181,7 +1209,7 @@ CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
 CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) RETURNS record
+CREATE FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT entry hwqueue.ready) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) RETURNS integer
@@ -1267,13 +1295,13 @@ COMMENT ON COLUMN hwqueue.profile_queue.checked IS 'those of classes that are to
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_unseen IS 'that of the profile';
 
-CREATE FUNCTION hwqueue.entries_at_head(p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT ctids tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) RETURNS record
+CREATE FUNCTION hwqueue.entries_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.entries_in_window(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) RETURNS record
+CREATE FUNCTION hwqueue.entries_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) RETURNS record
+CREATE FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT seen hwqueue.seen_entries) RETURNS hwqueue.seen_entries
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.error_words(p_error jsonb) RETURNS text
@@ -1445,7 +1473,7 @@ CREATE FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint, p_gpu
 CREATE FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_only bigint[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) RETURNS record
+CREATE FUNCTION hwqueue.fitting_classes(p_request hwqueue.claim_request, p_node hwqueue.node, p_room hwqueue.headroom, p_only bigint[], p_extra jsonb, p_without bigint[], OUT fit hwqueue.scored_classes) RETURNS hwqueue.scored_classes
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) RETURNS double precision
@@ -1493,10 +1521,10 @@ CREATE FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_ro
 CREATE FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) RETURNS integer
     LANGUAGE sql STABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
+CREATE FUNCTION hwqueue.grant_batch(p_request hwqueue.claim_request, p_ctids tid[], p_state hwqueue.node_state, p_generation bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, expires_at timestamp with time zone)
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.grant_single(p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) RETURNS record
+CREATE FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer DEFAULT 0) RETURNS void
@@ -1538,6 +1566,9 @@ CREATE FUNCTION hwqueue.has_unpublished_terms(p_shard integer) RETURNS boolean
 
 CREATE FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) RETURNS hwqueue.profile_queue
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.head_eligible(p_queue_head hwqueue.queue_head, p_state hwqueue.node_state) RETURNS hwqueue.profile_queue
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb DEFAULT '[]'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, verdict text, expires_at timestamp with time zone, shard_id integer, claim_token bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1895,7 +1926,7 @@ CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(nam
 CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) RETURNS uuid[]
@@ -1923,7 +1954,7 @@ CREATE FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[], p_sh
 CREATE FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, p_shard integer, OUT state hwqueue.node_state) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_window(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
+CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
@@ -2068,7 +2099,7 @@ COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifi
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.next_score_group(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
+CREATE FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) RETURNS record
@@ -2237,7 +2268,7 @@ CREATE FUNCTION hwqueue.oldest_open_settlement() RETURNS xid8
 CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.open_claim(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_now timestamp with time zone, p_shard integer, INOUT queue_head hwqueue.queue_head, INOUT is_tried boolean, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) RETURNS record
+CREATE FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
@@ -2332,10 +2363,10 @@ CREATE FUNCTION hwqueue.pending_reasons(p_queue text DEFAULT NULL::text, p_kind 
     SET plan_cache_mode TO 'force_custom_plan'
     SET enable_nestloop TO 'off';
 
-CREATE FUNCTION hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked_entries
+CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window integer, p_limit integer) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.picked_entries
+CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -2958,13 +2989,13 @@ CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer D
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.take_at_head(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_constrained(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
+CREATE FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_ref, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.scheduled (
@@ -3056,7 +3087,7 @@ CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.try_score_groups(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
@@ -4757,7 +4788,7 @@ REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_id integer, p_class_id bigint, p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.all_failures(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_facts jsonb, p_counts jsonb, p_kept_out text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -4930,15 +4961,15 @@ REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[
 
 REVOKE ALL ON FUNCTION hwqueue.choose_devices(p_count integer, p_milli integer, p_wanted uuid[], p_exclusivity text, p_room hwqueue.headroom) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_load hwqueue.node_load, p_room hwqueue.headroom, p_tasks text[], p_left integer, p_qty integer, p_now timestamp with time zone, p_shard integer, INOUT promoted integer, INOUT at_low_water boolean, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.choose_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left integer, INOUT promoted integer, INOUT at_low_water boolean, INOUT picked hwqueue.picked_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class, p_node hwqueue.node, p_gpus jsonb, p_held jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT is_tried boolean, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.claim_general(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.claim_general(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.claim_hint(p_queues text[], p_node uuid, p_shard integer) TO hwqueue_worker;
@@ -5055,7 +5086,7 @@ REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, p_now timestamp with time zone, p_shard integer, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
@@ -5096,11 +5127,11 @@ REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_erro
 
 REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.entries_at_head(p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT ctids tid[], OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.entries_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.entries_in_window(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.entries_in_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT positions bigint[], OUT classes bigint[], OUT checked bigint[], OUT head hwqueue.entry_ref) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.error_words(p_error jsonb) FROM PUBLIC;
 
@@ -5190,7 +5221,7 @@ REVOKE ALL ON FUNCTION hwqueue.fit_score(p_cpu_milli bigint, p_memory_mib bigint
 
 REVOKE ALL ON FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_node hwqueue.node) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom, p_queue_ids integer[], p_tasks text[], p_only bigint[], p_extra jsonb, p_without bigint[], p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT scores double precision[], OUT checked bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_request hwqueue.claim_request, p_node hwqueue.node, p_room hwqueue.headroom, p_only bigint[], p_extra jsonb, p_without bigint[], OUT fit hwqueue.scored_classes) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
 
@@ -5223,9 +5254,9 @@ REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli intege
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_shortage(p_gpu_count integer, p_gpu_milli integer, p_gpu_wanted uuid[], p_room hwqueue.headroom, p_gpu_exclusivity text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.grant_batch(p_request hwqueue.claim_request, p_ctids tid[], p_state hwqueue.node_state, p_generation bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.grant_single(p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_claim_timeout interval, p_generation bigint, p_now timestamp with time zone, p_shard integer, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.grant_single(p_request hwqueue.claim_request, p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_generation bigint, OUT entry hwqueue.ready, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone, OUT assignment jsonb, OUT load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.hand_over_node(p_node uuid, p_login text, p_shard integer) TO hwqueue_operator;
@@ -5254,6 +5285,8 @@ REVOKE ALL ON FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class,
 REVOKE ALL ON FUNCTION hwqueue.has_unpublished_terms(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.head_classes(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_is_judged boolean, p_tasks text[], p_only bigint[], p_without bigint[], p_room hwqueue.headroom, p_shard integer, OUT eligible hwqueue.profile_queue) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.head_eligible(p_queue_head hwqueue.queue_head, p_state hwqueue.node_state) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.heartbeat_node(p_node uuid, p_epoch bigint, p_claims jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -5449,7 +5482,7 @@ GRANT ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_between(p_queue_id integer, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_classes bigint[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -5467,7 +5500,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[
 
 REVOKE ALL ON FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, p_shard integer, OUT state hwqueue.node_state) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_window(p_profile_id bigint, p_queue_id integer, p_classes bigint[], p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
@@ -5538,7 +5571,7 @@ REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_a
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.next_score_group(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_window integer, p_probe integer, OUT tier smallint, OUT rank bigint, OUT score double precision, OUT classes bigint[], OUT positions bigint[], OUT seen_classes bigint[], OUT is_head boolean, OUT takes integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_waiting_rank(p_class_id bigint, p_tier smallint, p_rank bigint, p_since timestamp with time zone, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT lease_id uuid) FROM PUBLIC;
 
@@ -5646,7 +5679,7 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.open_claim(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_now timestamp with time zone, p_shard integer, INOUT queue_head hwqueue.queue_head, INOUT is_tried boolean, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
@@ -5708,9 +5741,9 @@ REVOKE ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_clas
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pending_reasons(p_queue text, p_kind text, p_class bigint, p_order text, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids integer[], p_tasks text[], p_window integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window integer, p_limit integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load, p_queue_ids integer[], p_tasks text[], p_limit integer, p_without bigint[], p_is_new boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6111,11 +6144,11 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window integer, p_room hwqueue.headroom, p_limit integer, p_now timestamp with time zone, p_shard integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_node hwqueue.node, p_classes bigint[], p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids integer[], p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_constrained(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT is_new boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[], p_tier smallint, p_rank bigint, p_head hwqueue.entry_ref, p_limit integer, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -6167,7 +6200,7 @@ REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_classes bigint[], p_scores double precision[], p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint, p_limit integer, p_window integer, p_probe integer, p_now timestamp with time zone, p_shard integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;

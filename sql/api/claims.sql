@@ -56,8 +56,9 @@ begin
   end if;
   return query
     select g.*
-    from hwqueue.claim_general(v_state, v_head.queue_head, v_head.is_tried, p_queues, p_node, p_epoch,
-      p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) g;
+    from hwqueue.claim_general(
+      row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
+      v_state, v_head.queue_head, v_moves, v_drawn) g;
 end
 $$;
 
@@ -137,8 +138,9 @@ begin
   return query
     select 'claimed', null::int, c.lease_id, null::text, 'claimed', c.claim_token, c.attempt, c.queue,
            c.task_name, c.params, c.headers, c.score, c.expires_at, c.assignment, p_shard
-    from hwqueue.claim_general(v_state, v_head.queue_head, v_head.is_tried, p_queues, p_node, p_epoch,
-      p_qty, p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard) c;
+    from hwqueue.claim_general(
+      row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null),
+      v_state, v_head.queue_head, v_moves, v_drawn) c;
 end
 $$;
 

@@ -218,60 +218,60 @@ $$;
 -- the sum of weight x part: affinity (-100 to 100, with the class's strength), fit (0 to 100) and
 -- spread. p_only: of these classes (claim_candidates); null: of all. p_extra: classes judged but not
 -- cached, [{"class_id", "affinity"}]. p_without: classes that this claim has found blocked.
--- checked: those that must be checked at the claim, in no order. Attestations expire, so classes that
--- mention trust domains are judged again.
-create or replace function hwqueue.fitting_classes(p_node hwqueue.node, p_room hwqueue.headroom,
-  p_queue_ids int[], p_tasks text[], p_only bigint[], p_extra jsonb, p_without bigint[],
-  p_now timestamptz, p_shard int,
-  out classes bigint[], out scores double precision[], out checked bigint[])
+-- Attestations expire, so classes that mention trust domains are judged again.
+create or replace function hwqueue.fitting_classes(p_request hwqueue.claim_request, p_node hwqueue.node,
+  p_room hwqueue.headroom, p_only bigint[], p_extra jsonb, p_without bigint[],
+  out fit hwqueue.scored_classes)
 language plpgsql stable
 as $$
 declare
-  v_attested text[] := hwqueue.attested_at(p_node, p_now);
+  v_shard int := p_request.shard_id;
+  v_now timestamptz := p_request.now;
+  v_attested text[] := hwqueue.attested_at(p_node, v_now);
 begin
   select coalesce(array_agg(f.class_id order by f.score desc, f.class_id), '{}'),
          coalesce(array_agg(f.score order by f.score desc, f.class_id), '{}'),
            coalesce(array_agg(f.class_id) filter (where f.is_checked), '{}')
-  into classes, scores, checked
+  into fit.classes, fit.scores, fit.checked
   from (
     select e.class_id, e.is_checked,
-           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, p_now,
-               p_shard)
+           case when e.affinity is null then hwqueue.class_score(e.class_id, p_node, p_room, q, v_now,
+               v_shard)
                 else hwqueue.lease_score(q.weight_affinity, q.weight_fit, q.weight_spread, e.affinity,
                   hwqueue.fit_score(e.cpu_milli, e.memory_mib, e.gpu_count, e.gpu_milli, r.reach, p_room), 0)
                     end as score
     from hwqueue.queue q
     cross join lateral (
-      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only, p_shard)
+      select * from hwqueue.eligible_classes(p_node.profile_id, p_node.node_id, q.queue_id, p_only, v_shard)
       union all
       select c.class_id, x.affinity, c.task_name, hwqueue.cpu_needed(c.cpu_milli, i.cpu), c.memory_mib,
              c.gpu_count, c.gpu_milli, c.gpu_wanted,
              c.custom, i.cpu, hwqueue.gpu_exclusivity_on(c.gpu_exclusivity, p_node.gpu_share_mode),
                '{}'::text[],
-             hwqueue.must_be_checked(c, x.affinity, p_shard)
+             hwqueue.must_be_checked(c, x.affinity, v_shard)
       from jsonb_to_recordset(p_extra) x(class_id bigint, affinity double precision)
-      join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = x.class_id
+      join hwqueue.placement_class c on c.shard_id = v_shard and c.class_id = x.class_id
       cross join lateral (select hwqueue.cpu_isolation_on(c.cpu_isolation,
           p_node.default_cpu_isolation) as cpu) i
       where c.queue_id = q.queue_id and not exists (  -- cached by another session meanwhile
         select from hwqueue.profile_eligibility o
-        where o.shard_id = p_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id
+        where o.shard_id = v_shard and o.profile_id = p_node.profile_id and o.queue_id = q.queue_id
           and o.class_id = c.class_id)
     ) e
     left join lateral (  -- fenced: by its key, not all of them for each class
       select s.reach from hwqueue.class_fleet s
-      where s.shard_id = p_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0
+      where s.shard_id = v_shard and s.class_id = e.class_id and e.gpu_count > 0 and p_room.gpu_total > 0
       offset 0) r on true
-    where q.shard_id = p_shard and q.queue_id = any (p_queue_ids)
-      and (p_tasks is null or e.task_name = any (p_tasks))
+    where q.shard_id = v_shard and q.queue_id = any (p_request.queue_ids)
+      and (p_request.tasks is null or e.task_name = any (p_request.tasks))
       and (p_without = '{}' or e.class_id not in (select unnest(p_without)))
       -- scoring these is slow, so only if one of them is ready
       and (e.affinity is not null or (
-        select true from hwqueue.ready r where r.shard_id = p_shard and r.class_id = e.class_id
+        select true from hwqueue.ready r where r.shard_id = v_shard and r.class_id = e.class_id
         order by r.tier, r.rank, r.position limit 1))
       and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room, e.custom, e.cpu_isolation) = 0
       and hwqueue.gpu_shortage(e.gpu_count, e.gpu_milli, e.gpu_wanted, p_room, e.gpu_exclusivity) = 0
-      and (e.trusts <@ v_attested or hwqueue.is_still_attested_for(e.class_id, p_node, v_attested, p_shard))
+      and (e.trusts <@ v_attested or hwqueue.is_still_attested_for(e.class_id, p_node, v_attested, v_shard))
   ) f;
 end
 $$;

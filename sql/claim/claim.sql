@@ -12,45 +12,43 @@
 -- Read claim_general first, then open_claim, choose_entries, pick_entries (one queue) and pick_leases
 -- (all other cases). grant_single and grant_batch are in claim/entries.
 
--- Grants up to p_qty leases: in batches of one score, or one by one where the node has limits.
--- p_state: the node's row, locked by the caller. p_queue_head: the head of the only queue, if the caller
--- has read it. p_is_tried: the caller has tried to lock an entry there, in vain. p_moves, p_drawn:
--- whether this claim advances low-water marks, and the last position drawn before this transaction had
--- an id.
+-- Grants as many leases as are asked for: in batches of one score, or one by one where the node has
+-- limits. p_state: the node's row, locked by the caller. p_queue_head: the head of the only queue, if the
+-- caller has read it. p_moves, p_drawn: whether this claim advances low-water marks, and the last
+-- position drawn before this transaction had an id.
 -- Locks and raises as claim_task. Not idempotent.
-create or replace function hwqueue.claim_general(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
-  p_is_tried boolean, p_queues text[], p_node uuid, p_epoch bigint, p_qty int, p_tasks text[],
-  p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard int)
+create or replace function hwqueue.claim_general(p_request hwqueue.claim_request,
+  p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
   headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile
 as $$
 declare
   v_state hwqueue.node_state := p_state;
-  v_now timestamptz;
   v_generation bigint;
   v_open record;
-  v_left int := p_qty;
+  v_left int := p_request.qty;
   v_chosen record;
   v_ctids tid[];
   v_mover hwqueue.ready;  -- a random one of those granted, so each class has its turn
   v_granted record;
   v_changed boolean := false;
 begin
-  if (v_state.node_epoch = p_epoch and v_state.login = session_user) is not true then
-    perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);  -- raises why not
+  shard_id := p_request.shard_id;
+  if (v_state.node_epoch = p_request.node_epoch and v_state.login = session_user) is not true then
+    perform hwqueue.lock_node(p_request.node_id, coalesce(p_request.node_epoch, 0), shard_id);  -- says why
   end if;
   v_generation := case when v_state.server_started_at = pg_postmaster_start_time()
     and v_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
-    then v_state.generation else hwqueue.node_generation(p_node, p_shard) end;
-  v_now := hwqueue.clock();
-  v_state.awaits_terms := v_state.awaits_terms and hwqueue.take_publish_step(p_node, v_now, p_shard);
-  v_open := hwqueue.open_claim(v_state, p_queues, p_qty, p_tasks, v_now, p_shard, p_queue_head, p_is_tried);
-  shard_id := p_shard;
+    then v_state.generation else hwqueue.node_generation(p_request.node_id, shard_id) end;
+  p_request.now := hwqueue.clock();
+  v_state.awaits_terms := v_state.awaits_terms
+    and hwqueue.take_publish_step(p_request.node_id, p_request.now, shard_id);
+  v_open := hwqueue.open_claim(p_request, v_state, p_queue_head);
+  p_request.queue_ids := v_open.queue_ids;
   while v_left > 0 loop
-    v_chosen := hwqueue.choose_entries(v_state, v_open.queue_head, v_open.is_tried, v_open.queue_ids,
-      v_open.load, v_open.room, p_tasks, v_left, p_qty, v_now, p_shard, v_open.promoted,
-      v_open.at_low_water, v_open.picked);
+    v_chosen := hwqueue.choose_entries(p_request, v_state, v_open.queue_head, v_open.room, v_left,
+      v_open.promoted, v_open.at_low_water, v_open.picked);
     v_open.promoted := v_chosen.promoted;
     v_open.at_low_water := v_chosen.at_low_water and not v_state.has_limits;  -- after it others may fit
     v_open.picked := v_chosen.picked;
@@ -58,22 +56,22 @@ begin
     exit when v_ctids = '{}';
     score := coalesce((v_open.picked).score, 0);
     if cardinality(v_ctids) > 1 then
-      if p_moves and random() * (cardinality(v_ctids) + p_qty - v_left) < cardinality(v_ctids) then
+      if p_moves and random() * (cardinality(v_ctids) + p_request.qty - v_left) < cardinality(v_ctids) then
         select r.* into v_mover from hwqueue.ready r
         where r.ctid = (select v_ctids[1 + floor(random() * cardinality(v_ctids))::int]);
       end if;
       return query
         select g.lease_id, g.claim_token, g.attempt, g.queue, g.task_name, g.params, g.headers, score,
-               g.expires_at, null::jsonb, p_shard
-        from hwqueue.grant_batch(v_ctids, p_node, v_state.node_epoch, v_state.login, p_claim_timeout,
-          v_generation, v_now, p_shard) g;
+               g.expires_at, null::jsonb, p_request.shard_id
+        from hwqueue.grant_batch(p_request, v_ctids, v_state, v_generation) g;
       v_left := v_left - cardinality(v_ctids);
       continue;
     end if;
-    v_granted := hwqueue.grant_single(v_open.picked, v_state, v_open.queue_head, v_open.node, v_open.load,
-      p_claim_timeout, v_generation, v_now, p_shard);
+    v_granted := hwqueue.grant_single(p_request, v_open.picked, v_state, v_open.queue_head, v_open.node,
+      v_open.load, v_generation);
     v_left := v_left - 1;
-    v_mover := case when p_moves and random() * (p_qty - v_left) < 1 then v_granted.entry else v_mover end;
+    v_mover := case when p_moves and random() * (p_request.qty - v_left) < 1
+      then v_granted.entry else v_mover end;
     v_changed := v_changed or v_granted.assignment is not null;
     v_open.load := v_granted.load;
     v_open.room := case when v_state.has_limits and v_left > 0
@@ -92,9 +90,10 @@ begin
   if v_changed then
     perform hwqueue.write_load(v_open.load);
   end if;
-  if v_left = p_qty or p_moves or v_now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_claim(v_state, v_open.queue_ids, v_mover, v_left < p_qty, p_moves, p_drawn, v_now,
-      p_shard);
+  if v_left = p_request.qty or p_moves
+     or p_request.now - v_state.seen_at > v_state.heartbeat_timeout / 8 then
+    perform hwqueue.after_claim(v_state, v_open.queue_ids, v_mover, v_left < p_request.qty, p_moves, p_drawn,
+      p_request.now, shard_id);
   end if;
 end
 $$;
@@ -104,34 +103,34 @@ $$;
 -- the queue's low-water mark is the best one, so no scores need comparing.
 -- promoted: how many scheduled leases became ready; null: this session has scanned for them just now.
 -- Locks as promote_due. Raises QHQ01.
-create or replace function hwqueue.open_claim(p_state hwqueue.node_state, p_queues text[], p_qty int,
-  p_tasks text[], p_now timestamptz, p_shard int, inout queue_head hwqueue.queue_head,
-  inout is_tried boolean, out queue_ids int[], out promoted int, out at_low_water boolean,
+create or replace function hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state,
+  inout queue_head hwqueue.queue_head, out queue_ids int[], out promoted int, out at_low_water boolean,
   out node hwqueue.node, out load hwqueue.node_load, out room hwqueue.headroom,
   out picked hwqueue.picked_entries)
 language plpgsql volatile
 as $$
+declare
+  v_shard int := p_request.shard_id;
 begin
-  is_tried := coalesce(is_tried, false);
-  if cardinality(p_queues) > 1 then
+  if cardinality(p_request.queues) > 1 then
     queue_head := null;
   elsif queue_head.first_is_best is null then  -- not read yet, or by read_past_blocked, in vain
-    is_tried := false;
     select q.* into queue_head
-    from hwqueue.read_queue_head(p_queues[1], p_state.profile_id, p_state.classes_seen,
-      p_state.classes_unseen, p_shard) q;
+    from hwqueue.read_queue_head(p_request.queues[1], p_state.profile_id, p_state.classes_seen,
+      p_state.classes_unseen, v_shard) q;
   end if;
-  queue_ids := coalesce(queue_head.queue_ids, hwqueue.open_queues(p_queues, p_shard));
-  promoted := hwqueue.promote_if_due(p_queues, queue_ids, p_qty + 20, p_now, p_shard);
+  queue_ids := coalesce(queue_head.queue_ids, hwqueue.open_queues(p_request.queues, v_shard));
+  promoted := hwqueue.promote_if_due(p_request.queues, queue_ids, p_request.qty + 20, p_request.now, v_shard);
   picked.on_fast_path := p_state.on_fast_path and queue_head.queue_id is not null
     and queue_head.queue_id <> all (p_state.pinned_queues);
   if p_state.has_limits then
-    node := hwqueue.read_node(p_state.node_id, p_shard);
-    load := hwqueue.read_load(p_state.node_id, p_shard);
+    node := hwqueue.read_node(p_state.node_id, v_shard);
+    load := hwqueue.read_load(p_state.node_id, v_shard);
     room := hwqueue.node_headroom(node, load);
   end if;
   at_low_water := picked.on_fast_path and queue_head.takes_first and coalesce(promoted, 0) = 0
-    and (p_tasks is null or cardinality(queue_head.task_names) <= 50 and queue_head.task_names <@ p_tasks)
+    and (p_request.tasks is null
+      or cardinality(queue_head.task_names) <= 50 and queue_head.task_names <@ p_request.tasks)
     and (not p_state.has_limits
       or hwqueue.shortage(queue_head.most_cpu_milli, queue_head.most_memory_mib, room) = 0);
 end
@@ -140,35 +139,39 @@ $$;
 -- Locks the entries that the claim grants next: picked.ctids, best first, of one score; {}: there are
 -- none. It starts at the queue's low-water mark while that holds, then compares classes (pick_entries).
 -- When both find nothing it promotes what fell due, unless this claim has done so, and compares again.
+-- p_left: how many of the leases asked for are not granted yet.
 -- Locks and raises as pick_entries and promote_due.
-create or replace function hwqueue.choose_entries(p_state hwqueue.node_state,
-  p_queue_head hwqueue.queue_head, p_is_tried boolean, p_queue_ids int[], p_load hwqueue.node_load,
-  p_room hwqueue.headroom, p_tasks text[], p_left int, p_qty int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.choose_entries(p_request hwqueue.claim_request,
+  p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_room hwqueue.headroom, p_left int,
   inout promoted int, inout at_low_water boolean, inout picked hwqueue.picked_entries)
 language plpgsql volatile
 as $$
+declare
+  v_queue_head hwqueue.queue_head;  -- null: what was read is out of date
 begin
   if at_low_water then
     picked.ctids := case
-      when not p_is_tried then
-        hwqueue.lock_window(p_state.profile_id, p_queue_head.queue_id, p_queue_head.classes, p_tasks, null,
-          0::smallint, p_queue_head.rank, p_queue_head.position, p_queue_head.window_size,
-          case when p_state.has_limits then 1 else p_left end, p_now, p_shard)
+      when p_queue_head.is_tried is not true then
+        hwqueue.lock_window(p_request, hwqueue.head_eligible(p_queue_head, p_state), null, 0::smallint,
+          p_queue_head.rank, p_queue_head.position, p_queue_head.window_size,
+          case when p_state.has_limits then 1 else p_left end)
       -- as lock_window goes on when it finds nothing
       when cardinality(p_queue_head.classes) <= 64 then
         hwqueue.lock_class_heads(p_queue_head.classes, p_queue_head.queue_id, 0::smallint, p_queue_head.rank,
-          p_queue_head.position, p_left, p_now, p_shard) end;
+          p_queue_head.position, p_left, p_request.now, p_request.shard_id) end;
     if picked.ctids <> '{}' then
       return;
     end if;
   end if;
   loop
-    picked := hwqueue.pick_entries(p_state, p_load, p_room, picked.on_fast_path,
-      case when at_low_water or p_left = p_qty and coalesce(promoted, 0) = 0 then p_queue_head end,
-      at_low_water is true, p_queue_ids, p_tasks, p_queue_head.window_size, p_left, p_now, p_shard);
+    v_queue_head := case
+      when at_low_water or p_left = p_request.qty and coalesce(promoted, 0) = 0 then p_queue_head end;
+    v_queue_head.is_tried := at_low_water is true;
+    picked := hwqueue.pick_entries(p_request, p_state, p_room, picked.on_fast_path, v_queue_head,
+      p_queue_head.window_size, p_left);
     at_low_water := false;
     exit when picked.ctids <> '{}' or promoted is not null
-      or hwqueue.promote_due(p_queue_ids, p_left + 20, p_now, p_shard) = 0;
+      or hwqueue.promote_due(p_request.queue_ids, p_left + 20, p_request.now, p_request.shard_id) = 0;
     promoted := 1;  -- the queue head that was read is out of date
     picked.on_fast_path := p_state.on_fast_path and p_queue_head.queue_id is not null
       and p_queue_head.queue_id <> all (p_state.pinned_queues);
@@ -179,14 +182,13 @@ $$;
 -- Locks the best ready entries that a node may run now, of one score, best first; no ctids: there are
 -- none. p_on_fast_path: the node may start at the head of its only queue (take_at_head). When nothing
 -- can be had there the result's on_fast_path is false, so that the next call of the same claim skips
--- that attempt. p_queue_head: what this claim has read of the head. p_is_tried: it has tried the
--- low-water mark in vain, and of up to 64 classes their heads (lock_window). For a single entry
--- term_deltas is what its claim records, and entry is the row, if it is deleted already.
+-- that attempt. p_queue_head: what this claim has read of the head. is_tried: it has tried the low-water
+-- mark in vain, and of up to 64 classes their heads (lock_window). For a single entry term_deltas is what
+-- its claim records, and entry is the row, if it is deleted already.
 -- Locks as pick_leases. Raises QHN01 for a deregistered node.
-create or replace function hwqueue.pick_entries(p_state hwqueue.node_state, p_load hwqueue.node_load,
-  p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_is_tried boolean,
-  p_queue_ids int[], p_tasks text[], p_window int, p_limit int, p_now timestamptz, p_shard int)
-returns hwqueue.picked_entries
+create or replace function hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state,
+  p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window int,
+  p_limit int) returns hwqueue.picked_entries
 language plpgsql volatile
 as $$
 declare
@@ -199,25 +201,18 @@ declare
   v_picked hwqueue.picked_entries;
 begin
   v_picked.score := 0;
-  if p_on_fast_path and not (p_is_tried and cardinality(p_queue_head.classes) <= 64) then
+  if p_on_fast_path and not (p_queue_head.is_tried and cardinality(p_queue_head.classes) <= 64) then
     if p_queue_head.first_is_best then
-      v_eligible.shard_id := p_shard;
-      v_eligible.profile_id := p_state.profile_id;
-      v_eligible.queue_id := p_queue_head.queue_id;
-      v_eligible.classes := p_queue_head.classes;
-      v_eligible.task_names := p_queue_head.task_names;
-      v_eligible.most_cpu_milli := p_queue_head.most_cpu_milli;
-      v_eligible.most_memory_mib := p_queue_head.most_memory_mib;
-      v_eligible.scores_equal := true;
-      v_eligible.checked := p_queue_head.checked;
+      v_eligible := hwqueue.head_eligible(p_queue_head, p_state);
     else
       select s.* into v_eligible
-      from hwqueue.profile_queue s where s.shard_id = p_shard and s.profile_id = p_state.profile_id
-        and s.queue_id = p_queue_ids[1];
+      from hwqueue.profile_queue s
+      where s.shard_id = p_request.shard_id and s.profile_id = p_state.profile_id
+        and s.queue_id = p_request.queue_ids[1];
     end if;
     if v_eligible.checked is not null then
-      v_taken := hwqueue.take_at_head(v_eligible, p_state, p_queue_head, p_is_tried, p_tasks, p_window,
-        p_room, v_limit, p_now, p_shard);
+      v_taken := hwqueue.take_at_head(p_request, v_eligible, p_state, p_queue_head, p_window, p_room,
+        v_limit);
       v_picked.ctids := v_taken.ctids;
       v_picked.term_deltas := v_taken.term_deltas;
       v_picked.entry := v_taken.entry;
@@ -228,12 +223,33 @@ begin
   end if;
   v_picked.on_fast_path := coalesce(v_picked.ctids, '{}') <> '{}';
   if not v_picked.on_fast_path then
-    v_picked := hwqueue.pick_leases(p_state, p_load, p_queue_ids, p_tasks, p_limit, v_blocked, v_is_new,
-      p_now, p_shard);
+    v_picked := hwqueue.pick_leases(p_request, p_state, p_room, p_limit, v_blocked, v_is_new);
   elsif v_meets is not null and (p_state.met_blocked or v_meets) then
-    perform hwqueue.note_blocked(p_state, v_meets, false, p_shard);
+    perform hwqueue.note_blocked(p_state, v_meets, false, p_request.shard_id);
   end if;
   return v_picked;
+end
+$$;
+
+-- The row of profile_queue that a claim has read with the queue head, where the first entry of its classes
+-- is the best (first_is_best).
+create or replace function hwqueue.head_eligible(p_queue_head hwqueue.queue_head, p_state hwqueue.node_state)
+returns hwqueue.profile_queue
+language plpgsql immutable
+as $$
+declare
+  v_eligible hwqueue.profile_queue;
+begin
+  v_eligible.shard_id := p_state.shard_id;
+  v_eligible.profile_id := p_state.profile_id;
+  v_eligible.queue_id := p_queue_head.queue_id;
+  v_eligible.classes := p_queue_head.classes;
+  v_eligible.task_names := p_queue_head.task_names;
+  v_eligible.most_cpu_milli := p_queue_head.most_cpu_milli;
+  v_eligible.most_memory_mib := p_queue_head.most_memory_mib;
+  v_eligible.scores_equal := true;
+  v_eligible.checked := p_queue_head.checked;
+  return v_eligible;
 end
 $$;
 
@@ -245,16 +261,18 @@ $$;
 -- A new profile has not judged all classes yet: while nothing is found, up to eight batches are judged.
 -- Locks the profile row and the entries, skip locked; and as admit_class and publish_terms.
 -- Raises QHN01 for a deregistered node.
-create or replace function hwqueue.pick_leases(p_state hwqueue.node_state, p_load hwqueue.node_load,
-  p_queue_ids int[], p_tasks text[], p_limit int, p_without bigint[], p_is_new boolean, p_now timestamptz,
-  p_shard int)
+create or replace function hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state,
+  p_room hwqueue.headroom, p_limit int, p_without bigint[], p_is_new boolean)
 returns hwqueue.picked_entries
 language plpgsql volatile
 as $$
 declare
+  v_shard int := p_request.shard_id;
+  v_now timestamptz := p_request.now;
   v_picked hwqueue.picked_entries;
-  v_node hwqueue.node := hwqueue.read_node(p_state.node_id, p_shard);
-  v_room hwqueue.headroom := hwqueue.node_headroom(v_node, p_load);
+  v_node hwqueue.node := hwqueue.read_node(p_state.node_id, v_shard);
+  v_room hwqueue.headroom := case when p_state.has_limits then p_room
+    else hwqueue.node_headroom(v_node, null) end;
   v_limit int := case when p_state.has_limits then 1 else p_limit end;
   v_without bigint[] := p_without;
   v_asks boolean := p_without <> '{}';
@@ -262,7 +280,7 @@ declare
   v_open record;
   v_only bigint[];
   v_met boolean := false;
-  v_fit record;
+  v_fit hwqueue.scored_classes;
   v_policy record;
   v_taken record;
   v_is_new boolean := p_is_new;
@@ -273,30 +291,29 @@ begin
   v_node.profile_id := p_state.profile_id;  -- the profile that its classes are judged for
   v_picked.ctids := '{}';
   v_picked.on_fast_path := false;
-  if v_node.cordoned_at is not null or p_queue_ids = '{}' then
+  if v_node.cordoned_at is not null or p_request.queue_ids = '{}' then
     return v_picked;
   end if;
-  perform hwqueue.note_alive(p_state, p_now, p_shard);
-  v_policy := hwqueue.scan_policy(p_state, v_room, p_queue_ids, p_shard);
+  perform hwqueue.note_alive(p_state, v_now, v_shard);
+  v_policy := hwqueue.scan_policy(p_state, v_room, p_request.queue_ids, v_shard);
   for v_batch in 1 .. 8 loop
-    v_judged := hwqueue.judge_classes(v_node, p_state, p_shard);
+    v_judged := hwqueue.judge_classes(v_node, p_state, v_shard);
     if p_state.met_blocked then  -- blocked classes need no score
-      v_open := hwqueue.claim_candidates(p_state, p_queue_ids, v_room, p_now, p_shard);
+      v_open := hwqueue.claim_candidates(p_state, p_request.queue_ids, v_room, v_now, v_shard);
       v_only := v_open.classes;
       v_without := v_without || v_open.blocked;
       v_met := v_open.met is distinct from '{}';
     end if;
-    v_fit := hwqueue.fitting_classes(v_node, v_room, p_queue_ids, p_tasks, v_only, v_judged.extra, v_without,
-      p_now, p_shard);
+    v_fit := hwqueue.fitting_classes(p_request, v_node, v_room, v_only, v_judged.extra, v_without);
     if v_fit.checked = '{}' and v_fit.classes <> '{}' then
-      v_taken := hwqueue.try_score_groups(v_fit.classes, v_fit.scores, '{}', v_node,
-        hwqueue.queue_scan_starts(p_queue_ids, cardinality(v_fit.classes), p_shard), null, null,
-        v_limit, v_policy.window_size, v_policy.probe_size, p_now, p_shard);
+      v_taken := hwqueue.try_score_groups(p_request, v_fit, v_node,
+        hwqueue.queue_scan_starts(p_request.queue_ids, cardinality(v_fit.classes), v_shard), null,
+        v_limit, v_policy.window_size, v_policy.probe_size);
       v_picked.ctids := v_taken.ctids;
       v_picked.score := v_taken.score;
     elsif v_fit.checked <> '{}' then
-      v_taken := hwqueue.take_constrained(v_node, v_fit.classes, v_fit.scores, v_fit.checked, v_asks,
-        p_queue_ids, v_limit, v_policy.window_size, v_policy.probe_size, p_now, p_shard);
+      v_taken := hwqueue.take_constrained(p_request, v_fit, v_node, v_asks, v_limit, v_policy.window_size,
+        v_policy.probe_size);
       v_picked.ctids := v_taken.ctids;
       v_picked.score := v_taken.score;
       v_picked.term_deltas := v_taken.term_deltas;
@@ -309,7 +326,7 @@ begin
     v_awaits := v_awaits or v_judged.awaits;
     v_is_new := v_is_new or v_awaits and not p_state.awaits_terms;
     if v_is_new then
-      v_step := hwqueue.publish_while_holding(v_picked, p_now, p_shard);
+      v_step := hwqueue.publish_while_holding(v_picked, v_now, v_shard);
       v_picked := v_step.picked;
       v_goes_on := v_goes_on or v_step.published > 0 or v_step.some_moved;
       v_without := case when v_step.published > 0 then '{}' else v_without end;
@@ -318,7 +335,7 @@ begin
     exit when v_picked.ctids <> '{}' or not v_goes_on;
   end loop;
   perform hwqueue.note_blocked(p_state,
-    v_met or v_without <> '{}' or v_policy.is_short and not p_state.met_blocked, v_awaits, p_shard);
+    v_met or v_without <> '{}' or v_policy.is_short and not p_state.met_blocked, v_awaits, v_shard);
   return v_picked;
 end
 $$;

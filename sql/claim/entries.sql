@@ -48,14 +48,16 @@ $$;
 -- Turns one entry, locked or deleted already, into a claim, and allocates what its class asks for. The
 -- caller writes load back once, after its last grant. entry: the row of `ready` that is gone.
 -- Not idempotent.
-create or replace function hwqueue.grant_single(p_picked hwqueue.picked_entries, p_state hwqueue.node_state,
-  p_queue_head hwqueue.queue_head, p_node hwqueue.node, p_load hwqueue.node_load, p_claim_timeout interval,
-  p_generation bigint, p_now timestamptz, p_shard int, out entry hwqueue.ready, out claim_token bigint,
-  out attempt smallint, out queue text, out task_name text, out params jsonb, out headers jsonb,
-  out expires_at timestamptz, out assignment jsonb, out load hwqueue.node_load)
+create or replace function hwqueue.grant_single(p_request hwqueue.claim_request,
+  p_picked hwqueue.picked_entries, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
+  p_node hwqueue.node, p_load hwqueue.node_load, p_generation bigint, out entry hwqueue.ready,
+  out claim_token bigint, out attempt smallint, out queue text, out task_name text, out params jsonb,
+  out headers jsonb, out expires_at timestamptz, out assignment jsonb, out load hwqueue.node_load)
 language plpgsql volatile
 as $$
 declare
+  v_shard int := p_request.shard_id;
+  v_now timestamptz := p_request.now;
   v_timeout interval;
   v_eligible_at timestamptz;
   v_taken record;
@@ -65,14 +67,14 @@ begin
     delete from hwqueue.ready r where r.ctid = p_picked.ctids[1] returning r.* into entry;
   end if;
   select l.task_name, l.params, l.headers,
-         coalesce(l.claim_timeout, p_claim_timeout, p_queue_head.claim_timeout),
+         coalesce(l.claim_timeout, p_request.claim_timeout, p_queue_head.claim_timeout),
          case when p_queue_head.drops_completed is distinct from false and l.idempotency_key is null
            then greatest(l.available_at, l.created_at) end
   into task_name, params, headers, v_timeout, v_eligible_at
-  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = entry.lease_id;
+  from hwqueue.lease l where l.shard_id = v_shard and l.lease_id = entry.lease_id;
   load := p_load;
   if p_state.has_limits then
-    v_taken := hwqueue.allocate_for_class(entry.class_id, p_node, p_shard, p_load);
+    v_taken := hwqueue.allocate_for_class(entry.class_id, p_node, v_shard, p_load);
     load := v_taken.p_load;
     assignment := v_taken.assignment;
   end if;
@@ -81,27 +83,30 @@ begin
     select q.name, coalesce(v_timeout, q.claim_timeout),
            case when q.retain_completed = '0' then v_eligible_at end
     into queue, v_timeout, v_eligible_at
-    from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = entry.queue_id;
+    from hwqueue.queue q where q.shard_id = v_shard and q.queue_id = entry.queue_id;
   end if;
   claim_token := (p_generation << 40) + entry.claim_count + 1;
   attempt := entry.attempt_count + 1;
-  expires_at := p_now + v_timeout;
+  expires_at := v_now + v_timeout;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
     attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
-  values (p_shard, entry.lease_id, entry.queue_id, entry.class_id, p_state.node_id, p_state.node_epoch,
-    claim_token, attempt, v_timeout, p_now, expires_at, expires_at, assignment, p_picked.term_deltas,
+  values (v_shard, entry.lease_id, entry.queue_id, entry.class_id, p_state.node_id, p_state.node_epoch,
+    claim_token, attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_picked.term_deltas,
     p_state.login, v_eligible_at);
 end
 $$;
 
 -- Turns ready entries of one score, which the caller has locked, into claims, in one statement and in
 -- the order of claim_task. For nodes without limits only, as it allocates nothing. Not idempotent.
-create or replace function hwqueue.grant_batch(p_ctids tid[], p_node uuid, p_epoch bigint, p_login text,
-  p_claim_timeout interval, p_generation bigint, p_now timestamptz, p_shard int)
+create or replace function hwqueue.grant_batch(p_request hwqueue.claim_request, p_ctids tid[],
+  p_state hwqueue.node_state, p_generation bigint)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
   headers jsonb, expires_at timestamptz)
 language plpgsql volatile
 as $$
+declare
+  v_shard int := p_request.shard_id;
+  v_now timestamptz := p_request.now;
 begin
   return query
     with taken as (
@@ -110,80 +115,85 @@ begin
       select t.lease_id, t.queue_id, t.class_id, t.tier, t.rank, t.position,
              (p_generation << 40) + t.claim_count + 1 as claim_token,
              (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
-             coalesce(l.claim_timeout, p_claim_timeout, q.claim_timeout) as claim_timeout,
+             coalesce(l.claim_timeout, p_request.claim_timeout, q.claim_timeout) as claim_timeout,
              case when q.retain_completed = '0' and l.idempotency_key is null
                then greatest(l.available_at, l.created_at) end as eligible_at
       from taken t
       -- offset 0 fences: lease for lease, by key. The number taken is in no statistics, and the planner
       -- might read all leases
       cross join lateral (
-        select * from hwqueue.lease x where x.shard_id = p_shard and x.lease_id = t.lease_id offset 0) l
+        select * from hwqueue.lease x where x.shard_id = v_shard and x.lease_id = t.lease_id offset 0) l
       cross join lateral (
-        select * from hwqueue.queue x where x.shard_id = p_shard and x.queue_id = t.queue_id offset 0) q
+        select * from hwqueue.queue x where x.shard_id = v_shard and x.queue_id = t.queue_id offset 0) q
     ), granted as (
       insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
         attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at)
-      select p_shard, d.lease_id, d.queue_id, d.class_id, p_node, p_epoch, d.claim_token, d.attempt,
-             d.claim_timeout, p_now, p_now + d.claim_timeout, p_now + d.claim_timeout, p_login,
-             d.eligible_at
+      select v_shard, d.lease_id, d.queue_id, d.class_id, p_state.node_id, p_state.node_epoch,
+             d.claim_token, d.attempt, d.claim_timeout, v_now, v_now + d.claim_timeout,
+             v_now + d.claim_timeout, p_state.login, d.eligible_at
       from detail d
     )
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers,
-           p_now + d.claim_timeout
+           v_now + d.claim_timeout
     from detail d order by d.tier, d.rank, d.position;
 end
 $$;
 
--- Locks the oldest entries of a tier and rank whose classes are among p_classes, from position p_from
+-- Locks the oldest entries of a tier and rank whose classes are among p_eligible's, from position p_from
 -- on, and returns their ctids. It scans p_window positions, or more for a larger batch.
 -- A list of 201 classes is truncated: then each entry's class is read from profile_eligibility. Of up to
 -- 64 classes it scans a short stretch only (a low-water mark lags by up to 32 claims). When that has
 -- nothing, it locks the heads of the classes, wherever they are. The scan for a single class is longer,
 -- because it crosses no other entries.
 -- Locks: the entries, skip locked. Not idempotent.
-create or replace function hwqueue.lock_window(p_profile_id bigint, p_queue_id int, p_classes bigint[],
-  p_tasks text[], p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window int,
-  p_limit int, p_now timestamptz, p_shard int) returns tid[]
+create or replace function hwqueue.lock_window(p_request hwqueue.claim_request,
+  p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint,
+  p_window int, p_limit int) returns tid[]
 language plpgsql volatile
 as $$
 declare
+  v_shard int := p_request.shard_id;
+  v_now timestamptz := p_request.now;
+  v_queue_id int := p_eligible.queue_id;
+  v_classes bigint[] := p_eligible.classes;
   v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
   v_ctids tid[];
 begin
-  if cardinality(p_classes) = 1 then
+  if cardinality(v_classes) = 1 then
     v_ctids := array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[1] and r.tier = p_tier and r.rank = p_rank
+      where r.shard_id = v_shard and r.class_id = v_classes[1] and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and p_from + 1023 + 8 * p_limit
-        and (r.deadline is null or r.deadline > p_now)
+        and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit
       for update skip locked);
-  elsif cardinality(p_classes) <= 200 then
+  elsif cardinality(v_classes) <= 200 then
     v_ctids := array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
+      where r.shard_id = v_shard and r.queue_id = v_queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from
-          and case when cardinality(p_classes) <= 64 then least(v_to, p_from + 31 + 8 * p_limit) else v_to end
-        and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+          and case when cardinality(v_classes) <= 64 then least(v_to, p_from + 31 + 8 * p_limit) else v_to end
+        and r.class_id = any (v_classes) and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit
       for update skip locked);
   else
     v_ctids := array(
       select r.ctid from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
+      where r.shard_id = v_shard and r.queue_id = v_queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to
         and exists (select 1 from hwqueue.profile_eligibility e
-                    where e.shard_id = p_shard and e.profile_id = p_profile_id and e.queue_id = p_queue_id
-                      and e.class_id = r.class_id and e.gpu_count = 0 and e.custom is null
-                      and (p_tasks is null or e.task_name = any (p_tasks))
+                    where e.shard_id = v_shard and e.profile_id = p_eligible.profile_id
+                      and e.queue_id = v_queue_id and e.class_id = r.class_id
+                      and e.gpu_count = 0 and e.custom is null
+                      and (p_request.tasks is null or e.task_name = any (p_request.tasks))
                       and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0)
-        and (r.deadline is null or r.deadline > p_now)
+        and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit
       for update skip locked);
   end if;
-  if v_ctids = '{}' and cardinality(p_classes) <= 64 then
-    v_ctids := hwqueue.lock_class_heads(p_classes, p_queue_id, p_tier, p_rank, p_from, p_limit, p_now,
-      p_shard);
+  if v_ctids = '{}' and cardinality(v_classes) <= 64 then
+    v_ctids := hwqueue.lock_class_heads(v_classes, v_queue_id, p_tier, p_rank, p_from, p_limit, v_now,
+      v_shard);
   end if;
   return v_ctids;
 end
@@ -245,29 +255,31 @@ begin
 end
 $$;
 
--- Takes the oldest of these entries that can be had. Of a class that must be checked (p_checked) it
--- takes one and deletes it (entry). Of other classes it locks up to p_limit that follow each other. The
--- entries are named by position and class, oldest first, all of one tier, rank and score. p_head: what
--- the caller has read of the first one. It passes over an entry that another session holds: whether that
--- one has waited its patience says nothing about younger ones.
+-- Takes the oldest of these entries that can be had. Of a class that must be checked it takes one and
+-- deletes it (entry). Of other classes it locks up to p_limit that follow each other. It passes over an
+-- entry that another session holds: whether that one has waited its patience says nothing about younger
+-- ones.
 -- blocked: the class that may not run here now, with its reason; nothing is taken then. The reason
 -- 'later': of this class only an entry that has waited for a better node may run. That one is at
 -- later_tier and later_rank, so other classes come first.
 -- Locks: the caller holds node_state; lock stripes, the entries and term_counter, skip locked. Not
 -- idempotent.
-create or replace function hwqueue.take_entries(p_positions bigint[], p_classes bigint[], p_checked bigint[],
-  p_tier smallint, p_rank bigint, p_head hwqueue.entry_ref, p_limit int, p_node hwqueue.node,
-  p_now timestamptz, p_shard int,
+create or replace function hwqueue.take_entries(p_request hwqueue.claim_request,
+  p_seen hwqueue.seen_entries, p_limit int, p_node hwqueue.node,
   out ctids tid[], out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint, out reason text,
   out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
 as $$
 declare
+  v_shard int := p_request.shard_id;
+  v_now timestamptz := p_request.now;
+  v_positions bigint[] := p_seen.positions;
+  v_classes bigint[] := p_seen.classes;
   v_is_checked boolean[] := case
-    when p_checked = '{}' then array_fill(false, array[cardinality(p_classes)])
-    when p_classes <@ p_checked then array_fill(true, array[cardinality(p_classes)])
-    else hwqueue.membership(p_classes, p_checked) end;
-  v_count int := cardinality(p_positions);
+    when p_seen.checked = '{}' then array_fill(false, array[cardinality(v_classes)])
+    when v_classes <@ p_seen.checked then array_fill(true, array[cardinality(v_classes)])
+    else hwqueue.membership(v_classes, p_seen.checked) end;
+  v_count int := cardinality(v_positions);
   v_first int := 1;
   v_last int;
   v_head hwqueue.entry_ref;
@@ -277,42 +289,42 @@ begin
   ctids := '{}';
   while v_first <= v_count loop
     -- a run of entries: of one class that must be checked, or of any classes that need not be
-    v_last := case when p_checked = '{}' then v_count else v_first end;
+    v_last := case when p_seen.checked = '{}' then v_count else v_first end;
     while v_last < v_count and v_is_checked[v_last + 1] = v_is_checked[v_first]
-          and (p_classes[v_last + 1] = p_classes[v_first] or not v_is_checked[v_first]) loop
+          and (v_classes[v_last + 1] = v_classes[v_first] or not v_is_checked[v_first]) loop
       v_last := v_last + 1;
     end loop;
     if not v_is_checked[v_first] then
-      ctids := hwqueue.lock_seen(p_positions[v_first : v_last], p_classes[v_first : v_last], p_tier, p_rank,
-        p_limit, p_shard);
+      ctids := hwqueue.lock_seen(v_positions[v_first : v_last], v_classes[v_first : v_last], p_seen.tier,
+        p_seen.rank, p_limit, v_shard);
       exit when ctids <> '{}';
     else
-      v_head := p_head;
+      v_head := p_seen.head;
       if v_first > 1 or v_head.lease_id is null then
         select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
-          and r.position between p_positions[v_first] and p_positions[v_last]
-          and (r.deadline is null or r.deadline > p_now)
+        where r.shard_id = v_shard and r.class_id = v_classes[v_first] and r.tier = p_seen.tier
+          and r.rank = p_seen.rank and r.position between v_positions[v_first] and v_positions[v_last]
+          and (r.deadline is null or r.deadline > v_now)
         order by r.position limit 1;
       end if;
       for v_pass in 1 .. 2 loop
         exit when v_head.lease_id is null;
-        v_verdict := hwqueue.decide_class(p_classes[v_first], v_head.lease_id, v_head.eligible_at, p_tier,
-            p_rank, p_node, p_now, p_shard);
+        v_verdict := hwqueue.decide_class(v_classes[v_first], v_head.lease_id, v_head.eligible_at,
+            p_seen.tier, p_seen.rank, p_node, v_now, v_shard);
         if v_verdict.reason is not null then
           exit when v_pass = 2;  -- no reason against those that other sessions hold
-          blocked := p_classes[v_first];
+          blocked := v_classes[v_first];
           reason := v_verdict.reason;
           later_tier := v_verdict.tier;
           later_rank := v_verdict.rank;
           return;
         end if;
-        v_taken := hwqueue.delete_granted(p_classes[v_first], p_tier, p_rank, p_positions[v_first],
-          p_positions[v_last], v_verdict.since, v_verdict.only_lease, p_now, p_shard);
+        v_taken := hwqueue.delete_granted(p_request, v_classes[v_first], p_seen.tier, p_seen.rank,
+          v_positions[v_first], v_positions[v_last], v_verdict.since, v_verdict.only_lease);
         if v_taken.place is not null then
-          term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1, p_shard);
+          term_deltas := hwqueue.add_counts(v_verdict.term_deltas, 1, v_shard);
           if v_verdict.is_named then
-            perform hwqueue.wake_classes_of_lease((v_taken.entry).lease_id, p_shard);
+            perform hwqueue.wake_classes_of_lease((v_taken.entry).lease_id, v_shard);
           end if;
           ctids := array[v_taken.place];
           entry := v_taken.entry;
@@ -322,9 +334,9 @@ begin
         -- other sessions hold those that have waited their patience; younger ones need not wait where no
         -- better node is live
         select r.lease_id, r.eligible_at into v_head.lease_id, v_head.eligible_at from hwqueue.ready r
-        where r.shard_id = p_shard and r.class_id = p_classes[v_first] and r.tier = p_tier and r.rank = p_rank
-          and r.position between p_positions[v_first] and p_positions[v_last]
-          and (r.deadline is null or r.deadline > p_now) and r.eligible_at > v_verdict.since
+        where r.shard_id = v_shard and r.class_id = v_classes[v_first] and r.tier = p_seen.tier
+          and r.rank = p_seen.rank and r.position between v_positions[v_first] and v_positions[v_last]
+          and (r.deadline is null or r.deadline > v_now) and r.eligible_at > v_verdict.since
         order by r.position limit 1;
       end loop;
     end if;
@@ -337,8 +349,8 @@ $$;
 -- since p_since (null: any) and is of that lease (null: of any). place: its ctid; null: other sessions
 -- hold all of them, or assign_target_class has given them another class.
 -- Locks: the entry, skip locked. Not idempotent.
-create or replace function hwqueue.delete_granted(p_class_id bigint, p_tier smallint, p_rank bigint,
-  p_from bigint, p_to bigint, p_since timestamptz, p_lease uuid, p_now timestamptz, p_shard int,
+create or replace function hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint,
+  p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamptz, p_lease uuid,
   out place tid, out entry hwqueue.ready)
 language plpgsql volatile
 as $$
@@ -347,8 +359,9 @@ declare
 begin
   delete from hwqueue.ready r where r.ctid = (
     select x.ctid from hwqueue.ready x
-    where x.shard_id = p_shard and x.class_id = p_class_id and x.tier = p_tier and x.rank = p_rank
-      and x.position between p_from and p_to and (x.deadline is null or x.deadline > p_now)
+    where x.shard_id = p_request.shard_id and x.class_id = p_class_id and x.tier = p_tier
+      and x.rank = p_rank and x.position between p_from and p_to
+      and (x.deadline is null or x.deadline > p_request.now)
       and (p_since is null or x.eligible_at <= p_since) and (p_lease is null or x.lease_id = p_lease)
     order by x.position limit 1 for update skip locked)
   returning r.ctid as place, r as entry into v_gone;

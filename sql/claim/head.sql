@@ -14,26 +14,25 @@
 -- Grants one lease at the head of a node's queues. No lease_id: the fast path does not apply, or found
 -- nothing. It applies to one lease (p_qty 1) on a node without limits, where the first entry after the
 -- low-water mark is the best one and no affinity term has to be checked.
--- queue_head: what it has read of the queues. is_tried: other sessions hold what is at their head.
+-- queue_head: what it has read of the queues. Where that is_tried, other sessions hold what is there.
 -- p_moves, p_drawn: as in claim_general.
 -- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the
 -- low-water marks, skip locked. Not idempotent.
 create or replace function hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty int,
   p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard int,
-  out queue_head hwqueue.queue_head, out is_tried boolean, out lease_id uuid, out claim_token bigint,
-  out attempt smallint, out queue text, out task_name text, out params jsonb, out headers jsonb,
-  out expires_at timestamptz)
+  out queue_head hwqueue.queue_head, out lease_id uuid, out claim_token bigint, out attempt smallint,
+  out queue text, out task_name text, out params jsonb, out headers jsonb, out expires_at timestamptz)
 language plpgsql volatile
 as $$
 declare
   v_now timestamptz;
   v_head hwqueue.queue_head;
+  v_is_tried boolean;
   v_class_id bigint;
   v_position bigint;
   v_timeout interval;
   v_since timestamptz;
 begin
-  is_tried := false;
   if (p_qty = 1 and p_state.login = session_user and p_state.on_fast_path and not p_state.has_limits
       and not p_state.awaits_terms and p_state.server_started_at = pg_postmaster_start_time()
       and p_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
@@ -51,15 +50,14 @@ begin
     select q.* into v_head from hwqueue.read_queue_heads(p_queues, p_state.profile_id,
       p_state.classes_seen, p_state.classes_unseen, p_state.pinned_queues, p_shard) q;
   end if;
-  is_tried := v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
+  v_is_tried := v_head.takes_first and v_head.queue_id <> all (p_state.pinned_queues)
     and (p_tasks is null or cardinality(v_head.task_names) <= 50 and v_head.task_names <@ p_tasks);
-  if is_tried and current_setting('hwqueue.recent_due_scan', true)
+  if v_is_tried and current_setting('hwqueue.recent_due_scan', true)
       is distinct from hwqueue.recent_due_scan(p_queues, v_now, p_shard)
     and hwqueue.promote_if_due(p_queues, v_head.queue_ids, 20, v_now, p_shard) > 0 then
-    is_tried := false;
     return;
   end if;
-  if is_tried then
+  if v_is_tried then
     delete from hwqueue.ready r using hwqueue.lease l
     where r.ctid = case when cardinality(v_head.classes) = 1 then (
         select x.ctid from hwqueue.ready x
@@ -84,6 +82,7 @@ begin
   end if;
   if lease_id is null then
     queue_head := v_head;
+    queue_head.is_tried := v_is_tried;
     return;
   end if;
   queue := v_head.name;
@@ -93,8 +92,7 @@ begin
   values (p_shard, lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
     attempt, v_timeout, v_now, expires_at, expires_at, p_state.login, v_since);
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
-    perform hwqueue.after_head(p_state, v_head.queue_id, v_class_id, v_head.rank, v_position, lease_id,
-      p_moves, p_drawn, v_now, p_shard);
+    perform hwqueue.after_head(p_state, v_head, v_class_id, v_position, lease_id, p_moves, p_drawn, v_now);
   end if;
 end
 $$;
@@ -126,7 +124,7 @@ as $$
               when w.is_blocked then w.positions[1] + 1031
               else 9223372036854775807 end,
          f.first_is_best, f.first_is_best and e.checked = '{}' and cardinality(e.classes) <= 200, e.checked,
-         array[q.queue_id], q.retain_completed = '0'
+         array[q.queue_id], q.retain_completed = '0', false
   from hwqueue.queue q
   left join lateral (  -- limit: as a plain join it may read all queues of the profile
     select x.* from hwqueue.profile_queue x
@@ -174,7 +172,7 @@ as $$
            then lead(k.position) over o - 1 end),
          null::boolean, bool_and(k.is_known) over () and count(*) over () = cardinality(p_queues)
            and k.tier = 0, null::bigint[], array_agg(k.queue_id) over (),
-         k.drops_completed
+         k.drops_completed, false
   from (
     select l.queue_id, l.name, l.claim_timeout, l.window_size, l.classes, l.task_names, l.most_cpu_milli,
            l.most_memory_mib, l.marks, l.drops_completed,
@@ -199,22 +197,23 @@ as $$
 $$;
 
 -- Calls after_claim for one lease from a queue head, whose entry the caller has in parts.
-create or replace function hwqueue.after_head(p_state hwqueue.node_state, p_queue_id int, p_class_id bigint,
-  p_rank bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamptz,
-  p_shard int) returns void
+create or replace function hwqueue.after_head(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
+  p_class_id bigint, p_position bigint, p_lease uuid, p_moves boolean, p_drawn bigint, p_now timestamptz)
+returns void
 language plpgsql volatile
 as $$
 declare
   v_entry hwqueue.ready;
 begin
-  v_entry.shard_id := p_shard;
-  v_entry.queue_id := p_queue_id;
+  v_entry.shard_id := p_state.shard_id;
+  v_entry.queue_id := p_queue_head.queue_id;
   v_entry.tier := 0;
-  v_entry.rank := p_rank;
+  v_entry.rank := p_queue_head.rank;
   v_entry.position := p_position;
   v_entry.class_id := p_class_id;
   v_entry.lease_id := p_lease;
-  perform hwqueue.after_claim(p_state, array[p_queue_id], v_entry, true, p_moves, p_drawn, p_now, p_shard);
+  perform hwqueue.after_claim(p_state, array[p_queue_head.queue_id], v_entry, true, p_moves, p_drawn, p_now,
+    p_state.shard_id);
 end
 $$;
 

@@ -10,14 +10,15 @@
 -- Read try_score_groups first, then next_score_group. It finds the best group by two strategies: the
 -- window at the queue head (window_score_group) or the head of each class (first_class_head).
 
--- Takes the best entries of these classes that can be had, before p_to_tier and p_to_rank (null: all).
+-- Takes the best entries of these classes that can be had, before the tier and rank of the head of
+-- p_before (null: all).
 -- No ctids: there are none, or the class of the best one, blocked, may not run here now, for that reason
 -- (take_entries explains 'later').
 -- Where no class must be checked, entries beyond those seen are read and locked in one statement.
 -- Locks as take_entries.
-create or replace function hwqueue.try_score_groups(p_classes bigint[], p_scores double precision[],
-  p_checked bigint[], p_node hwqueue.node, p_from hwqueue.scan_starts, p_to_tier smallint, p_to_rank bigint,
-  p_limit int, p_window int, p_probe int, p_now timestamptz, p_shard int,
+create or replace function hwqueue.try_score_groups(p_request hwqueue.claim_request,
+  p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts,
+  p_before hwqueue.later_class, p_limit int, p_window int, p_probe int,
   out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready,
   out blocked bigint, out reason text, out later_tier smallint, out later_rank bigint)
 language plpgsql volatile
@@ -27,39 +28,40 @@ declare
   v_limit int;
   v_sees boolean;
   v_depth int;
-  v_positions bigint[];
-  v_seen bigint[];
+  v_seen hwqueue.seen_entries;
   v_behind record;
   v_taken record;
   v_after_tier smallint;
   v_after_rank bigint;
 begin
   ctids := '{}';
+  v_seen.checked := p_fit.checked;
   while ctids = '{}' and blocked is null and p_from.queue_ids is not null loop
-    v_group := hwqueue.next_score_group(p_classes, p_scores, v_after_tier, v_after_rank, score, p_from,
-        p_window, p_probe, p_now, p_shard);
-    exit when v_group.classes is null or (v_group.tier, v_group.rank) >= (p_to_tier, p_to_rank);
+    v_group := hwqueue.next_score_group(p_request, p_fit, v_after_tier, v_after_rank, score, p_from, p_window,
+      p_probe);
+    exit when v_group.classes is null or (v_group.tier, v_group.rank) >= (p_before.tier, p_before.rank);
     score := v_group.score;
     v_limit := least(p_limit, v_group.takes);
-    v_positions := v_group.positions;
-    v_seen := v_group.seen_classes;
-    v_sees := v_positions is not null and (v_group.is_head is not true or v_limit = 1
-        or v_seen[1] = any (p_checked));
+    v_seen.tier := v_group.tier;
+    v_seen.rank := v_group.rank;
+    v_seen.positions := v_group.positions;
+    v_seen.classes := v_group.seen_classes;
+    v_sees := v_seen.positions is not null and (v_group.is_head is not true or v_limit = 1
+        or v_seen.classes[1] = any (p_fit.checked));
     v_depth := case when v_sees then 0 else v_limit end;
     loop
-      if v_depth > 0 and p_checked = '{}' then
+      if v_depth > 0 and p_fit.checked = '{}' then
         ctids := hwqueue.lock_score_group(v_group.classes, p_from, v_group.tier, v_group.rank, v_depth,
-          v_limit, p_now, p_shard);
+          v_limit, p_request.now, p_request.shard_id);
         exit when ctids <> '{}' or v_depth >= 16384;
       else
         if v_depth > 0 then
           v_behind := hwqueue.score_group_entries(v_group.classes, p_from, v_group.tier, v_group.rank,
-            v_depth, p_now, p_shard);
-          v_positions := v_behind.positions;
-          v_seen := v_behind.classes;
+            v_depth, p_request.now, p_request.shard_id);
+          v_seen.positions := v_behind.positions;
+          v_seen.classes := v_behind.classes;
         end if;
-        v_taken := hwqueue.take_entries(v_positions, v_seen, p_checked, v_group.tier, v_group.rank, null,
-          v_limit, p_node, p_now, p_shard);
+        v_taken := hwqueue.take_entries(p_request, v_seen, v_limit, p_node);
         ctids := v_taken.ctids;
         term_deltas := v_taken.term_deltas;
         entry := v_taken.entry;
@@ -68,7 +70,7 @@ begin
         later_tier := v_taken.later_tier;
         later_rank := v_taken.later_rank;
         exit when ctids <> '{}' or blocked is not null
-          or v_depth > 0 and (cardinality(v_positions) < v_depth or v_depth >= 16384);
+          or v_depth > 0 and (cardinality(v_seen.positions) < v_depth or v_depth >= 16384);
       end if;
       -- other sessions hold what was seen: read further back
       v_depth := least(8 * greatest(v_depth, v_limit), 16384);
@@ -81,8 +83,7 @@ $$;
 
 -- Returns the best score group that has an entry, by tier, rank and score (higher first); with
 -- p_after_*, the best one after that group.
--- p_classes, p_scores: what may be claimed, best score first. p_from: where scans start, past the dead
--- tuples of what was claimed.
+-- p_fit: what may be claimed. p_from: where scans start, past the dead tuples of what was claimed.
 -- It compares the heads of the first p_probe classes. With more classes than that, or than 16, it first
 -- reads p_window entries at each queue's head: these have the best tier and rank, and only a class with
 -- a better score could come first. It skips the window when the queue head is blocked and sparse, unless
@@ -90,51 +91,55 @@ $$;
 -- classes: of the group. positions, seen_classes: entries that it saw there, oldest first. is_head: it
 -- saw the oldest one alone. takes: how many may be taken at once, because something older may not have
 -- been read; null: any number.
-create or replace function hwqueue.next_score_group(p_classes bigint[], p_scores double precision[],
-  p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts,
-  p_window int, p_probe int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint,
+create or replace function hwqueue.next_score_group(p_request hwqueue.claim_request,
+  p_fit hwqueue.scored_classes, p_after_tier smallint, p_after_rank bigint, p_after_score double precision,
+  p_from hwqueue.scan_starts, p_window int, p_probe int, out tier smallint, out rank bigint,
   out score double precision, out classes bigint[], out positions bigint[], out seen_classes bigint[],
   out is_head boolean, out takes int)
 language plpgsql stable
 as $$
 declare
+  v_shard int := p_request.shard_id;
+  v_now timestamptz := p_request.now;
+  v_classes bigint[] := p_fit.classes;
+  v_scores double precision[] := p_fit.scores;
   v_window record;
   v_head record;
   v_from hwqueue.scan_starts := p_from;
   v_start bigint;
 begin
-  if p_after_tier is null and cardinality(p_classes) > least(16, p_probe)
-     and (not (true = any (p_from.are_blocked)) or cardinality(p_classes) > p_probe
-         or hwqueue.is_head_dense(p_from, p_window, p_shard)) then
-    v_window := hwqueue.window_score_group(p_classes, p_scores, p_from, p_window, p_now, p_shard);
+  if p_after_tier is null and cardinality(v_classes) > least(16, p_probe)
+     and (not (true = any (p_from.are_blocked)) or cardinality(v_classes) > p_probe
+         or hwqueue.is_head_dense(p_from, p_window, v_shard)) then
+    v_window := hwqueue.window_score_group(v_classes, v_scores, p_from, p_window, v_now, v_shard);
     tier := v_window.tier;
     rank := v_window.rank;
     score := v_window.score;
     positions := v_window.positions;
     seen_classes := v_window.classes;
     takes := v_window.takes;
-    for i in 1 .. least(cardinality(p_classes), p_probe) loop
-      exit when tier is null or p_scores[i] <= score or cardinality(p_from.queue_ids) > 1;
+    for i in 1 .. least(cardinality(v_classes), p_probe) loop
+      exit when tier is null or v_scores[i] <= score or cardinality(p_from.queue_ids) > 1;
       if p_from.by_class and i % 16 = 1 then  -- mostly one of the first 16 has an entry
-        v_from := hwqueue.class_scan_starts(p_classes[i : i + 15], p_from, p_shard);
+        v_from := hwqueue.class_scan_starts(v_classes[i : i + 15], p_from, v_shard);
       end if;
       -- not inside the statement, which Postgres before 18 would plan each time; ordered for the index
       -- by class
       v_start := hwqueue.scan_start_of(v_from, (i - 1) % 16 + 1, tier, rank);
       perform 1 from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_classes[i] and r.tier = next_score_group.tier
+      where r.shard_id = v_shard and r.class_id = v_classes[i] and r.tier = next_score_group.tier
         and r.rank = next_score_group.rank
-        and r.position >= v_start and (r.deadline is null or r.deadline > p_now) order by r.position limit 1;
+        and r.position >= v_start and (r.deadline is null or r.deadline > v_now) order by r.position limit 1;
       if found then
-        score := p_scores[i];
+        score := v_scores[i];
         positions := null;
       end if;
     end loop;
   end if;
   if tier is null or cardinality(p_from.queue_ids) > 1 then
     -- nothing in the window; or several queues, where a head behind one window may come before another's
-    v_head := hwqueue.first_class_head(p_classes[1 : p_probe], p_scores[1 : p_probe], p_after_tier,
-      p_after_rank, p_after_score, p_from, p_now, p_shard);
+    v_head := hwqueue.first_class_head(v_classes[1 : p_probe], v_scores[1 : p_probe], p_after_tier,
+      p_after_rank, p_after_score, p_from, v_now, v_shard);
     if tier is null or (v_head.tier, v_head.rank, -v_head.score, v_head.head_position)
                        < (tier, rank, -score, coalesce(positions[1], 9223372036854775807)) then
       tier := v_head.tier;
@@ -143,14 +148,14 @@ begin
       positions := array[v_head.head_position];
       seen_classes := array[v_head.class_id];
       is_head := true;
-      takes := case when cardinality(p_classes) > p_probe and cardinality(p_from.queue_ids) > 1 then 1 end;
+      takes := case when cardinality(v_classes) > p_probe and cardinality(p_from.queue_ids) > 1 then 1 end;
     end if;
   end if;
   if tier is not null then
     classes := array(select k.class_id
-        from unnest(p_classes[1 : p_probe], p_scores[1 : p_probe]) k(class_id, score)
+        from unnest(v_classes[1 : p_probe], v_scores[1 : p_probe]) k(class_id, score)
       where k.score = next_score_group.score);
-    if cardinality(p_classes) > p_probe and positions is not null then
+    if cardinality(v_classes) > p_probe and positions is not null then
       classes := array(select distinct c from unnest(classes || seen_classes) c);
     end if;
   end if;

@@ -13,23 +13,26 @@
 
 -- Takes what is at the head of a node's only queue. Where the node has met blocked classes, it first
 -- asks which are not blocked (claim_candidates), and reads those only. No ctids: nothing there can be
--- had. p_queue_head, p_is_tried: as in entries_at_head.
+-- had. p_queue_head: as in entries_at_head.
 -- blocked: classes that were found to be. meets: blocked ones are before what was taken; null: that is
 -- not known to have changed. is_new: one of them waits for the publication of an affinity term.
 -- Locks as take_entries. Not idempotent.
-create or replace function hwqueue.take_at_head(p_eligible hwqueue.profile_queue, p_state hwqueue.node_state,
-  p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window int, p_room hwqueue.headroom,
-  p_limit int, p_now timestamptz, p_shard int, out ctids tid[], out term_deltas jsonb,
+create or replace function hwqueue.take_at_head(p_request hwqueue.claim_request,
+  p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
+  p_window int, p_room hwqueue.headroom, p_limit int, out ctids tid[], out term_deltas jsonb,
   out entry hwqueue.ready, out blocked bigint[], out meets boolean, out is_new boolean)
 language plpgsql volatile
 as $$
 declare
+  v_shard int := p_request.shard_id;
+  v_now timestamptz := p_request.now;
   v_eligible hwqueue.profile_queue := p_eligible;
   v_open record;
   v_only bigint[];
   v_met bigint[];
   v_node hwqueue.node;
-  v_seen record;
+  v_found record;
+  v_seen hwqueue.seen_entries;
   v_taken record;
 begin
   ctids := '{}';
@@ -37,21 +40,22 @@ begin
   meets := false;
   is_new := false;
   if p_state.met_blocked then
-    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_room, p_now, p_shard);
+    v_open := hwqueue.claim_candidates(p_state, array[p_eligible.queue_id], p_room, v_now, v_shard);
     if v_open.met is distinct from '{}' and cardinality(v_open.classes) <= 200 then
       v_only := v_open.classes;
       v_met := v_open.met;
       blocked := v_open.blocked;
     end if;
   end if;
-  v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.first_is_best, p_tasks, v_only,
-    blocked, p_room, p_shard);
+  v_eligible := hwqueue.head_classes(p_eligible, p_state, p_queue_head.first_is_best, p_request.tasks,
+    v_only, blocked, p_room, v_shard);
   if v_eligible.classes = '{}' then
     return;
   end if;
-  v_seen := hwqueue.entries_at_head(v_eligible, p_queue_head, p_is_tried, p_tasks, p_window,
-    v_only is not null, p_room, p_limit, p_now, p_shard);
-  ctids := v_seen.ctids;
+  v_found := hwqueue.entries_at_head(p_request, v_eligible, p_queue_head, p_window, v_only is not null,
+    p_room, p_limit);
+  ctids := v_found.ctids;
+  v_seen := v_found.seen;
   if v_seen.positions = '{}' then
     return;
   end if;
@@ -59,12 +63,12 @@ begin
     if p_state.met_blocked and v_only is null and v_seen.classes[1] = any (v_seen.checked) then
       return;  -- pick_leases asks about more than 200 classes
     end if;
-    v_node := hwqueue.judged_node(p_state, p_now, p_shard);
+    v_node := hwqueue.judged_node(p_state, v_now, v_shard);
   end if;
   if v_only is not null then
     meets := coalesce((v_seen.tier, v_seen.rank) > (p_queue_head.tier, p_queue_head.rank), true) or (
       select true from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier
+      where r.shard_id = v_shard and r.queue_id = p_eligible.queue_id and r.tier = v_seen.tier
         and r.rank = v_seen.rank
         and r.position >= p_queue_head.position and r.position < v_seen.positions[1]
         and (v_met is null or r.class_id = any (v_met))
@@ -72,12 +76,9 @@ begin
     meets := case when not meets or v_met is not null then meets end;
   end if;
   if v_seen.checked = '{}' then
-    ctids := hwqueue.lock_between(p_eligible.queue_id, v_seen.tier, v_seen.rank, v_seen.positions[1],
-      v_seen.positions[cardinality(v_seen.positions)], array(select distinct unnest(v_seen.classes)),
-      p_limit, p_now, p_shard);
+    ctids := hwqueue.lock_between(p_request, p_eligible.queue_id, v_seen, p_limit);
   else
-    v_taken := hwqueue.take_entries(v_seen.positions, v_seen.classes, v_seen.checked, v_seen.tier,
-      v_seen.rank, v_seen.head, p_limit, v_node, p_now, p_shard);
+    v_taken := hwqueue.take_entries(p_request, v_seen, p_limit, v_node);
     ctids := v_taken.ctids;
     term_deltas := v_taken.term_deltas;
     entry := v_taken.entry;
@@ -147,80 +148,68 @@ end
 $$;
 
 -- The oldest entries of these classes (head_classes) at a queue's head. Where no class must be checked
--- it locks them at once, up to p_limit (ctids). Else it returns positions and classes, oldest first:
--- p_limit or 8 of the best tier and rank, fewer where they are far apart. Another session may have these
--- by the time that they are locked. No ctids and no positions: there are none. Of a few classes it reads
--- their heads, wherever they are. p_queue_head: what this claim has read of the queue. p_is_tried: the
--- low-water mark was tried in vain. p_is_behind: entries of other classes, which are left out, come
--- before these.
--- checked: which of these classes must be checked. head: what is read of the first entry.
+-- it locks them at once, up to p_limit (ctids). Else it returns those that it has seen: p_limit or 8 of
+-- the best tier and rank, fewer where they are far apart. Another session may have these by the time that
+-- they are locked. No ctids and no positions: there are none. Of a few classes it reads their heads,
+-- wherever they are. p_queue_head: what this claim has read of the queue. is_tried: the low-water mark
+-- was tried in vain. p_is_behind: entries of other classes, which are left out, come before these.
 -- Locks: the entries, skip locked. Not idempotent.
-create or replace function hwqueue.entries_at_head(p_eligible hwqueue.profile_queue,
-  p_queue_head hwqueue.queue_head, p_is_tried boolean, p_tasks text[], p_window int, p_is_behind boolean,
-  p_room hwqueue.headroom, p_limit int, p_now timestamptz, p_shard int, out tier smallint, out rank bigint,
-  out ctids tid[], out positions bigint[], out classes bigint[], out checked bigint[],
-  out head hwqueue.entry_ref)
+create or replace function hwqueue.entries_at_head(p_request hwqueue.claim_request,
+  p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window int, p_is_behind boolean,
+  p_room hwqueue.headroom, p_limit int, out ctids tid[], out seen hwqueue.seen_entries)
 language plpgsql volatile
 as $$
 declare
+  v_is_tried boolean := coalesce(p_queue_head.is_tried, false);
   v_depth int := greatest(p_limit, 8);  -- other sessions may hold the first ones
-  v_is_mark boolean := coalesce(p_queue_head.first_is_best, false) and not p_is_tried;
+  v_is_mark boolean := coalesce(p_queue_head.first_is_best, false) and not v_is_tried;
   v_from bigint := p_queue_head.position;
   v_queue_head record;
-  v_seen record;
 begin
   ctids := '{}';
-  positions := '{}';
-  tier := p_queue_head.tier;
-  rank := p_queue_head.rank;
+  seen.positions := '{}';
+  seen.tier := p_queue_head.tier;
+  seen.rank := p_queue_head.rank;
   for v_lead in 1 .. 2 loop
     if v_lead = 2 or not v_is_mark then
-      v_queue_head := hwqueue.first_live_entry(p_eligible.queue_id, p_shard, v_lead = 1 and not p_is_tried);
+      v_queue_head := hwqueue.first_live_entry(p_eligible.queue_id, p_request.shard_id,
+        v_lead = 1 and not v_is_tried);
       exit when v_queue_head.tier is null
-        or v_lead = 2 and (v_queue_head.tier, v_queue_head.rank, v_queue_head.position) = (tier, rank,
-          v_from);
-      tier := v_queue_head.tier;
-      rank := v_queue_head.rank;
+        or v_lead = 2 and (v_queue_head.tier, v_queue_head.rank, v_queue_head.position)
+          = (seen.tier, seen.rank, v_from);
+      seen.tier := v_queue_head.tier;
+      seen.rank := v_queue_head.rank;
       v_from := v_queue_head.position;
       v_is_mark := v_queue_head.is_mark;
     end if;
     if p_eligible.checked = '{}' and not p_is_behind then
-      ctids := hwqueue.lock_window(p_eligible.profile_id, p_eligible.queue_id, p_eligible.classes, p_tasks,
-        p_room, tier, rank, v_from, p_window, p_limit, p_now, p_shard);
+      ctids := hwqueue.lock_window(p_request, p_eligible, p_room, seen.tier, seen.rank, v_from, p_window,
+        p_limit);
     else
       -- of a few classes behind others, the heads alone
       if not p_is_behind or cardinality(p_eligible.classes) > 16 then
-        v_seen := hwqueue.entries_in_window(p_eligible, p_tasks, p_room, tier, rank, v_from, p_window,
-          v_depth, p_now, p_shard);
-        positions := v_seen.positions;
+        seen := hwqueue.entries_in_window(p_request, p_eligible, p_room, seen.tier, seen.rank, v_from,
+          p_window, v_depth);
       end if;
       -- other classes fill the window: the heads of these
-      if positions = '{}' and cardinality(p_eligible.classes) <= 64 then
-        v_seen := hwqueue.entries_of_classes(p_eligible, tier, rank, v_from, v_depth, p_now, p_shard);
-        tier := v_seen.tier;
-        rank := v_seen.rank;
-        positions := coalesce(v_seen.positions, '{}');
+      if seen.positions = '{}' and cardinality(p_eligible.classes) <= 64 then
+        seen := hwqueue.entries_of_classes(p_eligible, seen.tier, seen.rank, v_from, v_depth, p_request.now,
+          p_request.shard_id);
       end if;
     end if;
     -- the low-water mark may lag behind; of a few classes that makes no difference
-    exit when ctids <> '{}' or positions <> '{}' or not v_is_mark or cardinality(p_eligible.classes) <= 64;
+    exit when ctids <> '{}' or seen.positions <> '{}' or not v_is_mark
+      or cardinality(p_eligible.classes) <= 64;
   end loop;
-  if positions <> '{}' then
-    classes := v_seen.classes;
-    checked := v_seen.checked;
-    head := v_seen.head;
-  end if;
 end
 $$;
 
 -- The oldest entries of a few classes of a queue in which no entry is before p_from_*: p_limit of the
 -- best tier and rank that these classes have. Each class is scanned from its own low-water mark on, if
--- it has one. No entries: positions is null.
--- checked: which of their classes must be checked. head: what is read of the first entry.
+-- it has one. No entries: positions is empty.
 create or replace function hwqueue.entries_of_classes(p_eligible hwqueue.profile_queue, p_from_tier smallint,
   p_from_rank bigint, p_from_position bigint, p_limit int, p_now timestamptz, p_shard int,
-  out tier smallint, out rank bigint, out positions bigint[], out classes bigint[], out checked bigint[],
-  out head hwqueue.entry_ref)
+  out seen hwqueue.seen_entries)
 language plpgsql stable
 as $$
 declare
@@ -230,7 +219,7 @@ begin
   select e.tier, e.rank, array_agg(e.position order by e.position), array_agg(e.class_id order by e.position),
          coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
          array_agg(e.lease_id order by e.position), array_agg(e.eligible_at order by e.position)
-  into tier, rank, positions, classes, checked, v_leases, v_times
+  into seen.tier, seen.rank, seen.positions, seen.classes, seen.checked, v_leases, v_times
   from (
     select h.tier, h.rank, h.position, k.class_id, h.lease_id, h.eligible_at
     from unnest(p_eligible.classes) k(class_id)
@@ -254,21 +243,21 @@ begin
     ) h
     order by h.tier, h.rank, h.position limit p_limit) e
   group by e.tier, e.rank order by e.tier, e.rank limit 1;
-  head.lease_id := v_leases[1];
-  head.eligible_at := v_times[1];
+  seen.positions := coalesce(seen.positions, '{}');
+  seen.head := row(v_leases[1], v_times[1]);
 end
 $$;
 
 -- The entries of a tier and rank, from a position on, that a profile may run and has room for: p_limit
 -- of them within p_window positions (more for a larger batch).
--- checked: which of their classes must be checked. head: what is read of the first entry.
-create or replace function hwqueue.entries_in_window(p_eligible hwqueue.profile_queue, p_tasks text[],
-  p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window int, p_limit int,
-  p_now timestamptz, p_shard int,
-  out positions bigint[], out classes bigint[], out checked bigint[], out head hwqueue.entry_ref)
+create or replace function hwqueue.entries_in_window(p_request hwqueue.claim_request,
+  p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint,
+  p_window int, p_limit int, out seen hwqueue.seen_entries)
 language plpgsql stable
 as $$
 declare
+  v_shard int := p_request.shard_id;
+  v_now timestamptz := p_request.now;
   v_leases uuid[];
   v_times timestamptz[];
   v_to bigint := p_from + greatest(p_window, 8 * p_limit) - 1;
@@ -276,62 +265,67 @@ begin
   if cardinality(p_eligible.classes) = 1 then  -- crosses no other entries
     select array_agg(e.position), array_agg(p_eligible.classes[1]), p_eligible.checked,
            array_agg(e.lease_id), array_agg(e.eligible_at)
-    into positions, classes, checked, v_leases, v_times
+    into seen.positions, seen.classes, seen.checked, v_leases, v_times
     from (
       select r.position, r.lease_id, r.eligible_at from hwqueue.ready r
-      where r.shard_id = p_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier
+      where r.shard_id = v_shard and r.class_id = p_eligible.classes[1] and r.tier = p_tier
         and r.rank = p_rank
         and r.position between p_from and p_from + 1023 + 8 * p_limit
-        and (r.deadline is null or r.deadline > p_now)
+        and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit) e;
   elsif cardinality(p_eligible.classes) <= 200 then
     select array_agg(e.position), array_agg(e.class_id),
            coalesce(array_agg(e.class_id) filter (where e.class_id = any (p_eligible.checked)), '{}'),
            array_agg(e.lease_id), array_agg(e.eligible_at)
-    into positions, classes, checked, v_leases, v_times
+    into seen.positions, seen.classes, seen.checked, v_leases, v_times
     from (
       select r.position, r.class_id, r.lease_id, r.eligible_at from hwqueue.ready r
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+      where r.shard_id = v_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
         and r.position between p_from and v_to and r.class_id = any (p_eligible.classes)
-        and (r.deadline is null or r.deadline > p_now)
+        and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit) e;
   else  -- the list is truncated
     select array_agg(e.position), array_agg(e.class_id),
            coalesce(array_agg(e.class_id) filter (where e.is_checked), '{}')
-    into positions, classes, checked
+    into seen.positions, seen.classes, seen.checked
     from (
       select r.position, r.class_id, k.is_checked
       from hwqueue.ready r
       cross join lateral (
         select e.is_checked from hwqueue.profile_eligibility e
-        where e.shard_id = p_shard and e.profile_id = p_eligible.profile_id
+        where e.shard_id = v_shard and e.profile_id = p_eligible.profile_id
           and e.queue_id = p_eligible.queue_id and e.class_id = r.class_id
-          and e.gpu_count = 0 and e.custom is null and (p_tasks is null or e.task_name = any (p_tasks))
+          and e.gpu_count = 0 and e.custom is null
+          and (p_request.tasks is null or e.task_name = any (p_request.tasks))
           and hwqueue.shortage(e.cpu_milli, e.memory_mib, p_room) = 0 offset 0) k
-      where r.shard_id = p_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
-        and r.position between p_from and v_to and (r.deadline is null or r.deadline > p_now)
+      where r.shard_id = v_shard and r.queue_id = p_eligible.queue_id and r.tier = p_tier and r.rank = p_rank
+        and r.position between p_from and v_to and (r.deadline is null or r.deadline > v_now)
       order by r.position limit p_limit) e;
   end if;
-  positions := coalesce(positions, '{}');
-  head.lease_id := v_leases[1];
-  head.eligible_at := v_times[1];
+  seen.tier := p_tier;
+  seen.rank := p_rank;
+  seen.positions := coalesce(seen.positions, '{}');
+  seen.head := row(v_leases[1], v_times[1]);
 end
 $$;
 
--- Locks the oldest entries of these classes between two positions of a queue, up to p_limit, and returns
--- their ctids.
+-- Locks the oldest entries of a queue from the first to the last of those seen, of their classes, up to
+-- p_limit, and returns their ctids.
 -- Locks: the entries, skip locked. Not idempotent.
-create or replace function hwqueue.lock_between(p_queue_id int, p_tier smallint, p_rank bigint,
-  p_from bigint, p_to bigint, p_classes bigint[], p_limit int, p_now timestamptz, p_shard int)
-returns tid[]
+create or replace function hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id int,
+  p_seen hwqueue.seen_entries, p_limit int) returns tid[]
 language plpgsql volatile
 as $$
+declare
+  v_from bigint := p_seen.positions[1];
+  v_to bigint := p_seen.positions[cardinality(p_seen.positions)];
+  v_classes bigint[] := array(select distinct unnest(p_seen.classes));
 begin
   return array(
     select r.ctid from hwqueue.ready r
-    where r.shard_id = p_shard and r.queue_id = p_queue_id and r.tier = p_tier and r.rank = p_rank
-      and r.position between p_from and p_to
-      and r.class_id = any (p_classes) and (r.deadline is null or r.deadline > p_now)
+    where r.shard_id = p_request.shard_id and r.queue_id = p_queue_id and r.tier = p_seen.tier
+      and r.rank = p_seen.rank and r.position between v_from and v_to
+      and r.class_id = any (v_classes) and (r.deadline is null or r.deadline > p_request.now)
     order by r.position limit p_limit
     for update skip locked);
 end
@@ -348,16 +342,17 @@ $$;
 -- blocked: all classes that were found to be. is_new: one of them waits for the publication of an
 -- affinity term.
 -- Locks as take_entries. Not idempotent.
-create or replace function hwqueue.take_constrained(p_node hwqueue.node, p_classes bigint[],
-  p_scores double precision[], p_checked bigint[], p_asks boolean, p_queue_ids int[], p_limit int,
-  p_window int, p_probe int, p_now timestamptz, p_shard int, out ctids tid[], out score double precision,
-  out term_deltas jsonb, out entry hwqueue.ready, out blocked bigint[], out is_new boolean)
+create or replace function hwqueue.take_constrained(p_request hwqueue.claim_request,
+  p_fit hwqueue.scored_classes, p_node hwqueue.node, p_asks boolean, p_limit int, p_window int, p_probe int,
+  out ctids tid[], out score double precision, out term_deltas jsonb, out entry hwqueue.ready,
+  out blocked bigint[], out is_new boolean)
 language plpgsql volatile
 as $$
 declare
-  v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(p_queue_ids, cardinality(p_classes), p_shard);
-  v_classes bigint[] := p_classes;
-  v_scores double precision[] := p_scores;
+  v_shard int := p_request.shard_id;
+  v_from hwqueue.scan_starts := hwqueue.queue_scan_starts(
+    p_request.queue_ids, cardinality(p_fit.classes), v_shard);
+  v_fit hwqueue.scored_classes := p_fit;
   v_asks boolean := p_asks;
   v_asked boolean := false;
   v_tries int := p_asks::int;  -- the queue head may have been one
@@ -371,25 +366,24 @@ begin
   is_new := false;
   while v_from.queue_ids is not null loop
     if v_asks then
-      blocked := blocked || (hwqueue.blocked_classes(p_checked, p_node, p_now, p_shard)).blocked;
+      blocked := blocked || (hwqueue.blocked_classes(p_fit.checked, p_node, p_request.now, v_shard)).blocked;
       v_asked := true;
     end if;
     if v_tries = 8 then
-      v_left_out := hwqueue.skipped_this_claim(p_checked,
-        blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, p_shard);
+      v_left_out := hwqueue.skipped_this_claim(p_fit.checked,
+        blocked || array(select l.class_id from unnest(v_later) l), p_node.node_id, v_shard);
     end if;
     if blocked <> '{}' or v_tries > p_asks::int then  -- after a try others are left out
       select coalesce(array_agg(k.class_id order by k.ordinality), '{}'),
              array_agg(k.score order by k.ordinality)
-      into v_classes, v_scores
-      from unnest(p_classes, p_scores) with ordinality k(class_id, score, ordinality)
+      into v_fit.classes, v_fit.scores
+      from unnest(p_fit.classes, p_fit.scores) with ordinality k(class_id, score, ordinality)
       where k.class_id not in (
         select unnest(blocked || v_left_out) union all select l.class_id from unnest(v_later) l);
     end if;
-    exit when v_classes = '{}' and v_later = '{}';
+    exit when v_fit.classes = '{}' and v_later = '{}';
     select l.* into v_next from unnest(v_later) l order by l.tier, l.rank limit 1;
-    v_try := hwqueue.try_score_groups(v_classes, v_scores, p_checked, p_node, v_from, v_next.tier,
-      v_next.rank, p_limit, p_window, p_probe, p_now, p_shard);
+    v_try := hwqueue.try_score_groups(p_request, v_fit, p_node, v_from, v_next, p_limit, p_window, p_probe);
     v_tries := v_tries + 1;
     if v_try.blocked is null then
       ctids := v_try.ctids;

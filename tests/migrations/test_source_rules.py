@@ -6,6 +6,7 @@ from pathlib import Path
 import pglast
 import pytest
 from pglast import ast
+from pglast.enums import FunctionParameterMode
 
 from hwqueue.schema.files import MIGRATIONS_DIR, SQL_DIR
 from tests.migrations.places import statements, unlocked_places, updated_tables
@@ -30,6 +31,11 @@ FORBIDDEN = {
 MAX_LINES = 600  # of a module: a subject stands in one
 MAX_FUNCTION_LINES = 80
 MAX_WIDTH = 110
+MAX_PARAMETERS = 8  # what belongs together is one composite type, or a JSON object of a caller's
+MORE_PARAMETERS = {
+    # called by name; a completion without a result costs half as an array element as in p_settle
+    "settle_and_claim",
+}
 
 
 def script_errors(script: str) -> list[str]:
@@ -109,6 +115,40 @@ def function_file_errors(text: str) -> list[str]:
         if "errcode" not in raised or "hint" not in raised:
             errors.append(f"no errcode or no hint: {raised}")
     return errors
+
+
+@pytest.mark.parametrize(
+    "path", FUNCTION_FILES, ids=lambda path: path.relative_to(SQL_DIR).as_posix()
+)
+def test_functions_take_few_parameters(path: Path) -> None:
+    many = {name for name, count in parameter_counts(path.read_text()) if count > MAX_PARAMETERS}
+    assert many - MORE_PARAMETERS == set(), f"more than {MAX_PARAMETERS} parameters"
+
+
+def test_each_exception_takes_more_parameters() -> None:
+    counts = dict(pair for path in FUNCTION_FILES for pair in parameter_counts(path.read_text()))
+    assert {name for name in MORE_PARAMETERS if counts[name] <= MAX_PARAMETERS} == set()
+
+
+def test_only_what_a_caller_passes_is_counted() -> None:
+    text = """
+      create or replace function hwqueue.f(p_a int, p_b text default ',', inout c int, out d int)
+        language sql as $$ select 1, 2 $$;
+      create or replace function hwqueue.g() returns table (a int, b int)
+        language sql as $$ select 1, 2 $$;
+    """
+    assert parameter_counts(text) == [("f", 3), ("g", 0)]
+
+
+def parameter_counts(text: str) -> list[tuple[str, int]]:
+    """Each function of a module with how many values its callers pass."""
+    results = {FunctionParameterMode.FUNC_PARAM_OUT, FunctionParameterMode.FUNC_PARAM_TABLE}
+    made = [raw.stmt for raw in pglast.parse_sql(text)]
+    return [
+        ((stmt.funcname or ())[-1].sval, sum(p.mode not in results for p in stmt.parameters or ()))
+        for stmt in made
+        if isinstance(stmt, ast.CreateFunctionStmt)
+    ]
 
 
 def function_lengths(text: str) -> list[tuple[str, int]]:

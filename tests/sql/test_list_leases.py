@@ -91,7 +91,8 @@ def test_bad_limits(api: Api, limit: int | None) -> None:
 
 
 def test_bad_filters(api: Api) -> None:
-    for key, value in {"state": "open", "task": 1, "tenant": [], "service": "x", "queue": ""}.items():
+    bad = {"state": "open", "task": 1, "tenant": [], "service": "x", "node": 0, "queue": ""}
+    for key, value in bad.items():
         refusal = api.refused("QHA01", "list_leases", filter={key: value})
         assert refusal.field == f"filter.{key}"
     refusal = api.refused("QHA01", "list_leases", filter={"quue": "a"})

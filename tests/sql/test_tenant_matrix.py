@@ -259,9 +259,7 @@ def test_anothers_is_answered_as_what_does_not_exist(
 
 
 @pytest.mark.parametrize("caller", TENANTS)
-@pytest.mark.parametrize(
-    "wanted", [{}, {"state": "pending"}, {"state": "failed"}], ids=str
-)
+@pytest.mark.parametrize("wanted", [{}, {"state": "pending"}, {"state": "failed"}], ids=str)
 def test_lists_name_nothing_of_another(
     api: Api, queue: str, things: dict[str, Things], wanted: Row, caller: str
 ) -> None:
