@@ -1219,6 +1219,29 @@ create type hwqueue.spawn_request as (
   wire bytea
 );
 
+-- What decides which class a lease has: leases of equal content share one. placement is in normal form.
+-- patience: null is the queue's. target: the only lease that the class is for, or null.
+create type hwqueue.class_content as (
+  queue_id int,
+  task_name text,
+  tenant text,
+  service_id uuid,
+  labels jsonb,
+  placement jsonb,
+  patience interval,
+  target uuid
+);
+
+-- Which leases a list holds (read_lease_filter); null: any.
+create type hwqueue.lease_filter as (
+  queue_id int,
+  state text,
+  task_name text,
+  tenants text[],
+  service_id uuid,
+  node_id uuid
+);
+
 -- What a node has left now; null means not counted. Built by node_headroom.
 create type hwqueue.headroom as (
   cpu_milli bigint,
@@ -1246,6 +1269,20 @@ create type hwqueue.judging_progress as (
   class_id bigint
 );
 
+-- What a claim asks for. queue_ids: the ids of queues, of those that are open, once the claim has read
+-- them. tasks: null is any. claim_timeout: null is each queue's. now: when the claim had its node.
+create type hwqueue.claim_request as (
+  shard_id int,
+  node_id uuid,
+  node_epoch bigint,
+  queues text[],
+  tasks text[],
+  qty int,
+  claim_timeout interval,
+  queue_ids int[],
+  now timestamptz
+);
+
 -- What a claim reads of a queue before it scans (read_queue_head, read_queue_heads).
 create type hwqueue.queue_head as (
   queue_id int,
@@ -1265,7 +1302,8 @@ create type hwqueue.queue_head as (
   takes_first boolean,
   checked bigint[],
   queue_ids int[],
-  drops_completed boolean
+  drops_completed boolean,
+  is_tried boolean  -- this claim has tried to lock an entry there, in vain
 );
 
 -- Where scans start: the heads of the queues that have entries, the first of all first. are_blocked: which
@@ -1287,6 +1325,25 @@ create type hwqueue.scan_starts as (
 create type hwqueue.entry_ref as (
   lease_id uuid,
   eligible_at timestamptz
+);
+
+-- Entries that a claim has read and not locked, oldest first, of one tier, rank and score. checked: which
+-- of their classes must be checked, maybe with others. head: what was read of the first entry.
+create type hwqueue.seen_entries as (
+  tier smallint,
+  rank bigint,
+  positions bigint[],
+  classes bigint[],
+  checked bigint[],
+  head hwqueue.entry_ref
+);
+
+-- Classes that a node may run and has room for now, best score first (fitting_classes). checked: those of
+-- them that must be checked at the claim, in no order.
+create type hwqueue.scored_classes as (
+  classes bigint[],
+  scores double precision[],
+  checked bigint[]
 );
 
 -- A class whose leases may only be claimed after they have waited for a better node, and the tier and rank
@@ -1341,4 +1398,42 @@ create type hwqueue.class_match as (
   nodes_near int,
   nodes_meeting int,
   nodes_serving int
+);
+
+-- A rule that a node fails (all_failures). predicate: what failed, as the class has it. lacks: what is
+-- short, as bits (see shortage).
+create type hwqueue.failure as (
+  stage text,
+  code text,
+  permanent boolean,
+  message text,
+  predicate jsonb,
+  lacks int
+);
+
+-- What to say first about something that is pending: a code, and the words.
+create type hwqueue.headline as (
+  code text,
+  message text
+);
+
+-- A pending class with what is known of the nodes for it (pending_classes): how many have room now, how
+-- many of those have no known conflict (free), and its place in the report (turn).
+create type hwqueue.pending_class as (
+  pending bigint,
+  oldest_at timestamptz,
+  class_id bigint,
+  nodes_matching int,
+  nodes_cordoned int,
+  nodes_silent int,
+  part text,
+  expr jsonb,
+  near bit varying,
+  nodes_near int,
+  nodes_meeting int,
+  nodes_serving int,
+  with_room int,
+  free int,
+  conflict text,
+  turn bigint
 );
