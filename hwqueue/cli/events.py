@@ -1,6 +1,5 @@
 """hwqueue events: what happened, and who did it."""
 
-import dataclasses
 import select
 import sys
 import time
@@ -17,7 +16,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import find_node, identifier, moment, span
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import cell, say, show_rows, to_json_line
+from hwqueue.cli.output import cell, say, show_items, to_json_line
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.types import Event
@@ -79,22 +78,7 @@ def list_(
             before=before,
             limit=limit,
         )
-    if options_of(ctx).json:
-        rows = [dataclasses.asdict(event) for event in found]
-    else:
-        rows = [
-            {
-                "event_id": event.event_id,
-                "at": event.at,
-                "code": event.code,
-                "actor": event.actor,
-                "login": event.login,
-                "message": event.message,
-                "about": _subject(event),
-            }
-            for event in found
-        ]
-    show_rows(ctx, rows, empty="no such events")
+    show_items(ctx, found, _row, empty="no such events")
 
 
 @app.command(epilog="Example: hwqueue events tail --follow --queue renders")
@@ -199,6 +183,18 @@ def _print(ctx: typer.Context, console: Console, event: Event) -> None:
         console.print(line)
     else:
         typer.echo(line.plain.rstrip())
+
+
+def _row(event: Event) -> dict[str, object]:
+    return {
+        "event_id": event.event_id,
+        "at": event.at,
+        "code": event.code,
+        "actor": event.actor,
+        "login": event.login,
+        "message": event.message,
+        "about": _subject(event),
+    }
 
 
 def _subject(event: Event) -> str:

@@ -1,6 +1,6 @@
 """hwqueue lease: spawn work, look at it, cancel it, run it again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated
 from uuid import UUID
@@ -9,12 +9,12 @@ import typer
 
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.explanation import show_explanation
+from hwqueue.cli.failures import error_line, show_lease
 from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pairs, span
-from hwqueue.cli.options import options_of
-from hwqueue.cli.output import ExitCode, say, show_one, show_rows
+from hwqueue.cli.output import ExitCode, say, show_item, show_items, show_one, show_rows
 from hwqueue.errors import ConfigError, LeaseError
 from hwqueue.text import duration
-from hwqueue.types import Lease, LeaseEvent, LeaseState, LeaseSummary, SpawnOptions
+from hwqueue.types import LeaseEvent, LeaseState, LeaseSummary, SpawnOptions, SpawnResult
 
 app = typer.Typer(no_args_is_help=True, help="Spawn work, look at it, cancel it, run it again.")
 
@@ -65,9 +65,7 @@ def spawn(
     }
     with open_client(ctx) as client:
         spawned = client.spawn_lease(queue, task, json_value(params, "--params"), **options)
-    show_one(
-        ctx, {"lease_id": spawned.lease_id, "created": spawned.created, "state": spawned.state}
-    )
+    show_item(ctx, spawned, _spawned_facts)
 
 
 @app.command("list", epilog="Example: hwqueue lease list --queue renders --state failed")
@@ -87,11 +85,7 @@ def list_(
     with open_client(ctx) as client:
         found = client.list_leases(queue=queue, state=state, task=task, limit=limit, before=older)
         names = {node.node_id: node.name for node in client.list_nodes()} if found else {}
-    rows = [
-        _row(lease) | {"node": names.get(lease.node_id) if lease.node_id else None}
-        for lease in found
-    ]
-    show_rows(ctx, rows, empty="no such leases")
+    show_items(ctx, found, partial(_row, names=names), empty="no such leases")
     if len(found) == limit:
         say(ctx, f"there may be more: --before {found[-1].lease_id}")
 
@@ -103,7 +97,9 @@ def show(
 ) -> None:
     """Show all that is known about a lease, its failed attempts included."""
     with open_client(ctx) as client:
-        show_one(ctx, _facts(client.get_lease(identifier(lease_id, "LEASE_ID"))))
+        lease = client.get_lease(identifier(lease_id, "LEASE_ID"))
+        names = {node.node_id: node.name for node in client.list_nodes()} if lease.attempts else {}
+    show_lease(ctx, lease, names)
 
 
 @app.command(epilog="Example: hwqueue lease explain 01890a5d-ac96-774b-bcce-b302099a8057")
@@ -129,22 +125,7 @@ def history(
     """Show the life line of a lease: spawned, waited, claimed where, how each attempt ended."""
     with open_client(ctx) as client:
         found = client.lease_history(identifier(lease_id, "LEASE_ID"))
-    if options_of(ctx).json:
-        names = LeaseEvent.__dataclass_fields__
-        show_rows(ctx, [{name: getattr(step, name) for name in names} for step in found])
-        return
-    rows = [
-        {
-            "at": step.at,
-            "event": step.event,
-            "lasted": duration(step.lasted),
-            "attempt": step.attempt,
-            "node": step.node_name,
-            "detail": step.detail,
-        }
-        for step in found
-    ]
-    show_rows(ctx, rows)
+    show_items(ctx, found, _step_row)
 
 
 @app.command(epilog="Example: hwqueue lease cancel 01890a5d-ac96-774b-bcce-b302099a8057")
@@ -212,7 +193,18 @@ def _one_by_one(
     return rows, problems
 
 
-def _row(lease: LeaseSummary) -> dict[str, object]:
+def _step_row(step: LeaseEvent) -> dict[str, object]:
+    return {
+        "at": step.at,
+        "event": step.event,
+        "lasted": duration(step.lasted),
+        "attempt": step.attempt,
+        "node": step.node_name,
+        "detail": step.detail,
+    }
+
+
+def _row(lease: LeaseSummary, *, names: Mapping[UUID, str]) -> dict[str, object]:
     return {
         "lease_id": lease.lease_id,
         "queue": lease.queue,
@@ -221,8 +213,10 @@ def _row(lease: LeaseSummary) -> dict[str, object]:
         "priority": lease.priority,
         "attempt": f"{lease.attempt}/{lease.max_attempts}",
         "created_at": lease.created_at,
+        "node": names.get(lease.node_id) if lease.node_id else None,
+        "error": None if lease.error is None else error_line(lease.error),
     }
 
 
-def _facts(lease: Lease) -> dict[str, object]:
-    return {name: getattr(lease, name) for name in Lease.__dataclass_fields__}
+def _spawned_facts(spawned: SpawnResult) -> dict[str, object]:
+    return {"lease_id": spawned.lease_id, "created": spawned.created, "state": spawned.state}

@@ -9,7 +9,8 @@ import typer
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import ExitCode, say, show_rows
+from hwqueue.cli.output import ExitCode, say, show_items
+from hwqueue.text import plural
 from hwqueue.types import NodeMatch
 
 EXAMPLE = """hwqueue match '{"require": [{"tags": {"gpu": true}}]}' --queue renders --all"""
@@ -41,19 +42,11 @@ def match(
         matches, key=lambda node: (not node.eligible, -(node.score or 0), node.node_name)
     )
     able = [node for node in best_first if node.eligible]
-    if options_of(ctx).json:
-        show_rows(ctx, [vars_of(node) for node in best_first])
-    else:
-        shown = best_first if all_nodes else able
-        show_rows(ctx, [_row(node) for node in shown], empty="no node could run it now")
-        _say_why_not(ctx, [node for node in best_first if not node.eligible])
+    shown = best_first if all_nodes or options_of(ctx).json else able
+    show_items(ctx, shown, _row, empty="no node could run it now")
+    _say_why_not(ctx, [node for node in best_first if not node.eligible])
     if not able:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def vars_of(node: NodeMatch) -> dict[str, object]:
-    """Return a match as plain facts."""
-    return {name: getattr(node, name) for name in NodeMatch.__dataclass_fields__}
 
 
 def _row(node: NodeMatch) -> dict[str, object]:
@@ -69,6 +62,6 @@ def _say_why_not(ctx: typer.Context, nodes: Sequence[NodeMatch]) -> None:
     """Count the nodes that could not by reason; a node with two reasons counts for both."""
     counts = Counter((reason.code, reason.permanent) for node in nodes for reason in node.reasons)
     if nodes:
-        say(ctx, f"{len(nodes)} nodes could not:")
+        say(ctx, f"{plural(len(nodes), 'node')} could not:")
     for (code, permanent), count in counts.most_common():
         say(ctx, f"  {count:6}  {code}{' (never)' if permanent else ' (now)'}")

@@ -19,11 +19,10 @@ from hwqueue.cli.inputs import (
     span,
     taint_of,
 )
-from hwqueue.cli.options import options_of
-from hwqueue.cli.output import say, show_one, show_rows
+from hwqueue.cli.output import fields_of, say, show_item, show_items, show_one
 from hwqueue.errors import ConfigError
 from hwqueue.text import age
-from hwqueue.types import Node, NodeTaint, NodeUsage
+from hwqueue.types import Node, NodeTaint, NodeUsage, ServedClass, TagCount
 from hwqueue.worker.settings import WorkerSettings
 
 app = typer.Typer(no_args_is_help=True, help="Who may run work; taking machines out of service.")
@@ -36,15 +35,17 @@ Domain = Annotated[str, typer.Argument(help="Name of the trust domain.", show_de
 def list_(ctx: typer.Context) -> None:
     """List the registered nodes and what they have given away."""
     with open_client(ctx) as client:
-        rows = [_row(node) for node in client.list_nodes()]
-    show_rows(ctx, rows, empty="no nodes; a worker registers one: hwqueue worker run")
+        found = client.list_nodes()
+    empty = "no nodes; a worker registers one: hwqueue worker run"
+    show_items(ctx, found, _row, fields=_facts, empty=empty)
 
 
 @app.command(epilog="Example: hwqueue node show gpu-box-1")
 def show(ctx: typer.Context, node: NodeName) -> None:
     """Show a node: labels, capacity, and the use of every device."""
     with open_client(ctx) as client:
-        show_one(ctx, _facts(find_node(client, node)))
+        found = find_node(client, node)
+    show_item(ctx, found, _facts, fields=_facts)
 
 
 @app.command(epilog="Example: hwqueue node usage --state silent")
@@ -62,11 +63,7 @@ def usage(
     """Show how full the nodes are, by name."""
     with open_client(ctx) as client:
         found = client.node_usage(state=state, limit=limit, after=after)
-    if options_of(ctx).json:
-        names = NodeUsage.__dataclass_fields__
-        show_rows(ctx, [{name: getattr(one, name) for name in names} for one in found])
-        return
-    show_rows(ctx, [_usage_row(one) for one in found], empty="no such nodes")
+    show_items(ctx, found, _usage_row, empty="no such nodes")
     if len(found) == limit:
         say(ctx, f"there may be more: --after {found[-1].node_name}")
 
@@ -81,17 +78,7 @@ def tags(
     """Show how many nodes have each value of each label, the commonest first."""
     with open_client(ctx) as client:
         found = client.tag_distribution(label=label, limit=limit)
-    rows = [
-        {
-            "label": one.label,
-            "value": one.value,
-            "nodes": one.nodes,
-            "live": one.live,
-            "claims": one.claims,
-        }
-        for one in found
-    ]
-    show_rows(ctx, rows, empty="no node has such a label")
+    show_items(ctx, found, _label_row, empty="no node has such a label")
 
 
 @app.command(
@@ -321,19 +308,8 @@ def what_if(
         nodes = content | {"count": count}
     with open_client(ctx) as client:
         found = client.what_if(nodes)
-    rows = [
-        {
-            "queue": one.queue,
-            "asks": one.words,
-            "pending": one.pending if options_of(ctx).json else counted(one.pending),
-            "oldest_at": one.oldest_at,
-            "fits_at_once": one.fits_at_once,
-            "served_already": one.is_served_already,
-            "class_id": one.class_id,
-        }
-        for one in found
-    ]
-    show_rows(ctx, rows, empty="nothing that is pending could run on such nodes")
+    empty = "nothing that is pending could run on such nodes"
+    show_items(ctx, found, _served_row, empty=empty)
 
 
 def _scalar(text: str) -> Any:
@@ -382,6 +358,28 @@ def _row(node: Node) -> dict[str, object]:
     }
 
 
+def _label_row(one: TagCount) -> dict[str, object]:
+    return {
+        "label": one.label,
+        "value": one.value,
+        "nodes": one.nodes,
+        "live": one.live,
+        "claims": one.claims,
+    }
+
+
+def _served_row(one: ServedClass) -> dict[str, object]:
+    return {
+        "queue": one.queue,
+        "asks": one.words,
+        "pending": counted(one.pending),
+        "oldest_at": one.oldest_at,
+        "fits_at_once": one.fits_at_once,
+        "served_already": one.is_served_already,
+        "class_id": one.class_id,
+    }
+
+
 def _usage_row(node: NodeUsage) -> dict[str, object]:
     def share(used: float, total: float | None) -> str | None:
         return None if total is None else f"{used:g}/{total:g}"
@@ -414,6 +412,4 @@ def _share(node: Node, key: str) -> str | None:
 
 
 def _facts(node: Node) -> dict[str, object]:
-    return {"state": _state(node)} | {
-        name: getattr(node, name) for name in Node.__dataclass_fields__
-    }
+    return {"state": _state(node)} | fields_of(node)

@@ -1,16 +1,17 @@
 """What commands print, and what the program exits with.
 
-Rows are a table on a terminal, aligned text in a pipe, JSON with --json. Errors go to stderr.
+Rows are a table on a terminal, aligned text in a pipe. With --json what the client returned is
+printed whole, numbers as numbers and times as RFC 3339. Errors go to stderr.
 """
 
 import dataclasses
 import json
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -64,6 +65,7 @@ _ROLE_NEEDED = (
 )
 
 Row = Mapping[str, object]
+Item = TypeVar("Item")
 
 # Characters that move a cursor, change colours or the order of text, or begin a line, as Python
 # spells them: what users wrote must not look like output of ours, on a terminal or in a pipe.
@@ -72,6 +74,35 @@ _CONTROLS = {
     for code in (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
 _CONTROLS_IN_TEXT = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
+
+
+def fields_of(item: Any) -> dict[str, object]:
+    """The fields of a dataclass: what --json prints of it."""
+    return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+
+
+def show_items(
+    ctx: typer.Context,
+    items: Sequence[Item],
+    row: Callable[[Item], Row],
+    *,
+    fields: Callable[[Item], Row] = fields_of,
+    empty: str = "nothing to show",
+) -> None:
+    """Print what the client returned: `row` of each for a person, all its `fields` as JSON."""
+    chosen = fields if options_of(ctx).json else row
+    show_rows(ctx, [chosen(item) for item in items], empty=empty)
+
+
+def show_item(
+    ctx: typer.Context,
+    item: Item,
+    facts: Callable[[Item], Row],
+    *,
+    fields: Callable[[Item], Row] = fields_of,
+) -> None:
+    """Print one thing that the client returned: `facts` for a person, all its `fields` as JSON."""
+    show_one(ctx, (fields if options_of(ctx).json else facts)(item))
 
 
 def show_rows(ctx: typer.Context, rows: Sequence[Row], *, empty: str = "nothing to show") -> None:

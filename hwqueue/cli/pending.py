@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from hwqueue.cli.connect import connection_string
-from hwqueue.cli.options import options_of
-from hwqueue.cli.output import show_rows
+from hwqueue.cli.output import show_items
 from hwqueue.client import Client
 from hwqueue.text import age
 from hwqueue.types import PendingReason
@@ -52,15 +51,7 @@ def pending(
         found = client.pending_reasons(
             queue=queue, kind=kind, class_id=class_id, order=order, limit=limit
         )
-    if options_of(ctx).json:
-        show_rows(ctx, [vars_of(reason) for reason in found])
-    else:
-        show_rows(ctx, [_row(reason) for reason in found], empty="nothing of this kind is pending")
-
-
-def vars_of(reason: PendingReason) -> dict[str, object]:
-    """Return all facts of a class."""
-    return {name: getattr(reason, name) for name in PendingReason.__dataclass_fields__}
+    show_items(ctx, found, _row, empty="nothing of this kind is pending")
 
 
 def _row(reason: PendingReason) -> dict[str, object]:

@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from hwqueue.cli.connect import connection_string
-from hwqueue.cli.options import options_of
-from hwqueue.cli.output import say, show_rows
+from hwqueue.cli.output import say, show_items
 from hwqueue.client import Client
 from hwqueue.types import ClassStats
 
@@ -31,11 +30,7 @@ def list_(
     """List placement classes with what waits and runs of each, by id."""
     with Client(connection_string(ctx), pool_size=1) as client:
         found = client.placement_class_stats(queue=queue, after=after, limit=limit)
-    if options_of(ctx).json:
-        names = ClassStats.__dataclass_fields__
-        show_rows(ctx, [{name: getattr(one, name) for name in names} for one in found])
-        return
-    show_rows(ctx, [_row(one) for one in found], empty="no placement classes")
+    show_items(ctx, found, _row, empty="no placement classes")
     if len(found) == limit:
         say(ctx, f"there may be more: --after {found[-1].class_id}")
 

@@ -1,18 +1,25 @@
 """hwqueue queue: make, watch, stop and drop queues."""
 
-from datetime import UTC, datetime
-from typing import Annotated
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 import typer
 
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import say, show_one, show_rows
+from hwqueue.cli.output import fields_of, say, show_item, show_items, show_one
 from hwqueue.client import Client
 from hwqueue.errors import QueueUnknown
-from hwqueue.text import age
+from hwqueue.text import age, exact_duration
 from hwqueue.types import Queue, QueueDepth
+
+# Which keys of a policy are spans, which the database returns in seconds.
+_SPANS = {
+    *("ageing_step", "claim_timeout", "heartbeat_interval", "patience", "poll_interval"),
+    *("reap_grace", "retain_completed", "retain_failed", "retry.base", "retry.max"),
+}
 
 app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")
 
@@ -29,24 +36,16 @@ def create(ctx: typer.Context, name: Name, policy: Policy = None) -> None:
     content = json_object(policy, "--policy") if policy else {}
     with open_client(ctx) as client:
         client.create_queue(name, policy=content)
-        show_one(ctx, vars_of(_find(client, name)))
+        found = _find(client, name)
+    show_item(ctx, found, _facts)
 
 
 @app.command("list", epilog="Example: hwqueue queue list --json")
 def list_(ctx: typer.Context) -> None:
     """List the queues with their counts."""
     with open_client(ctx) as client:
-        rows = [
-            {
-                "queue": queue.queue,
-                "paused": queue.paused,
-                "pending": queue.pending,
-                "scheduled": queue.scheduled,
-                "claimed": queue.claimed,
-            }
-            for queue in client.list_queues()
-        ]
-    show_rows(ctx, rows, empty="no queues; make one: hwqueue queue create NAME")
+        found = client.list_queues()
+    show_items(ctx, found, _row, empty="no queues; make one: hwqueue queue create NAME")
 
 
 @app.command(epilog="Example: hwqueue queue depth renders --json")
@@ -57,21 +56,15 @@ def depth(
     """Show what waits and runs, since when the oldest waits, and claims that nobody extends."""
     with open_client(ctx) as client:
         found = client.queue_depth(queue=name)
-    rows = [
-        {field: getattr(one, field) for field in QueueDepth.__dataclass_fields__} for one in found
-    ]
-    if not options_of(ctx).json:
-        for row, one in zip(rows, found, strict=True):
-            del row["shard_id"]
-            row["oldest_at"] = age(one.oldest_at, datetime.now(UTC))
-    show_rows(ctx, rows, empty="no queues; make one: hwqueue queue create NAME")
+    show_items(ctx, found, _depth_row, empty="no queues; make one: hwqueue queue create NAME")
 
 
 @app.command(epilog="Example: hwqueue queue show renders")
 def show(ctx: typer.Context, name: Name) -> None:
-    """Show one queue and its policy; spans are in seconds."""
+    """Show one queue and its policy; with --json spans are in seconds."""
     with open_client(ctx) as client:
-        show_one(ctx, vars_of(_find(client, name)))
+        found = _find(client, name)
+    show_item(ctx, found, _facts)
 
 
 @app.command(epilog="Example: hwqueue queue pause renders")
@@ -122,19 +115,45 @@ def policy(
     with open_client(ctx) as client:
         if content is not None:
             client.set_queue_policy(name, content)
-        show_one(ctx, dict(_find(client, name).policy))
+        found = _find(client, name)
+    if options_of(ctx).json:
+        show_one(ctx, found.policy)
+    else:
+        show_one(ctx, _policy_facts(found.policy))
 
 
-def vars_of(queue: Queue) -> dict[str, object]:
-    """Return a queue's facts with the policy spread out."""
+def _row(queue: Queue) -> dict[str, object]:
     return {
         "queue": queue.queue,
         "paused": queue.paused,
         "pending": queue.pending,
         "scheduled": queue.scheduled,
         "claimed": queue.claimed,
-        "policy": dict(queue.policy),
     }
+
+
+def _facts(queue: Queue) -> dict[str, object]:
+    """A queue's counts, then its policy."""
+    return _row(queue) | _policy_facts(queue.policy)
+
+
+def _policy_facts(policy: Mapping[str, Any]) -> dict[str, object]:
+    """A policy for a person: its spans in units, `retry` and `weights` spread out."""
+    facts: dict[str, Any] = {}
+    for key, value in sorted(policy.items()):
+        if isinstance(value, Mapping):
+            facts |= {f"{key}.{part}": each for part, each in value.items()}
+        else:
+            facts[key] = value
+    for name in facts.keys() & _SPANS:
+        facts[name] = exact_duration(timedelta(seconds=facts[name]))
+    return facts
+
+
+def _depth_row(depth: QueueDepth) -> dict[str, object]:
+    facts = fields_of(depth) | {"oldest_at": age(depth.oldest_at, datetime.now(UTC))}
+    del facts["shard_id"]
+    return facts
 
 
 def _find(client: Client, name: str) -> Queue:

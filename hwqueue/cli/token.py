@@ -9,7 +9,7 @@ import typer
 
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import span
-from hwqueue.cli.output import say, show_one, show_rows
+from hwqueue.cli.output import say, show_items, show_one
 from hwqueue.types import ApiToken
 
 app = typer.Typer(no_args_is_help=True, help="Who may use the HTTP API.")
@@ -65,8 +65,8 @@ def create(
 def list_(ctx: typer.Context) -> None:
     """List all tokens that there ever were, newest first; what they are is not known any more."""
     with open_client(ctx) as client:
-        rows = [_row(token) for token in client.list_tokens()]
-    show_rows(ctx, rows, empty="no tokens; make one: hwqueue token create NAME --role ROLE")
+        found = client.list_tokens()
+    show_items(ctx, found, _row, empty="no tokens; make one: hwqueue token create NAME --role ROLE")
 
 
 @app.command(epilog="Example: hwqueue token revoke render-farm")

@@ -115,10 +115,7 @@ def test_taints_and_trust(cli: Cli, shown: Callable[..., Any]) -> None:
         ("dedicated", "film", "no_schedule", "operator"),
         ("ip:v4", "6", "no_execute", "operator"),
     ]
-    assert shown("node", "list")[0]["taints"] == [
-        "dedicated=film:no_schedule",
-        "ip:v4=6:no_execute",
-    ]
+    assert '["dedicated=film:no_schedule", "ip:v4=6:no_execute"]' in cli("node", "list").stdout
     assert "1 taint" in cli("node", "untaint", "box-1", "ip:v4", "--effect", "no_execute").stderr
     cli("node", "untaint", "box-1", "dedicated")
     assert shown("node", "show", "box-1")["taints"] == []
@@ -207,7 +204,7 @@ def test_match_says_who_could_and_why_others_could_not(
     text = cli("match", str(file))
     assert "gpu-box" in text.stdout
     assert "plain-box" not in text.stdout
-    assert "1 nodes could not" in text.stderr
+    assert "1 node could not" in text.stderr
     assert "plain-box" in cli("match", "-", "--all", stdin=placement).stdout
     nobody = cli("match", '{"resources": {"gpu": 9}}', code=1)
     assert "insufficient_capacity" in nobody.stderr
@@ -238,7 +235,7 @@ def test_what_if(cli: Cli, shown: Callable[..., Any], tmp_path: Path) -> None:
     labels = ["--label", "gpu_model=A100", "--label", "n=1"]
     [row] = shown("node", "what-if", *labels, "--gpu", "A100", "--count", "2")
     assert (row["queue"], row["pending"], row["fits_at_once"]) == ("renders", 1, 2)
-    assert row["served_already"] is False
+    assert row["is_served_already"] is False
     assert "gpu_model in A100" in cli("node", "what-if", *labels, "--gpu", "A100").stdout
     assert shown("node", "what-if", *labels) == []
     assert "nothing that is pending" in cli("node", "what-if").stderr

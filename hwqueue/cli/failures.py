@@ -1,0 +1,54 @@
+"""Errors of leases as text, and a lease with how each of its attempts ended."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+import typer
+
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import fields_of, plain_text, show_one
+from hwqueue.text import duration
+from hwqueue.types import Attempt, Lease
+
+_MOST_CHARS = 120
+
+
+def error_line(error: Any) -> str:
+    """The kind and the message of an error in one line; other JSON as it is, cut off."""
+    text = plain_text(error)
+    if isinstance(error, Mapping) and "message" in error:
+        kind = f"{error['type']}: " if error.get("type") else ""
+        text = f"{kind}{str(error['message']).partition(chr(10))[0]}"
+    return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
+
+
+def show_lease(ctx: typer.Context, lease: Lease, names: Mapping[UUID, str]) -> None:
+    """Print a lease, then its attempts with their tracebacks; `names` are those of nodes."""
+    facts = fields_of(lease)
+    if options_of(ctx).json:
+        show_one(ctx, facts)
+        return
+    del facts["attempts"]
+    facts["error"] = None if lease.error is None else error_line(lease.error)
+    show_one(ctx, facts)
+    for attempt in lease.attempts:
+        typer.echo()
+        for line in _attempt(attempt, names):
+            typer.echo(line)
+
+
+def _attempt(attempt: Attempt, names: Mapping[UUID, str]) -> Iterator[str]:
+    """How it ended; what users wrote is indented, so that it does not look like output of ours."""
+    node = plain_text(names.get(attempt.node_id, attempt.node_id))
+    lasted = duration(attempt.ended_at - attempt.claimed_at)
+    when = plain_text(attempt.ended_at)
+    yield f"attempt {attempt.attempt} {attempt.outcome} on {node} after {lasted}, {when}"
+    error = attempt.error
+    if error is None:
+        return
+    trace = error.get("traceback") if isinstance(error, Mapping) else None
+    if isinstance(trace, str) and trace.strip():
+        yield from (f"  {plain_text(line)}" for line in trace.rstrip().split("\n"))
+    else:
+        yield f"  {plain_text(error_line(error))}"

@@ -1,0 +1,141 @@
+"""What lists and shows print: all that the client returned as JSON, a choice of it for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hwqueue.cli.main import app
+from hwqueue.client import Client
+from hwqueue.testing import claim_one
+from hwqueue.types import (
+    ApiToken,
+    LeaseSummary,
+    Node,
+    Queue,
+    ServedClass,
+    SpawnResult,
+    TagCount,
+)
+
+Cli = Callable[..., str]
+TRACE = 'Traceback (most recent call last):\n  File "tasks.py", line 3\nOSError: no \x1b[2Jfile\n'
+ERROR = {"type": "OSError", "message": "no file\nnor folder", "traceback": TRACE}
+
+
+@pytest.fixture
+def cli(dsn: str) -> Cli:
+    """Run `hwqueue ARGS --dsn ...` and return its stdout."""
+
+    def run(*args: str) -> str:
+        result = CliRunner().invoke(app, ["--dsn", dsn, *args])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.stdout
+
+    return run
+
+
+def names_of(kind: Any, *more: str) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)} | set(more)
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("queue list", names_of(Queue)),
+        ("queue show renders", names_of(Queue)),
+        ("lease list", names_of(LeaseSummary)),
+        ("lease spawn renders draw", names_of(SpawnResult)),
+        ("node list", names_of(Node, "state")),
+        ("node show box", names_of(Node, "state")),
+        ("node tags", names_of(TagCount)),
+        ("node what-if", names_of(ServedClass)),
+        ("token list", names_of(ApiToken)),
+    ],
+)
+def test_json_has_every_field_of_what_the_client_returned(
+    cli: Cli, line: str, names: set[str]
+) -> None:
+    cli("queue", "create", "renders")
+    cli("lease", "spawn", "renders", "draw")
+    cli("node", "register", "box", "--tags", '{"zone": "a"}')
+    cli("token", "create", "ci", "--role", "viewer")
+    found = json.loads(cli("--json", *line.split()))
+    assert set(found[0] if isinstance(found, list) else found) == names
+
+
+def test_json_holds_numbers_as_numbers(cli: Cli) -> None:
+    cli("queue", "create", "renders")
+    cli("lease", "spawn", "renders", "draw", "--max-attempts", "3")
+    cli("node", "register", "box", "--capacity", '{"cpu_milli": 2000}')
+    [lease] = json.loads(cli("lease", "list", "--json"))
+    assert (lease["attempt"], lease["max_attempts"]) == (0, 3)
+    [node] = json.loads(cli("node", "list", "--json"))
+    assert (node["capacity"]["cpu_milli"], node["used"]["cpu_milli"]) == (2000, 0)
+    assert "0/2000" in cli("node", "list")
+
+
+def test_spans_of_a_policy_are_in_units(cli: Cli) -> None:
+    policy = '{"claim_timeout": 90, "retry": {"kind": "fixed", "base": 3600}}'
+    shown = cli("queue", "create", "renders", "--policy", policy)
+    facts = dict(line.split(maxsplit=1) for line in shown.splitlines())
+    assert (facts["claim_timeout"], facts["retain_completed"]) == ("1 min 30 s", "7 d")
+    assert (facts["retry.kind"], facts["retry.base"]) == ("fixed", "1 h")
+    assert json.loads(cli("queue", "policy", "renders", "--json"))["claim_timeout"] == 90
+
+
+def failed_once(dsn: str, *, max_attempts: int) -> uuid.UUID:
+    """A lease whose first attempt failed."""
+    with Client(dsn) as client:
+        client.create_queue("renders")
+        spawned = client.spawn_lease("renders", "draw", max_attempts=max_attempts)
+        claim = claim_one(client, "renders")
+        client.fail_lease(claim.lease_id, claim.claim_token, error=ERROR)
+        return spawned.lease_id
+
+
+def test_the_list_of_failed_leases_has_their_errors(cli: Cli, dsn: str) -> None:
+    failed_once(dsn, max_attempts=1)
+    [heading, row] = cli("lease", "list", "--state", "failed").splitlines()
+    assert heading.split()[-1] == "error"
+    assert row.endswith("  OSError: no file")
+    [lease] = json.loads(cli("lease", "list", "--state", "failed", "--json"))
+    assert lease["error"] == ERROR
+
+
+@pytest.mark.parametrize("max_attempts", [1, 5])
+def test_a_traceback_is_shown_in_lines(cli: Cli, dsn: str, max_attempts: int) -> None:
+    lease_id = failed_once(dsn, max_attempts=max_attempts)
+    shown = cli("lease", "show", str(lease_id))
+    facts, _, attempt = shown.partition("\n\n")
+    values = dict([*line.split(maxsplit=1), ""][:2] for line in facts.splitlines())
+    assert values["error"] == ("OSError: no file" if max_attempts == 1 else "-")
+    assert "attempts" not in values
+    heading, *trace = attempt.splitlines()
+    assert heading.startswith("attempt 1 failed on test-")
+    assert trace == [
+        "  Traceback (most recent call last):",
+        '    File "tasks.py", line 3',
+        "  OSError: no \\x1b[2Jfile",
+    ]
+    assert (
+        json.loads(cli("lease", "show", str(lease_id), "--json"))["attempts"][0]["error"] == ERROR
+    )
+
+
+def test_an_error_without_a_traceback_is_one_line(cli: Cli, dsn: str) -> None:
+    with Client(dsn) as client:
+        client.create_queue("renders", policy={"retry": {"kind": "fixed", "base": 0}})
+        lease_id = client.spawn_lease("renders", "draw").lease_id
+        for error in ({"message": "disk full"}, {"log": "x" * 300}):
+            claim = claim_one(client, "renders")
+            client.fail_lease(claim.lease_id, claim.claim_token, error=error)
+    shown = cli("lease", "show", str(lease_id))
+    assert "\n  disk full\n" in shown
+    assert f'\n  {{"log": "{"x" * 110}…\n' in shown
