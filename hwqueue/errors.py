@@ -19,7 +19,7 @@ HwqueueError
     NodeBusy                 QHN06  another session holds the node or one of its claims
   QueueError
     QueueUnknown             QHQ01  no queue has this name
-    QueueExists              QHQ02  the queue exists with another policy
+    QueueExists              QHQ02  the queue exists, and its policy differs
     QueueNotEmpty            QHQ03  the queue still holds leases
   TokenError
     TokenUnknown             QHK01  no token has this name
@@ -256,7 +256,7 @@ class QueueUnknown(QueueError):
 
 
 class QueueExists(QueueError):
-    """The queue exists with another policy."""
+    """The queue exists, and differs in a key of the policy that was given."""
 
     default_sqlstate = "QHQ02"
 

@@ -32,7 +32,10 @@ Policy = Annotated[
 
 @app.command(epilog="""Example: hwqueue queue create renders --policy '{"claim_timeout": 300}'""")
 def create(ctx: typer.Context, name: Name, policy: Policy = None) -> None:
-    """Make a queue; one that exists with the same policy is left as it is."""
+    """Make a queue; one that exists is left as it is.
+
+    Refused if the queue differs in a key of --policy.
+    """
     content = json_object(policy, "--policy") if policy else {}
     with open_client(ctx) as client:
         client.create_queue(name, policy=content)

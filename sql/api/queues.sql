@@ -6,13 +6,13 @@
 --
 -- Read create_queue first, then drop_queue, which explains what becomes of the work in it.
 
--- Creates a queue. A second call with the same name and policy changes nothing, so deployments can call
--- it every time.
+-- Creates a queue. Of one that exists, only the keys in p_policy are compared, and nothing is changed: so
+-- deployments can call it every time, also after an operator has set other keys.
 --
 -- With retain_completed 0 a lease is deleted when it completes, with its result. A lease with an
 -- idempotency key stays until prune deletes it.
 --
--- Locks: the queue's unique name. Raises: QHA01, QHA03, QHQ02 if the queue exists with another policy.
+-- Locks: the queue's unique name. Raises: QHA01, QHA03, QHQ02 if the queue exists and differs in p_policy.
 create or replace function hwqueue.create_queue(p_queue text, p_policy jsonb default '{}',
   p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -37,10 +37,12 @@ begin
     return;
   end if;
   v_existing := hwqueue.find_queue(p_queue, p_shard);
-  if hwqueue.queue_policy(v_existing) <> hwqueue.queue_policy(v_row) then
+  v_row := hwqueue.apply_policy(v_existing, coalesce(p_policy, '{}'));
+  if exists (select 1 from jsonb_object_keys(p_policy) k (key)
+             where hwqueue.queue_policy(v_row) -> k.key <> hwqueue.queue_policy(v_existing) -> k.key) then
     perform hwqueue.refuse('QHQ02', format('queue %s exists with another policy', p_queue),
       jsonb_build_object('queue', p_queue, 'policy', hwqueue.queue_policy(v_existing)),
-      'change it with set_queue_policy, or create it with the policy it has');
+      'change it with set_queue_policy, or create it without a policy');
   end if;
 end
 $$;

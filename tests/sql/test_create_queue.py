@@ -71,6 +71,17 @@ def test_again_with_the_same_policy_changes_nothing(api: Api) -> None:
     assert api.contents() == before
 
 
+def test_again_after_an_operator_has_changed_it_is_left_alone(api: Api) -> None:
+    given = {"max_attempts": 3, "claim_timeout": 120, "weights": {"fit": 2}}
+    api.rows("create_queue", queue="changed", policy=given)
+    changes = {"heartbeat_interval": 7, "retry": {"kind": "none"}, "weights": {"spread": 3}}
+    api.rows("set_queue_policy", queue="changed", policy=changes)
+    before = api.contents()
+    api.rows("create_queue", queue="changed", policy=given)
+    api.rows("create_queue", queue="changed")
+    assert api.contents() == before
+
+
 def test_again_with_another_policy_is_refused(api: Api) -> None:
     api.rows("create_queue", queue="taken")
     refusal = api.refused("QHQ02", "create_queue", queue="taken", policy={"max_attempts": 3})

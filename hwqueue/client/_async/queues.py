@@ -19,12 +19,12 @@ class AsyncQueues(AsyncCaller):
     async def create_queue(
         self, queue: str, *, policy: Policy | None = None, shard: int = 0
     ) -> None:
-        """Create a queue; one that exists with the same policy is left alone.
+        """Create a queue; one that exists is left alone, whatever its other keys are.
 
         Args:
             policy: Keys that are not given are at their defaults.
 
-        Raises: QueueExists (with another policy), BadArgument.
+        Raises: QueueExists (and a key of `policy` differs), BadArgument.
         SQL: create_queue. Safe inside your transaction: yes.
         """
         settings = plain(policy, "policy")
