@@ -1,10 +1,10 @@
 """hwqueue events: what happened, and who did it."""
 
+import difflib
 import select
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -14,12 +14,12 @@ from rich.text import Text
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from hwqueue.cli.connect import open_client
-from hwqueue.cli.inputs import find_node, identifier, moment, span
+from hwqueue.cli.inputs import find_node, identifier, moment_before, span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import cell, say, show_items, to_json_line
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
-from hwqueue.types import Event
+from hwqueue.types import EVENT_CODES, Event
 from hwqueue.worker.transient import is_transient
 
 app = typer.Typer(no_args_is_help=True, help="What happened, and who did it.")
@@ -73,8 +73,8 @@ def list_(
                 class_id=class_id,
                 actor=actor,
             ),
-            since=_ago(since, "--since"),
-            until=_ago(until, "--until"),
+            since=moment_before(since, "--since"),
+            until=moment_before(until, "--until"),
             before=before,
             limit=limit,
         )
@@ -219,7 +219,7 @@ def _filter(
     actor: str | None,
 ) -> dict[str, Any]:
     return {
-        "code": code or None,
+        "code": [_checked_code(each) for each in code or ()] or None,
         "queue": queue,
         "node_id": None if node is None else _node_id(client, node),
         "lease_id": None if lease is None else identifier(lease, "--lease"),
@@ -236,13 +236,12 @@ def _node_id(client: Client, text: str) -> UUID:
         return find_node(client, text).node_id
 
 
-def _ago(text: str | None, name: str) -> datetime | None:
-    """Read a time, or a span before now. Raises: ConfigError."""
-    if text is None or not text[-1:].isalpha() or text.endswith("Z"):
-        return moment(text, name)
-    back = span(text, name)
-    assert back is not None
-    try:
-        return datetime.now(UTC) - back
-    except OverflowError as error:
-        raise ConfigError(f"{name}: {text[:80]!r} is too long a span") from error
+def _checked_code(code: str) -> str:
+    """Refuse a code that no event has: a list of none looks like nothing happened."""
+    if code in EVENT_CODES:
+        return code
+    near = difflib.get_close_matches(code, EVENT_CODES, n=3)
+    raise ConfigError(
+        f"--code: no event has the code {code[:80]!r}",
+        hint=f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(EVENT_CODES)}",
+    )

@@ -3,7 +3,8 @@
 import json
 import re
 import sys
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -75,6 +76,29 @@ def moment(text: str | None, name: str) -> datetime | None:
     return value
 
 
+def moment_after(text: str | None, name: str) -> datetime | None:
+    """Read a time with its offset, or a span from now; None stays None. Raises: ConfigError."""
+    return _moment_from_now(text, name, timedelta.__pos__)
+
+
+def moment_before(text: str | None, name: str) -> datetime | None:
+    """Read a time with its offset, or a span before now; None stays None. Raises: ConfigError."""
+    return _moment_from_now(text, name, timedelta.__neg__)
+
+
+def _moment_from_now(
+    text: str | None, name: str, sign: Callable[[timedelta], timedelta]
+) -> datetime | None:
+    if text is None or not text[-1:].isalpha() or text.endswith("Z"):
+        return moment(text, name)
+    length = span(text, name)
+    assert length is not None
+    try:
+        return datetime.now(UTC) + sign(length)
+    except OverflowError as error:
+        raise ConfigError(f"{name}: {text[:80]!r} is too long a span") from error
+
+
 def identifier(text: str, name: str) -> UUID:
     """Read a UUID. Raises: ConfigError."""
     try:
@@ -95,6 +119,23 @@ def pairs(items: list[str], name: str) -> dict[str, str]:
         if key in found:
             raise ConfigError(f"{name}: {key!r} is given twice")
         found[key] = value
+    return found
+
+
+def labels(items: list[str] | None, name: str) -> dict[str, Any]:
+    """Read labels of a node: `key=value`, where the value is JSON or else text, or JSON objects.
+
+    Raises: ConfigError, also when two of them set the same label.
+    """
+    found: dict[str, Any] = {}
+    for item in items or []:
+        if "=" in item and not item.lstrip().startswith("{"):
+            part = {key: _scalar(value) for key, value in pairs([item], name).items()}
+        else:
+            part = json_object(item, name)
+        for key in part.keys() & found.keys():
+            raise ConfigError(f"{name}: {key!r} is given twice")
+        found |= part
     return found
 
 
@@ -136,6 +177,15 @@ def _source(text: str, name: str) -> tuple[str, str]:
         raise ConfigError(
             f"{name}: {text[:80]!r} is neither JSON nor a file that can be read: {problem}"
         ) from error
+
+
+def _scalar(text: str) -> Any:
+    """The value of a label: a JSON number, true or false if it is one, else the text."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
 
 
 def _no_constant(text: str) -> Any:

@@ -10,7 +10,15 @@ import typer
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.explanation import show_explanation
 from hwqueue.cli.failures import error_line, show_lease
-from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pairs, span
+from hwqueue.cli.inputs import (
+    identifier,
+    json_object,
+    json_value,
+    labels,
+    moment_after,
+    pairs,
+    span,
+)
 from hwqueue.cli.output import ExitCode, say, show_item, show_items, show_one, show_rows
 from hwqueue.errors import ConfigError, LeaseError
 from hwqueue.text import duration
@@ -23,7 +31,7 @@ LeaseIds = Annotated[list[str], typer.Argument(help="Ids of leases.", show_defau
 
 @app.command(
     epilog="Example: hwqueue lease spawn renders draw --params '{\"frame\": 7}' "
-    '--tags \'{"gpu": true}\' --placement \'{"resources": {"gpu": 1}}\''
+    '--node-label gpu=true --placement \'{"resources": {"gpu": 1}}\''
 )
 def spawn(
     ctx: typer.Context,
@@ -34,8 +42,14 @@ def spawn(
     placement: Annotated[
         str | None, typer.Option(help="What it asks of a node: JSON or a file.")
     ] = None,
-    tags: Annotated[
-        str | None, typer.Option(help="Labels a node must have, as JSON; goes with --placement.")
+    node_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node-label",
+            "--tags",
+            help="Label that the node must have, key=value, or several as JSON; goes with "
+            "--placement.",
+        ),
     ] = None,
     priority: Annotated[int | None, typer.Option(help="Higher runs first.")] = None,
     label: Annotated[
@@ -43,7 +57,8 @@ def spawn(
     ] = None,
     delay: Annotated[str | None, typer.Option(help="Not before this span, such as 10m.")] = None,
     deadline: Annotated[
-        str | None, typer.Option(help="Fails if nobody has claimed it by this time.")
+        str | None,
+        typer.Option(help="Fails if nobody has claimed it by this time, or within this span: 2h."),
     ] = None,
     max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is dead.")] = None,
     key: Annotated[
@@ -54,11 +69,11 @@ def spawn(
     """Spawn a lease and print its id and state."""
     options: SpawnOptions = {
         "placement": json_object(placement, "--placement") if placement else None,
-        "affinity_tags": json_object(tags, "--tags") if tags else None,
+        "affinity_tags": labels(node_label, "--node-label") or None,
         "priority": priority,
         "labels": pairs(label, "--label") if label else None,
         "delay": span(delay, "--delay"),
-        "deadline": moment(deadline, "--deadline"),
+        "deadline": moment_after(deadline, "--deadline"),
         "max_attempts": max_attempts,
         "idempotency_key": key,
         "tenant": tenant,
@@ -85,7 +100,9 @@ def list_(
     with open_client(ctx) as client:
         found = client.list_leases(queue=queue, state=state, task=task, limit=limit, before=older)
         names = {node.node_id: node.name for node in client.list_nodes()} if found else {}
-    show_items(ctx, found, partial(_row, names=names), empty="no such leases")
+    failed = any(lease.error is not None for lease in found)
+    row = partial(_row, names=names, with_error=failed)
+    show_items(ctx, found, row, empty="no such leases")
     if len(found) == limit:
         say(ctx, f"there may be more: --before {found[-1].lease_id}")
 
@@ -204,8 +221,8 @@ def _step_row(step: LeaseEvent) -> dict[str, object]:
     }
 
 
-def _row(lease: LeaseSummary, *, names: Mapping[UUID, str]) -> dict[str, object]:
-    return {
+def _row(lease: LeaseSummary, *, names: Mapping[UUID, str], with_error: bool) -> dict[str, object]:
+    row = {
         "lease_id": lease.lease_id,
         "queue": lease.queue,
         "task": lease.task_name,
@@ -214,8 +231,10 @@ def _row(lease: LeaseSummary, *, names: Mapping[UUID, str]) -> dict[str, object]
         "attempt": f"{lease.attempt}/{lease.max_attempts}",
         "created_at": lease.created_at,
         "node": names.get(lease.node_id) if lease.node_id else None,
-        "error": None if lease.error is None else error_line(lease.error),
     }
+    if with_error:
+        row["error"] = None if lease.error is None else error_line(lease.error)
+    return row
 
 
 def _spawned_facts(spawned: SpawnResult) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """hwqueue node: who may run work, and taking machines out of service."""
 
-import json
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import uuid4
@@ -14,8 +13,8 @@ from hwqueue.cli.inputs import (
     identifier,
     json_object,
     json_value,
-    moment,
-    pairs,
+    labels,
+    moment_after,
     span,
     taint_of,
 )
@@ -68,8 +67,8 @@ def usage(
         say(ctx, f"there may be more: --after {found[-1].node_name}")
 
 
-@app.command(epilog="Example: hwqueue node tags --label zone")
-def tags(
+@app.command("labels", epilog="Example: hwqueue node labels --label zone")
+def labels_(
     ctx: typer.Context,
     *,
     label: Annotated[str | None, typer.Option(help="Only this label.")] = None,
@@ -82,14 +81,21 @@ def tags(
 
 
 @app.command(
-    epilog="Example: hwqueue node register gpu-box-1 --tags '{\"gpu\": true}' "
+    epilog="Example: hwqueue node register gpu-box-1 --label gpu=true "
     "--capacity '{\"cpu_milli\": 8000}' --gpu A100 --gpu A100"
 )
 def register(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the node, unique.", show_default=False)],
     *,
-    tags: Annotated[str, typer.Option(help="Labels of the node, as JSON.")] = "{}",
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            "--tags",
+            help="Label of the node, key=value, or several as JSON; repeatable.",
+        ),
+    ] = None,
     capacity: Annotated[
         str, typer.Option(help="cpu_milli, memory_mib and countables of your own, as JSON.")
     ] = "{}",
@@ -111,10 +117,12 @@ def register(
     ] = None,
 ) -> None:
     """Register a node by hand, for workers in other languages; `worker run` does it by itself."""
-    content = _spec(name, tags, capacity, gpu or [], rack) if spec is None else None
+    content = _spec(name, label, capacity, gpu or [], rack) if spec is None else None
     if spec is not None:
-        if gpu or rack is not None or tags != "{}" or capacity != "{}":
-            raise ConfigError("--spec says everything: leave out --tags, --capacity, --gpu, --rack")
+        if gpu or rack is not None or label or capacity != "{}":
+            raise ConfigError(
+                "--spec says everything: leave out --label, --capacity, --gpu, --rack"
+            )
         content = {"name": name, "instance_id": uuid4().hex} | json_object(spec, "--spec")
     chosen = identifier(node_id, "--id") if node_id else _id_of(name)
     with open_client(ctx) as client:
@@ -206,7 +214,10 @@ def attest(
     node: NodeName,
     domain: Domain,
     expires_at: Annotated[
-        str | None, typer.Option(help="When it ends; never if left out.", show_default=False)
+        str | None,
+        typer.Option(
+            help="When it ends, or after which span: 90d; never if left out.", show_default=False
+        ),
     ] = None,
     any_instance: Annotated[
         bool,
@@ -222,7 +233,7 @@ def attest(
     When another instance of the node registers, as every worker does that starts, the attestation
     is suspended until `hwqueue node confirm`, unless --any-instance.
     """
-    until = moment(expires_at, "--expires-at")
+    until = moment_after(expires_at, "--expires-at")
     with open_client(ctx) as client:
         client.attest_node(
             find_node(client, node).node_id, domain, expires_at=until, any_instance=any_instance
@@ -280,7 +291,7 @@ def what_if(
     *,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Label such a node has, key=value; the value is JSON or else text."),
+        typer.Option(help="Label such a node has, key=value, or several as JSON; repeatable."),
     ] = None,
     capacity: Annotated[
         str, typer.Option(help="cpu_milli, memory_mib and countables of your own, as JSON.")
@@ -303,29 +314,20 @@ def what_if(
             )
         nodes = json_value(spec, "--spec")
     else:
-        tags = {key: _scalar(value) for key, value in pairs(label or [], "--label").items()}
-        content = _spec("what-if", "{}", capacity, gpu or [], rack) | {"labels": tags}
-        nodes = content | {"count": count}
+        nodes = _spec("what-if", label, capacity, gpu or [], rack) | {"count": count}
     with open_client(ctx) as client:
         found = client.what_if(nodes)
     empty = "nothing that is pending could run on such nodes"
     show_items(ctx, found, _served_row, empty=empty)
 
 
-def _scalar(text: str) -> Any:
-    """A label's value: a JSON scalar if it is one, else the text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, bool | int | float) else text
-
-
-def _spec(name: str, tags: str, capacity: str, gpus: list[str], rack: int | None) -> dict[str, Any]:
+def _spec(
+    name: str, label: list[str] | None, capacity: str, gpus: list[str], rack: int | None
+) -> dict[str, Any]:
     content: dict[str, Any] = {
         "name": name,
         "instance_id": uuid4().hex,
-        "labels": json_object(tags, "--tags"),
+        "labels": labels(label, "--label"),
         "capacity": json_object(capacity, "--capacity"),
         "gpus": [{"resource_id": str(uuid4()), "model": model} for model in gpus],
     }

@@ -6,6 +6,7 @@ printed whole, numbers as numbers and times as RFC 3339. Errors go to stderr.
 
 import dataclasses
 import json
+import shlex
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -29,6 +30,8 @@ from hwqueue.errors import (
     HwqueueError,
     LeaseNotFound,
     NodeUnknown,
+    QueueExists,
+    QueueNotEmpty,
     QueueUnknown,
     SchemaError,
     TokenUnknown,
@@ -63,6 +66,13 @@ _ROLE_NEEDED = (
     "runs workers, hwqueue_operator looks at everything and acts on it, hwqueue_admin may do all; "
     "see docs/explanation/security.md"
 )
+
+# What to do about errors of the database, whose own hints name functions.
+_COMMANDS: Mapping[type[HwqueueError], str] = {
+    QueueUnknown: "make it: hwqueue queue create {queue}; or list them: hwqueue queue list",
+    QueueExists: "leave out --policy, or change it: hwqueue queue policy {queue} CHANGES",
+    QueueNotEmpty: "wait until it is, or lose its leases: hwqueue queue drop {queue} --force",
+}
 
 Row = Mapping[str, object]
 Item = TypeVar("Item")
@@ -193,7 +203,7 @@ def report_usage_error(error: Any) -> ExitCode:
 def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
     """Message, hint, detail and SQLSTATE of an error."""
     if isinstance(error, HwqueueError):
-        return str(error), error.hint, error.detail, error.sqlstate
+        return _message(error), _hint(error), error.detail, error.sqlstate
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()
         hint = error.diag.message_hint
@@ -203,6 +213,21 @@ def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
     # Such as a FileNotFoundError: its message alone can be as short as a number.
     hint = "add --verbose to see where it came from"
     return str(error) or type(error).__name__, hint, None, None
+
+
+def _message(error: HwqueueError) -> str:
+    """What the function said, its argument called as the option is: role instead of p_role."""
+    field = error.detail.get("field") if isinstance(error.detail, Mapping) else None
+    if isinstance(field, str) and field.startswith("p_"):
+        return str(error).replace(field, field.removeprefix("p_"), 1)
+    return str(error)
+
+
+def _hint(error: HwqueueError) -> str | None:
+    """What to do, by a command where the function names another function."""
+    queue = error.detail.get("queue") if isinstance(error.detail, Mapping) else None
+    command = _COMMANDS.get(type(error)) if isinstance(queue, str) else None
+    return command.format(queue=shlex.quote(queue or "")) if command else error.hint
 
 
 def _indented(text: str) -> str:

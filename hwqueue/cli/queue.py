@@ -163,4 +163,4 @@ def _find(client: Client, name: str) -> Queue:
     for queue in client.list_queues():
         if queue.queue == name:
             return queue
-    raise QueueUnknown(f"no queue is named {name!r}", hint="list them: hwqueue queue list")
+    raise QueueUnknown(f"no queue is named {name!r}", detail={"queue": name})

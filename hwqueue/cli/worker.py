@@ -11,7 +11,7 @@ import typer
 
 from hwqueue.app import App
 from hwqueue.cli.connect import checked_dsn, connection_string, named_database
-from hwqueue.cli.inputs import identifier, json_object, span
+from hwqueue.cli.inputs import identifier, json_object, labels, span
 from hwqueue.errors import ConfigError
 from hwqueue.types.base import given
 from hwqueue.worker import WorkerSettings
@@ -25,16 +25,26 @@ write the tasks, for example in tasks.py:
     app = hwqueue.App()
     @app.task("hello")
     def hello(name: str) -> str: return f"hello {name}"
-then: hwqueue worker run --app tasks:app --queue default"""
+then: hwqueue worker run --app tasks:app"""
 
 AppName = Annotated[
     str | None, typer.Option("--app", help="module:name of the hwqueue.App.", show_default=False)
 ]
 Queues = Annotated[
-    list[str] | None, typer.Option("--queue", help="Queue to claim from; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--queue",
+        help="Queue to claim from; repeatable. Those that the app's tasks name, if left out.",
+    ),
 ]
-Tags = Annotated[
-    str, typer.Option("--tags", help="Labels of the node, as JSON; they win over detected ones.")
+Labels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        "--tags",
+        help="Label of the node, key=value, or several as JSON; wins over a detected one; "
+        "repeatable.",
+    ),
 ]
 Name = Annotated[
     str | None, typer.Option("--name", help="Name of the node; the host's if left out.")
@@ -118,14 +128,14 @@ PassEnv = Annotated[
 
 @app.command(
     epilog="Example: hwqueue worker run --app tasks:app --queue renders "
-    '--tags \'{"gpu": true, "region": "us-east"}\''
+    "--label gpu=true --label region=us-east"
 )
 def run(
     ctx: typer.Context,
     *,
     app_name: AppName = None,
     queue: Queues = None,
-    tags: Tags = "{}",
+    label: Labels = None,
     name: Name = None,
     capacity: Capacity = None,
     rack: Rack = None,
@@ -154,8 +164,9 @@ def run(
     settings = WorkerSettings(
         dsn=_database(ctx),
         listen=_checked_listen(listen),
+        queues=tuple(queue or ()),
         pass_environment=tuple(pass_env or ()),
-        labels=json_object(tags, "--tags"),
+        labels=labels(label, "--label"),
         rack=rack,
         detect=not no_detect,
         cpu_isolation=tuple(cpu_isolation or ()),
@@ -167,7 +178,6 @@ def run(
         prune_interval=_span_or_never(prune_interval, "--prune-interval"),
         **given(
             name=name,
-            queues=tuple(queue or ()) or None,
             capacity=json_object(capacity, "--capacity") if capacity else None,
             node_id=identifier(node_id, "--node-id") if node_id is not None else None,
             claim_timeout=span(claim_timeout, "--claim-timeout"),

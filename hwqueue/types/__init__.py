@@ -17,7 +17,7 @@ from hwqueue.types.claims import (
     SettledAndClaimed,
     Settlement,
 )
-from hwqueue.types.events import Event
+from hwqueue.types.events import EVENT_CODES, Event
 from hwqueue.types.explain import (
     ClassExplanation,
     FunnelStage,
@@ -70,6 +70,7 @@ from hwqueue.types.views import (
 )
 
 __all__ = [
+    "EVENT_CODES",
     "Adopted",
     "ApiToken",
     "AsJson",

@@ -8,6 +8,48 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+EVENT_CODES = (
+    "queue_created",
+    "queue_policy_set",
+    "queue_paused",
+    "queue_resumed",
+    "queue_dropped",
+    "node_registered",
+    "node_superseded",
+    "node_deregistered",
+    "node_cordoned",
+    "node_drained",
+    "node_uncordoned",
+    "node_tainted",
+    "node_untainted",
+    "node_attested",
+    "node_attestation_revoked",
+    "node_trust_suspended",
+    "node_confirmed",
+    "node_handed_over",
+    "node_silent",
+    "node_back",
+    "lease_updated",
+    "lease_adopted",
+    "lease_cancelled",
+    "lease_failed",
+    "lease_deadline_exceeded",
+    "lease_requeued",
+    "claim_expired",
+    "claim_stop_requested",
+    "service_policy_set",
+    "class_unmatched",
+    "class_unmatched_over",
+    "term_published",
+    "event_retention_set",
+    "token_created",
+    "token_revoked",
+    "generation_raised",
+    "positions_repaired",
+    "schema_upgraded",
+)
+"""What this release writes; the table is in docs/explanation/events.md. Later ones add codes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -15,7 +57,7 @@ class Event:
 
     Attributes:
         event_id: Rises with the transactions that write events, not quite with time.
-        code: What happened; the table is in docs/explanation/events.md. Later releases add codes.
+        code: What happened, one of `EVENT_CODES`, or one that a later release added.
         lease_id, node_id, queue, class_id: What it is about; None where it is not.
         actor: Who did it: what the caller's client was given, else the login.
         login: The database login that did it, by the server's own word; None in events of

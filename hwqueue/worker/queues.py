@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Collection
 
@@ -40,7 +41,8 @@ class Queues:
             return False
         if name not in self._ask_again_at:
             others = "claiming from the others" if len(self._names) > 1 else "claiming nothing"
-            _log.error("%s until there is this queue: %s", others, why)
+            hint = f"make it: hwqueue queue create {shlex.quote(str(name))}"
+            _log.error("%s until there is this queue: %s; %s", others, why, hint)
         self._ask_again_at[str(name)] = time.monotonic() + _ASK_AGAIN_SECONDS
         return True
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Coroutine
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -80,7 +81,8 @@ class Worker:
         if not app.tasks:
             raise ConfigError("the app has no tasks: a worker for it would claim nothing")
         self._app = app
-        self._settings = settings
+        named = sorted({task.defaults.queue for task in app.tasks.values()})
+        self._settings = replace(settings, queues=settings.queues or tuple(named))
         self._shutdown = Shutdown()
         self.has_leftovers = False
 

@@ -29,7 +29,7 @@ class WorkerSettings:
         listen: Where to LISTEN for new work, which only shortens waits, on one connection more.
             "auto": at `dsn`, if notifications come through; else the worker says so and polls.
             "off": nowhere. Else the connection string of a direct connection.
-        queues: Queues to claim from, in no order; at least one.
+        queues: Queues to claim from, in no order; none: those that the app's tasks name.
         name: The node's name, unique in the database, at most 253 characters. One live worker per
             name: a second one supersedes the first.
         node_id: The node's id. None: derived from `name`, so that it outlives restarts.
@@ -75,7 +75,7 @@ class WorkerSettings:
 
     dsn: str = field(repr=False)
     listen: str = field(default="auto", repr=False)
-    queues: tuple[str, ...] = ("default",)
+    queues: tuple[str, ...] = ()
     name: str = field(default_factory=socket.gethostname)
     node_id: UUID | None = None
     labels: Mapping[str, Any] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class WorkerSettings:
         return self.node_id or uuid5(_NODE_NAMESPACE, self.name)
 
     def _check_names(self) -> None:
-        if not isinstance(self.queues, tuple) or not self.queues:
+        if not isinstance(self.queues, tuple):
             raise ConfigError(f"queues must be a tuple of queue names, not {self.queues!r}")
         if not all(isinstance(queue, str) and queue for queue in self.queues):
             raise ConfigError(f"queues holds an empty or non-text name: {self.queues!r}")

@@ -19,7 +19,7 @@ as $$
   select case when p_value is null or jsonb_typeof(p_value) = 'null' then null
     when jsonb_typeof(p_value) = 'string' and p_value #>> '{}' = any (p_choices) then p_value #>> '{}'
     else hwqueue.refuse_value(p_value, p_field, 'one of ' || array_to_string(p_choices, ', '),
-      'give one of these words as a JSON string', p_code) end
+      'give one of these words', p_code) end
 $$;
 
 -- Reads a list of uuids and returns them sorted and distinct. Absent or null is the empty list.

@@ -54,7 +54,7 @@ def names_of(kind: Any, *more: str) -> set[str]:
         ("lease spawn renders draw", names_of(SpawnResult)),
         ("node list", names_of(Node, "state")),
         ("node show box", names_of(Node, "state")),
-        ("node tags", names_of(TagCount)),
+        ("node labels", names_of(TagCount)),
         ("node what-if", names_of(ServedClass)),
         ("token list", names_of(ApiToken)),
     ],

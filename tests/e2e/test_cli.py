@@ -51,8 +51,12 @@ def test_a_queue_from_create_to_drop(cli: Cli, shown: Callable[..., Any]) -> Non
     cli("queue", "resume", "renders")
     assert shown("queue", "policy", "renders", '{"max_attempts": 7}')["max_attempts"] == 7
     cli("lease", "spawn", "renders", "draw")
+    again = cli("queue", "create", "renders", "--policy", '{"max_attempts": 3}', code=1)
+    assert "hint: leave out --policy, or change it: hwqueue queue policy renders" in again.stderr
     refused = cli("queue", "drop", "renders", code=1)
-    assert "renders" in refused.stderr
+    assert "hint: wait until it is, or lose its leases: hwqueue queue drop renders --force" in (
+        refused.stderr
+    )
     cli("queue", "drop", "renders", "--force")
     assert shown("queue", "list") == []
 
@@ -265,6 +269,10 @@ def test_what_if(cli: Cli, shown: Callable[..., Any], tmp_path: Path) -> None:
         (["worker", "run"], 2, None, "--app is missing"),
         (["worker", "run", "--app", "nowhere:app"], 2, None, "no module"),
         (["node", "drain", "n", "--deadline", "soon"], 2, None, "--deadline"),
+        (["events", "list", "--code", "lease_dead"], 2, None, "did you mean lease_updated"),
+        (["events", "tail", "--follow", "--code", "x"], 2, None, "one of queue_created, "),
+        (["token", "create", "ci", "--role", "root"], 2, "QHA01", 'error": "role must be'),
+        (["queue", "pause", "absent"], 3, "QHQ01", "hwqueue queue create absent"),
     ],
 )
 def test_errors_name_what_is_wrong(
@@ -291,15 +299,15 @@ def test_a_worker_process_runs_a_lease_and_stops_on_sigterm(
     (tmp_path / "tasks.py").write_text(
         "from hwqueue.app import App\n"
         "app = App()\n"
-        "@app.task('add')\n"
+        "@app.task('add', queue='sums')\n"
         "def add(params): return params['a'] + params['b']\n"
     )
     cli("queue", "create", "sums")
-    wanted = ("--tags", '{"region": "us-east"}', "--params", '{"a": 2, "b": 3}')
+    wanted = ("--node-label", "region=us-east", "--params", '{"a": 2, "b": 3}')
     lease_id = shown("lease", "spawn", "sums", "add", *wanted)["lease_id"]
     command = (
         *(sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "--dsn", dsn),
-        *("worker", "run", "--app", "tasks:app", "--queue", "sums", "--name", "box-1"),
+        *("worker", "run", "--app", "tasks:app", "--name", "box-1"),
         *("--tags", '{"gpu": true, "region": "us-east"}', "--no-detect", "--listen", "auto"),
     )
     worker = subprocess.Popen(command, cwd=tmp_path)
@@ -362,10 +370,11 @@ def test_how_full_the_nodes_are(cli: Cli, shown: Callable[..., Any]) -> None:
     table = cli("node", "usage", "--limit", "1")
     assert "0/8000" in table.stdout
     assert "--after gpu-1" in table.stderr
-    [tag] = shown("node", "tags", "--label", "gpu_model")
+    [tag] = shown("node", "labels", "--label", "gpu_model")
     assert (tag["value"], tag["nodes"], tag["live"]) == ("T4", 2, 1)
     refused = cli("node", "usage", "--state", "broken", code=2)
-    assert "p_state" in refused.stderr or "broken" in refused.stderr
+    assert refused.stderr.startswith("error: state must be one of live, silent,")
+    assert 'got "broken"' in refused.stderr
 
 
 def test_a_token_without_an_end_is_warned_of(cli: Cli) -> None:

@@ -166,6 +166,7 @@ async def test_a_queue_that_is_missing_alone_is_told_so(
     async with worker(dsn, queues=("gone",)):
         record = await line(caplog, 'queue "gone" does not exist')
     assert record.getMessage().startswith("claiming nothing until there is this queue")
+    assert record.getMessage().endswith("make it: hwqueue queue create gone")
 
 
 async def test_a_thread_that_outlives_its_timeout_fails_and_gives_its_slot_back_late(

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from hwqueue.cli.inputs import identifier, json_object, json_value, moment, pairs, span
+from hwqueue.cli.inputs import (
+    identifier,
+    json_object,
+    json_value,
+    labels,
+    moment,
+    moment_after,
+    moment_before,
+    pairs,
+    span,
+)
 from hwqueue.cli.worker import load_app
 from hwqueue.errors import ConfigError
 
@@ -57,6 +67,38 @@ def test_moments_have_an_offset() -> None:
     for text in ("2030-01-31T17:00:00", "tomorrow", ""):
         with pytest.raises(ConfigError, match="not a time with an offset"):
             moment(text, "--deadline")
+
+
+def test_moments_may_be_spans_from_now() -> None:
+    begin = datetime.now(UTC)
+    after, before = moment_after("2h", "--deadline"), moment_before("3d", "--since")
+    end = datetime.now(UTC)
+    assert after is not None
+    assert before is not None
+    assert begin <= after - timedelta(hours=2) <= end
+    assert begin <= before + timedelta(days=3) <= end
+    fixed = datetime(2030, 1, 31, 17, tzinfo=UTC)
+    assert moment_after("2030-01-31T17:00:00Z", "--deadline") == fixed
+    assert moment_after(None, "--deadline") is None
+    for text in ("tomorrow", "2h30", f"{'9' * 9}d"):
+        with pytest.raises(ConfigError, match="--deadline"):
+            moment_after(text, "--deadline")
+
+
+def test_labels_are_pairs_or_json(tmp_path: Path) -> None:
+    file = tmp_path / "labels.json"
+    file.write_text('{"os": "linux"}')
+    items = ["gpu=true", "n=1.5", "zone=west=2", "no=null", '{"a=b": ["x"]}', str(file)]
+    expected = {"gpu": True, "n": 1.5, "zone": "west=2", "no": "null", "a=b": ["x"], "os": "linux"}
+    assert labels(items, "--label") == expected
+    assert labels(["inf=Infinity"], "--label") == {"inf": "Infinity"}
+    assert labels(None, "--label") == {}
+    wrong = {"gpu": "neither JSON nor a file", "=1": "not key=value", "[1]": "JSON object"}
+    for item, message in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            labels([item], "--label")
+    with pytest.raises(ConfigError, match="'gpu' is given twice"):
+        labels(["gpu=1", '{"gpu": 2}'], "--label")
 
 
 def test_ids_and_pairs() -> None:

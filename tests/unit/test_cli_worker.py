@@ -76,6 +76,12 @@ def test_left_out_they_are_the_defaults(started: list[WorkerSettings]) -> None:
     assert started[1].name == WorkerSettings(dsn="").name
 
 
+@pytest.mark.parametrize("option", ["--label", "--tags"])
+def test_labels_of_the_node(started: list[WorkerSettings], option: str) -> None:
+    assert run(f"{option}=gpu=true", f'{option}={{"region": "us-east"}}') == 0
+    assert started[0].labels == {"gpu": True, "region": "us-east"}
+
+
 def test_upkeep_can_be_left_to_others(started: list[WorkerSettings]) -> None:
     assert run("--reap-interval=never", "--prune-interval=never") == 0
     assert (started[0].reap_interval, started[0].prune_interval) == (None, None)

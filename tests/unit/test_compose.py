@@ -4,7 +4,6 @@ This does not start it: that takes Docker, and `docker compose up --build`.
 """
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -65,10 +64,12 @@ def test_it_waits_for_what_it_needs(services: dict[str, Any]) -> None:
 
 
 def test_the_nodes_differ(services: dict[str, Any]) -> None:
-    lines = [dict(word[2:].split("=", 1) for word in services[n]["command"][2:]) for n in NODES]
-    assert len({line["name"] for line in lines}) == 2
-    first, second = (json.loads(line["tags"]) for line in lines)
-    assert first["gpu"] != second["gpu"]
+    lines = [services[name]["command"] for name in NODES]
+    names, gpus, regions = (
+        [next(word for word in line if word.startswith(option)) for line in lines]
+        for option in ("--name=", "--label=gpu=", "--label=region=")
+    )
+    assert len(set(names)) == len(set(gpus)) == len(set(regions)) == 2
 
 
 def test_files_exist_and_hold_the_app(services: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hwqueue.schema import files
 from hwqueue.schema.files import SQL_DIR
+from hwqueue.types import EVENT_CODES
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "events.md"
 INSTALLATION = Path(files.__file__).parent / "sql" / "write_info.sql"
@@ -24,3 +25,4 @@ def test_the_page_lists_every_code() -> None:
     assert len(codes_in_sql()) > 25
     listed = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(codes_in_sql())
+    assert sorted(EVENT_CODES) == sorted(codes_in_sql())

@@ -26,7 +26,6 @@ def test_the_node_id_belongs_to_the_name() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("queues", ()),
         ("queues", "default"),
         ("queues", ("",)),
         ("name", ""),
