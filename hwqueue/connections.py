@@ -7,6 +7,7 @@ own, a caller waits for their answer for ever.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from contextlib import suppress
@@ -39,6 +40,27 @@ def check_conninfo(conninfo: str, origin: str) -> None:
         elif "%" in conninfo:
             hint = f"{hint}, with %25 for a % in a password"
         raise ConfigError(f"{origin} is not a connection string", hint=hint) from None
+
+
+def named_conninfo(conninfo: str | None, origin: str) -> str:
+    """The connection string that was given; None: that of `HWQUEUE_DSN`, else the `PG*` variables.
+
+    Empty is most often a variable of a script that was never set: libpq would take it for the
+    `PG*` variables, and put the work where nobody looks for it.
+
+    Args:
+        origin: Where the string comes from, such as `conninfo`.
+
+    Raises: ConfigError, also if `HWQUEUE_DSN` is set and empty, as on the command line.
+    """
+    if conninfo is None:
+        if (conninfo := os.environ.get("HWQUEUE_DSN")) is None:
+            return ""  # libpq reads the variables itself
+        origin = "HWQUEUE_DSN"
+    if not conninfo.strip():
+        raise ConfigError(f"{origin} is empty", hint=f"name a database, or leave {origin} out")
+    check_conninfo(conninfo, origin)
+    return conninfo
 
 
 def with_timeouts(conninfo: str, *, seconds: int, **defaults: str) -> str:

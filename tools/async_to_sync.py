@@ -22,6 +22,7 @@ NAMES = {
     "_async": "_sync",
     "afinish": "finish",
     "async_sqlalchemy": "sync_sqlalchemy",
+    "async_unwrapped": "sync_unwrapped",
     "AsyncCaller": "Caller",
     "AsyncClaims": "Claims",
     "AsyncClient": "Client",

@@ -16,7 +16,7 @@ import psycopg
 
 from hwqueue.app import App
 from hwqueue.client import AsyncClient
-from hwqueue.connections import with_timeouts
+from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.text import exact_duration
 from hwqueue.worker.heartbeat import HeartbeatLoop
@@ -221,6 +221,7 @@ class Worker:
         return min(settings.heartbeat_interval, settings.claim_timeout / 4)
 
 
-def worker_conninfo(conninfo: str) -> str:
+def worker_conninfo(conninfo: str | None) -> str:
     """The connection string with the worker's timeouts, for what it does not say itself."""
-    return with_timeouts(conninfo, seconds=_TIMEOUT_SECONDS, **_TIMEOUTS)
+    named = named_conninfo(conninfo, "the DSN")
+    return with_timeouts(named, seconds=_TIMEOUT_SECONDS, **_TIMEOUTS)

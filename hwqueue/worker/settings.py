@@ -25,7 +25,7 @@ class WorkerSettings:
 
     Attributes:
         dsn: Connection string of the database, which may point at PgBouncer in transaction mode;
-            empty: the `PG*` variables.
+            None: that of `HWQUEUE_DSN`, else the `PG*` variables.
         listen: Where to LISTEN for new work, which only shortens waits, on one connection more.
             "auto": at `dsn`, if notifications come through; else the worker says so and polls.
             "off": nowhere. Else the connection string of a direct connection.
@@ -73,7 +73,7 @@ class WorkerSettings:
         ConfigError: A value is out of range; the message names the field.
     """
 
-    dsn: str = field(repr=False)
+    dsn: str | None = field(default=None, repr=False)
     listen: str = field(default="auto", repr=False)
     queues: tuple[str, ...] = ()
     name: str = field(default_factory=socket.gethostname)

@@ -1,22 +1,32 @@
 """Spawning inside the caller's own transaction, on every kind of connection."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
+import django.conf
 import psycopg
 import pytest
 import sqlalchemy
+from django.db import ConnectionHandler, transaction
+from django.utils.connection import ConnectionProxy
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from hwqueue import errors
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import SpawnResult
 
-KINDS = ["psycopg", "psycopg dict rows", "connection", "session"]
+KINDS = ["psycopg", "psycopg dict rows", "connection", "session", "scoped session"]
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +48,13 @@ def sync_connection(kind: str, dsn: str) -> Iterator[Any]:
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool
     )
-    with engine.connect() if kind == "connection" else Session(engine) as made:
-        yield made
+    if kind == "scoped session":
+        scoped = scoped_session(sessionmaker(engine))
+        yield scoped
+        scoped.remove()
+    else:
+        with engine.connect() if kind == "connection" else Session(engine) as made:
+            yield made
     engine.dispose()
 
 
@@ -56,8 +71,13 @@ async def async_connection(kind: str, dsn: str) -> AsyncIterator[Any]:
         async_creator=lambda: psycopg.AsyncConnection.connect(dsn),
         poolclass=NullPool,
     )
-    async with engine.connect() if kind == "connection" else AsyncSession(engine) as made:
-        yield made
+    if kind == "scoped session":
+        scoped = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+        yield scoped
+        await scoped.remove()
+    else:
+        async with engine.connect() if kind == "connection" else AsyncSession(engine) as made:
+            yield made
     await engine.dispose()
 
 
@@ -129,12 +149,66 @@ def test_functions_that_lock_refuse_other_isolation_levels(dsn: str) -> None:
     assert caught.value.detail["isolation"] == "repeatable read"
 
 
+def django_connections(dsn: str, **settings: Any) -> ConnectionHandler:
+    """Django's connections to the database, of which "default" is the only one."""
+    if not django.conf.settings.configured:
+        django.conf.settings.configure()
+    given = conninfo_to_dict(dsn)
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host"}
+    place = {name: given.get(key, "") for name, key in (names | {"PORT": "port"}).items()}
+    engine = {"ENGINE": "django.db.backends.postgresql"}
+    return ConnectionHandler({"default": engine | place | settings})
+
+
+def test_djangos_connection_and_its_proxy(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    connections = django_connections(dsn)
+    monkeypatch.setattr(transaction, "get_connection", lambda using=None: connections["default"])
+    for task, connection in (
+        ("wrapper", connections["default"]),
+        ("proxy", ConnectionProxy(connections, "default")),
+    ):
+        client = Client.on(connection)
+        with transaction.atomic():
+            client.spawn_lease("work", f"{task}-rolled-back")
+            transaction.set_rollback(True)
+        with transaction.atomic():
+            client.spawn_lease("work", task)
+            assert task not in spawned(dsn)
+    connections["default"].close()
+    assert spawned(dsn) == ["proxy", "wrapper"]
+
+
+def test_djangos_other_databases_are_refused(dsn: str) -> None:
+    engine = "django.db.backends.sqlite3"
+    connection = django_connections(dsn, ENGINE=engine, NAME=":memory:")["default"]
+    with pytest.raises(errors.BadArgument, match=r"Django's sqlite .* needs psycopg 3") as caught:
+        Client.on(connection)
+    connection.close()
+    assert "django.db.backends.postgresql" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_connection_of_the_other_kind_is_refused(kind: str, dsn: str) -> None:
+    with (
+        sync_connection(kind, dsn) as connection,
+        pytest.raises(errors.BadArgument, match=r"AsyncClient .* not one for asyncio") as caught,
+    ):
+        AsyncClient.on(connection)
+    assert "Client.on(...) works on it" in (caught.value.hint or "")
+    if kind == "scoped session":
+        return
+    async with async_connection(kind, dsn) as other:
+        with pytest.raises(errors.BadArgument, match=r"Client .* which is one for asyncio"):
+            Client.on(other)
+
+
 def test_other_objects_are_refused(dsn: str) -> None:
     with psycopg.connect(dsn) as connection, pytest.raises(errors.BadArgument) as caught:
         AsyncClient.on(connection)
     assert caught.value.field == "connection"
-    with pytest.raises(errors.BadArgument, match=r"builtins\.str"):
+    with pytest.raises(errors.BadArgument, match=r"builtins\.str") as caught:
         Client.on(dsn)
+    assert "select hwqueue.spawn_lease" in (caught.value.hint or "")
 
 
 def test_other_drivers_are_refused() -> None:

@@ -46,6 +46,25 @@ def test_what_is_wrong_is_not_repeated(read: Callable[[str], object], dsn: str) 
     assert "SEK" not in told
 
 
+@pytest.mark.parametrize("read", [Client, AsyncClient, worker_conninfo])
+def test_empty_is_refused_as_on_the_command_line(
+    read: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for empty in ("", " "):
+        with pytest.raises(ConfigError, match="is empty"):
+            read(empty)
+    monkeypatch.setenv("HWQUEUE_DSN", "")
+    with pytest.raises(ConfigError, match="HWQUEUE_DSN is empty"):
+        read(None)
+
+
+def test_none_is_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HWQUEUE_DSN", "dbname=named")
+    assert "dbname=named" in worker_conninfo(None)
+    monkeypatch.delenv("HWQUEUE_DSN")
+    assert "dbname" not in worker_conninfo(None)
+
+
 def test_what_to_write_is_told() -> None:
     for dsn, words in ((WRONG[0], "SQLAlchemy"), (WRONG[2], "%25"), (WRONG[1], "postgresql://")):
         with pytest.raises(ConfigError) as caught:

@@ -12,10 +12,10 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
 
 from hwqueue.calls import SET_ACTOR
-from hwqueue.client._foreign import async_sqlalchemy, check_dialect
+from hwqueue.client._foreign import async_sqlalchemy, async_unwrapped, check_dialect, refusal
 from hwqueue.client._json import read_json
-from hwqueue.connections import check_conninfo
-from hwqueue.errors import BadArgument, ConfigError
+from hwqueue.connections import named_conninfo
+from hwqueue.errors import ConfigError
 
 Rows = Sequence[Sequence[Any]]
 
@@ -39,11 +39,12 @@ class AsyncPoolRunner:
     statements unless asked for.
     """
 
-    def __init__(self, conninfo: str, *, size: int, prepare: bool, timeout: timedelta) -> None:
+    def __init__(
+        self, conninfo: str | None, *, size: int, prepare: bool, timeout: timedelta
+    ) -> None:
         if size < 1:
             raise ConfigError(f"pool_size must be at least 1, got {size}")
-        check_conninfo(conninfo, "conninfo")
-        self._conninfo = conninfo
+        self._conninfo = named_conninfo(conninfo, "conninfo")
         self._size = size
         self._prepare = prepare
         self._timeout = timeout.total_seconds()
@@ -167,6 +168,7 @@ class AsyncSqlAlchemyRunner:
 
 def runner_on(connection: Any) -> AsyncRunner:
     """The runner for a connection that the caller brings. Raises: BadArgument."""
+    connection = async_unwrapped(connection)
     if isinstance(connection, psycopg.AsyncConnection):
         return AsyncConnectionRunner(connection)
     connections, sessions = async_sqlalchemy()
@@ -174,9 +176,4 @@ def runner_on(connection: Any) -> AsyncRunner:
         return AsyncSqlAlchemyRunner(connection, is_session=False)
     if isinstance(connection, sessions):
         return AsyncSqlAlchemyRunner(connection, is_session=True)
-    raise BadArgument(
-        f"cannot work on a {type(connection).__module__}.{type(connection).__qualname__}",
-        detail={"field": "connection"},
-        hint="give a connection of psycopg, or a Connection or Session of SQLAlchemy with the "
-        "psycopg driver; their asyncio kinds to AsyncClient, the others to Client",
-    )
+    raise refusal("AsyncClient", connection)

@@ -38,7 +38,8 @@ class Client(
     """Everything the SQL functions do; the methods have their names.
 
     Args:
-        conninfo: A DSN or URL as libpq takes it; empty: `PG*` variables.
+        conninfo: A DSN or URL as libpq takes it; None: that of `HWQUEUE_DSN`, else the `PG*`
+            variables.
         pool_size: Most connections; the first is opened at once, the others when needed.
         prepare: Use server-side prepared statements. Not behind PgBouncer in transaction mode,
             unless it is 1.21 or newer with `max_prepared_statements` above 0.
@@ -54,7 +55,7 @@ class Client(
 
     def __init__(
         self,
-        conninfo: str = "",
+        conninfo: str | None = None,
         *,
         pool_size: int = 4,
         prepare: bool = False,
@@ -74,12 +75,13 @@ class Client(
         aborted when a call fails, unless it ran in a savepoint. Needs no `open` and no `close`.
 
         Args:
-            connection: Of psycopg, or a connection or session of SQLAlchemy with the psycopg
-                driver.
+            connection: Of psycopg; a connection or session of SQLAlchemy with the psycopg driver,
+                or a `scoped_session`; Django's `django.db.connection`, for `Client`. Outside a
+                transaction (Django: outside `atomic`) each call commits by itself.
             actor: As in the constructor; said in your transaction, and so to its end. With
                 SQLAlchemy not in autocommit.
 
-        Raises: BadArgument, if it is neither.
+        Raises: BadArgument, if it is none of these.
         """
         client = cls.__new__(cls)
         client._pool = None

@@ -13,10 +13,10 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
 from hwqueue.calls import SET_ACTOR
-from hwqueue.client._foreign import check_dialect, sync_sqlalchemy
+from hwqueue.client._foreign import check_dialect, refusal, sync_sqlalchemy, sync_unwrapped
 from hwqueue.client._json import read_json
-from hwqueue.connections import check_conninfo
-from hwqueue.errors import BadArgument, ConfigError
+from hwqueue.connections import named_conninfo
+from hwqueue.errors import ConfigError
 
 Rows = Sequence[Sequence[Any]]
 
@@ -40,11 +40,12 @@ class PoolRunner:
     statements unless asked for.
     """
 
-    def __init__(self, conninfo: str, *, size: int, prepare: bool, timeout: timedelta) -> None:
+    def __init__(
+        self, conninfo: str | None, *, size: int, prepare: bool, timeout: timedelta
+    ) -> None:
         if size < 1:
             raise ConfigError(f"pool_size must be at least 1, got {size}")
-        check_conninfo(conninfo, "conninfo")
-        self._conninfo = conninfo
+        self._conninfo = named_conninfo(conninfo, "conninfo")
         self._size = size
         self._prepare = prepare
         self._timeout = timeout.total_seconds()
@@ -166,6 +167,7 @@ class SqlAlchemyRunner:
 
 def runner_on(connection: Any) -> Runner:
     """The runner for a connection that the caller brings. Raises: BadArgument."""
+    connection = sync_unwrapped(connection)
     if isinstance(connection, psycopg.Connection):
         return ConnectionRunner(connection)
     connections, sessions = sync_sqlalchemy()
@@ -173,9 +175,4 @@ def runner_on(connection: Any) -> Runner:
         return SqlAlchemyRunner(connection, is_session=False)
     if isinstance(connection, sessions):
         return SqlAlchemyRunner(connection, is_session=True)
-    raise BadArgument(
-        f"cannot work on a {type(connection).__module__}.{type(connection).__qualname__}",
-        detail={"field": "connection"},
-        hint="give a connection of psycopg, or a Connection or Session of SQLAlchemy with the "
-        "psycopg driver; their asyncio kinds to AsyncClient, the others to Client",
-    )
+    raise refusal("Client", connection)
