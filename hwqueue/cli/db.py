@@ -16,6 +16,7 @@ from hwqueue.errors import ConfigError, SchemaTooOld
 from hwqueue.schema import CheckReport, install_script, read_version
 from hwqueue.schema import check as check_schema
 from hwqueue.schema import upgrade as upgrade_schema
+from hwqueue.schema.drop import drop as drop_schema
 from hwqueue.schema.state import unknown_revision
 
 app = typer.Typer(no_args_is_help=True, help="The embedded server, and the schema of any database.")
@@ -108,6 +109,30 @@ def upgrade(
         say(ctx, f"note: {result.note}")
     for warning in result.warnings:
         say(ctx, f"warning: {warning}")
+
+
+@app.command(epilog="Example: hwqueue db drop --dsn postgresql://admin@db.example/app")
+def drop(
+    ctx: typer.Context,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    lock_timeout: LockTimeout = "5m",
+) -> None:
+    """Take the schema out of the database, with all leases, nodes and tokens; asks first.
+
+    Views of your own that are built on it go, too. Roles stay: they belong to the whole server.
+    """
+    patience = span(lock_timeout, "--lock-timeout") or timedelta(0)
+    dsn = locate(ctx)
+    with psycopg.connect(dsn) as connection:
+        name, host = connection.info.dbname, connection.info.host
+    if not yes:
+        question = f"Everything of hwqueue in database {name} at {host} is lost. Its name, to go on"
+        if typer.prompt(question, err=True, default="", show_default=False) != name:
+            raise ConfigError("that is not its name: nothing is dropped")
+    roles = drop_schema(dsn, patience=patience, on_wait=lambda message: say(ctx, message))
+    show_one(ctx, {"dropped": "hwqueue", "database": name, "roles_left": list(roles)})
+    if roles:
+        say(ctx, f"if no other database of the server has the queue: drop role {', '.join(roles)}")
 
 
 @app.command(epilog="Example: hwqueue db check || hwqueue db upgrade")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from typer.testing import CliRunner
 
 from hwqueue.cli.main import app
@@ -99,6 +100,26 @@ def test_the_flag_goes_before_the_environment(dsn: str, monkeypatch: pytest.Monk
     refused = runner.invoke(app, ["db", "status"])
     assert refused.exit_code == 1
     assert "port 1 failed" in refused.stderr
+
+
+def test_the_schema_is_dropped_by_who_names_the_database(empty_dsn: str) -> None:
+    name = conninfo_to_dict(empty_dsn)["dbname"]
+    line = ["--dsn", empty_dsn, "db", "drop"]
+    nothing = runner.invoke(app, line, input=f"{name}\n")
+    assert (nothing.exit_code, nothing.stderr.count(f"database {name} has no")) == (4, 1)
+    facts("--dsn", empty_dsn, "db", "upgrade")
+    for answer in ("", "postgres\n"):
+        assert runner.invoke(app, line, input=answer).exit_code != 0
+        assert facts("--dsn", empty_dsn, "db", "status")["schema"] is not None
+    dropped = runner.invoke(app, line, input=f"{name}\n")
+    assert dropped.exit_code == 0
+    assert "drop role hwqueue_producer, hwqueue_worker," in dropped.stderr
+    assert facts("--dsn", empty_dsn, "db", "status")["schema"] is None
+    facts("--dsn", empty_dsn, "db", "upgrade")
+    assert facts("--dsn", empty_dsn, "db", "drop", "--yes")["database"] == name
+    with psycopg.connect(empty_dsn) as connection:
+        schemas = "select nspname from pg_namespace where nspname like 'hwq%'"
+        assert connection.execute(schemas).fetchall() == []
 
 
 def test_drift_is_listed_and_exits_with_4(dsn: str) -> None:
