@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
+from hwqueue.cli.completion import event_codes, node_names, queue_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import find_node, identifier, moment_before, span
 from hwqueue.cli.options import options_of
@@ -27,11 +28,20 @@ app = typer.Typer(no_args_is_help=True, help="What happened, and who did it.")
 PAGE = 1000  # events asked for at once while following
 
 Code = Annotated[
-    list[str] | None, typer.Option(help="Only this code; repeatable.", show_default=False)
+    list[str] | None,
+    typer.Option(
+        help="Only this code; repeatable.", show_default=False, autocompletion=event_codes
+    ),
 ]
-Queue = Annotated[str | None, typer.Option(help="Only about this queue.", show_default=False)]
+Queue = Annotated[
+    str | None,
+    typer.Option(help="Only about this queue.", show_default=False, autocompletion=queue_names),
+]
 Node = Annotated[
-    str | None, typer.Option(help="Only about this node: name or id.", show_default=False)
+    str | None,
+    typer.Option(
+        help="Only about this node: name or id.", show_default=False, autocompletion=node_names
+    ),
 ]
 Lease = Annotated[
     str | None, typer.Option(help="Only about this lease: its id.", show_default=False)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import typer
 
+from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.explanation import show_explanation
 from hwqueue.cli.failures import error_line, show_lease
@@ -35,7 +36,10 @@ LeaseIds = Annotated[list[str], typer.Argument(help="Ids of leases.", show_defau
 )
 def spawn(
     ctx: typer.Context,
-    queue: Annotated[str, typer.Argument(help="Queue to put it in.", show_default=False)],
+    queue: Annotated[
+        str,
+        typer.Argument(help="Queue to put it in.", show_default=False, autocompletion=queue_names),
+    ],
     task: Annotated[str, typer.Argument(help="Task that runs it.", show_default=False)],
     *,
     params: Annotated[str, typer.Option(help="What the task gets: JSON or a file.")] = "{}",
@@ -87,7 +91,9 @@ def spawn(
 def list_(
     ctx: typer.Context,
     *,
-    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)
+    ] = None,
     state: Annotated[LeaseState | None, typer.Option(help="Only in this state.")] = None,
     task: Annotated[str | None, typer.Option(help="Only of this task.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 50,
@@ -166,7 +172,10 @@ def requeue(
         list[str] | None, typer.Argument(help="Ids of leases.", show_default=False)
     ] = None,
     failed: Annotated[
-        str | None, typer.Option(help="Instead of ids: the failed leases of this queue.")
+        str | None,
+        typer.Option(
+            help="Instead of ids: the failed leases of this queue.", autocompletion=queue_names
+        ),
     ] = None,
     task: Annotated[str | None, typer.Option(help="With --failed: only of this task.")] = None,
     limit: Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
@@ -23,7 +24,10 @@ def match(
     ],
     *,
     queue: Annotated[
-        str | None, typer.Option(help="Judge and score as this queue's policy says.")
+        str | None,
+        typer.Option(
+            help="Judge and score as this queue's policy says.", autocompletion=queue_names
+        ),
     ] = None,
     task: Annotated[str | None, typer.Option(help="As a lease of this task.")] = None,
     tenant: Annotated[str | None, typer.Option(help="As a lease of this tenant.")] = None,

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import typer
 
+from hwqueue.cli.completion import node_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.explanation import counted
 from hwqueue.cli.inputs import (
@@ -26,7 +27,10 @@ from hwqueue.worker.settings import WorkerSettings
 
 app = typer.Typer(no_args_is_help=True, help="Who may run work; taking machines out of service.")
 
-NodeName = Annotated[str, typer.Argument(help="Name or id of the node.", show_default=False)]
+NodeName = Annotated[
+    str,
+    typer.Argument(help="Name or id of the node.", show_default=False, autocompletion=node_names),
+]
 Domain = Annotated[str, typer.Argument(help="Name of the trust domain.", show_default=False)]
 
 

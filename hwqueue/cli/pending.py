@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.output import show_items
 from hwqueue.client import Client
@@ -32,7 +33,9 @@ class Order(StrEnum):
 def pending(
     ctx: typer.Context,
     *,
-    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)
+    ] = None,
     kind: Annotated[
         Kind | None,
         typer.Option(help="no_match: no live node could ever run it; contended: none can now."),

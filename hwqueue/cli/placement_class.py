@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import connection_string
 from hwqueue.cli.output import say, show_items
 from hwqueue.client import Client
@@ -21,7 +22,9 @@ def group() -> None:
 def list_(
     ctx: typer.Context,
     *,
-    queue: Annotated[str | None, typer.Option(help="Only of this queue.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 50,
     after: Annotated[
         int | None, typer.Option(help="After this class: the last id of the page before.")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
@@ -23,7 +24,10 @@ _SPANS = {
 
 app = typer.Typer(no_args_is_help=True, help="Make, watch, stop and drop queues.")
 
-Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the queue.", show_default=False, autocompletion=queue_names),
+]
 Policy = Annotated[
     str | None,
     typer.Option(help="Policy as JSON, or a file that holds it.", show_default=False),
@@ -54,7 +58,10 @@ def list_(ctx: typer.Context) -> None:
 @app.command(epilog="Example: hwqueue queue depth renders --json")
 def depth(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Only this queue.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Only this queue.", show_default=False, autocompletion=queue_names),
+    ] = None,
 ) -> None:
     """Show what waits and runs, since when the oldest waits, and claims that nobody extends."""
     with open_client(ctx) as client:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hwqueue.app import App
+from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import checked_dsn, connection_string, named_database
 from hwqueue.cli.inputs import identifier, json_object, labels, span
 from hwqueue.errors import ConfigError
@@ -35,6 +36,7 @@ Queues = Annotated[
     typer.Option(
         "--queue",
         help="Queue to claim from; repeatable. Those that the app's tasks name, if left out.",
+        autocompletion=queue_names,
     ),
 ]
 Labels = Annotated[

@@ -1,0 +1,56 @@
+"""Names that the shell offers to complete, where the database says them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import psycopg
+import typer
+
+from hwqueue.cli.connect import embedded_server, named_database
+from hwqueue.client import Client
+from hwqueue.connections import with_timeouts
+from hwqueue.errors import HwqueueError
+from hwqueue.types import EVENT_CODES
+
+_MOST_SECONDS = 2
+
+
+def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The queues whose names begin like this."""
+    return _names(ctx, incomplete, lambda client: [each.queue for each in client.list_queues()])
+
+
+def node_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The registered nodes whose names begin like this."""
+    return _names(ctx, incomplete, lambda client: [each.name for each in client.list_nodes()])
+
+
+def event_codes(incomplete: str) -> list[str]:
+    """The codes of events that begin like this."""
+    return [code for code in EVENT_CODES if code.startswith(incomplete)]
+
+
+def _names(
+    ctx: typer.Context, incomplete: str, read: Callable[[Client], Iterable[str]]
+) -> list[str]:
+    """Names from the database; none where it cannot be asked, since nobody sees an error here."""
+    try:
+        dsn = _dsn(ctx)
+        if dsn is None:
+            return []
+        with Client(with_timeouts(dsn, seconds=_MOST_SECONDS), pool_size=1) as client:
+            return [name for name in read(client) if name.startswith(incomplete)]
+    except (HwqueueError, psycopg.Error, OSError):
+        return []
+
+
+def _dsn(ctx: typer.Context) -> str | None:
+    """The database that the line means; None: the embedded one, and it does not run."""
+    on_the_line = ctx.find_root().params.get("dsn")
+    if isinstance(on_the_line, str):
+        return on_the_line
+    if named := named_database(ctx):
+        return named.dsn
+    server = embedded_server()
+    return server.url() if server.status().running else None
