@@ -206,6 +206,10 @@ begin
                        case p_fleet ->> 'registered' when '1' then 'the only node is'
                          else format('all %s nodes are', p_fleet ->> 'registered') end,
                        hwqueue.span_words(p_now - (p_fleet ->> 'last_seen')::timestamptz));
+    if p_fleet ->> 'barred' = p_fleet ->> 'registered' then
+      permanent := true;
+      headline := headline || '; back again, none of them could run it either';
+    end if;
   elsif v_matching = 0 and p_fleet ->> 'serving' = '0'
     and not p_fleet @? 'strict $.sole[*] ? (@.stage == "live" || @.stage == "cordon")' then
     code := 'no_handler';

@@ -9,8 +9,8 @@
 -- Read judge_fleet, then near_nodes and failure_detail.
 
 -- Judges a class on the whole fleet and returns {"registered", "live", "serving": of those, "matching":
--- live, not cordoned, of the right kind and size, "free": could take it now, "last_seen", "funnel":
--- [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks",
+-- live, not cordoned, of the right kind and size, "free": could take it now, "last_seen", "barred": kept
+-- out for good, live or not, "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks",
 -- "nodes", "samples"}]: rules without which alone n nodes would match or, of those that match, be free;
 -- "first": the same of the rules that nodes fail first; "near": [node_id, ...] the 20 that fail the
 -- least}. With p_prefers also "best": the matching node that suits the class best, and "best_free": the
@@ -71,6 +71,7 @@ as $$
     'serving', count(*) filter (where v.first_rank > 1 and not v.unserved),
     'matching', count(*) filter (where v.first_rank >= 9),
     'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
+    'barred', count(*) filter (where v.fixed > 0),
     'funnel', (
       select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
                        || case when s.stage = 'served' and c.unannounced > 0

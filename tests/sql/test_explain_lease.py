@@ -141,6 +141,21 @@ def test_all_are_silent(api: Api, clock: Clock) -> None:
     assert actions(found)[0] == "revive"
 
 
+def test_that_silent_nodes_could_not_run_it_is_said(api: Api, clock: Clock) -> None:
+    node = api.node(heartbeat_timeout=45)
+    lease = api.spawn(api.queue(), placement={"resources": {"gpu": 1}})
+    clock.advance(timedelta(minutes=3))
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == ("node_not_live", True)
+    assert found["headline"].endswith("3 min ago; back again, none of them could run it either")
+    assert codes(found, node) == ["insufficient_capacity", "node_not_live"]
+    api.node(heartbeat_timeout=45, gpus=[{"resource_id": str(uuid4())}])
+    clock.advance(timedelta(minutes=3))
+    found = explain(api, lease)
+    assert (found["code"], found["permanent"]) == ("node_not_live", False)
+    assert found["headline"] == "all 2 nodes are silent: the last sign of life came 3 min ago"
+
+
 UNSATISFIABLE = "required_affinity_unsatisfiable"
 # what a lease asks: code, stage, action, what is said of it, what the node has
 ALONE: dict[str, tuple[Row, tuple[str, str, str], str | None, str | None]] = {
