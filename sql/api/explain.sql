@@ -49,7 +49,10 @@ begin
              k.eligible_at + (hwqueue.waits_for(k.class, v_node, k.eligible_at, true, v_now,
                  p_shard)).wait as until offset 0) u
     cross join lateral (
-      select coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) as code,
+      select case when coalesce(u.code in ('spread_exceeded', 'anti_affinity_conflict',
+                    'required_affinity_unsatisfiable'), true)
+                    and not hwqueue.are_terms_published(k.class, p_shard) then 'unpublished'
+                  else coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) end as code,
              case when u.code is null then u.until end as until) w
     where w.code is not null
     group by w.code

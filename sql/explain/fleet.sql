@@ -10,11 +10,11 @@
 
 -- Judges a class on the whole fleet and returns {"registered", "live", "serving": of those, "matching":
 -- live, not cordoned, of the right kind and size, "free": could take it now, "last_seen", "barred": kept
--- out for good, live or not, "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code", "permanent", "predicate", "lacks",
--- "nodes", "samples"}]: rules without which alone n nodes would match or, of those that match, be free;
--- "first": the same of the rules that nodes fail first; "near": [node_id, ...] the 20 that fail the
--- least}. With p_prefers also "best": the matching node that suits the class best, and "best_free": the
--- node_id of the best that is free.
+-- out for good, live or not, "funnel": [{"stage", "nodes": left after it}], "sole": [{"stage", "code",
+-- "permanent", "predicate", "lacks", "nodes", "samples"}]: rules without which alone n nodes would match
+-- or, of those that match, be free; "first": the same of the rules that nodes fail first; "near":
+-- [node_id, ...] the 20 that fail the least}. With p_prefers also "best": the matching node that suits
+-- the class best, and "best_free": the node_id of the best that is free.
 create or replace function hwqueue.judge_fleet(p_class hwqueue.placement_class, p_known jsonb,
   p_prefers boolean, p_now timestamptz, p_shard int) returns jsonb
 language sql stable

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from hwqueue.testing import Clock
+from tests.direct import Direct
 from tests.sql.api import NOBODY, Api
 
 SECOND = timedelta(seconds=1)
@@ -56,3 +57,14 @@ def test_bad_arguments(api: Api) -> None:
     assert refusal.detail["queue"] == "nowhere"
     api.refused("QHN01", "claim_hint", queues=[api.queue()], node=NOBODY)
     assert api.refused("QHA01", "claim_hint", queues=[], node=node.node_id).field == "p_queues"
+
+
+def test_a_term_that_is_not_in_force_yet_is_said(api: Api) -> None:
+    """Claims leave such a class out; nothing runs that could exceed its limit."""
+    queue, node = api.queue(), api.node(rack=1)
+    spread = [{"domain": "rack", "max_per_domain": 1, "select": {"labels": {"app": "db"}}}]
+    api.spawn(queue, labels={"app": "db"}, placement={"spread": spread})
+    reasons = api.row("claim_hint", queues=[queue], node=node.node_id)["reasons"]
+    assert reasons == {"unpublished": 1}
+    Direct(api.conn).settle_terms()
+    assert api.row("claim_hint", queues=[queue], node=node.node_id)["reasons"] == {}
