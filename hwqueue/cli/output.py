@@ -67,6 +67,11 @@ _ROLE_NEEDED = (
     "see docs/explanation/security.md"
 )
 
+_OWNER_NEEDED = (
+    "who installs the schema makes it in the database: log in as the database's owner, "
+    "or let the owner: grant create on database NAME to LOGIN"
+)
+
 # What to do about errors of the database, whose own hints name functions.
 _COMMANDS: Mapping[type[HwqueueError], str] = {
     QueueUnknown: "make it: hwqueue queue create {queue}; or list them: hwqueue queue list",
@@ -208,7 +213,7 @@ def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
         message = error.diag.message_primary or str(error).strip()
         hint = error.diag.message_hint
         if hint is None and error.sqlstate == "42501":
-            hint = _ROLE_NEEDED
+            hint = _OWNER_NEEDED if "for database" in message else _ROLE_NEEDED
         return message, hint, error.diag.message_detail, error.sqlstate
     # Such as a FileNotFoundError: its message alone can be as short as a number.
     hint = "add --verbose to see where it came from"

@@ -52,7 +52,8 @@ begin
       select case when coalesce(u.code in ('spread_exceeded', 'anti_affinity_conflict',
                     'required_affinity_unsatisfiable'), true)
                     and not hwqueue.are_terms_published(k.class, p_shard) then 'unpublished'
-                  else coalesce(u.code, case when u.until > v_now then 'waiting_for_preferred' end) end as code,
+                  when u.code is null and u.until > v_now then 'waiting_for_preferred'
+                  else u.code end as code,
              case when u.code is null then u.until end as until) w
     where w.code is not null
     group by w.code

@@ -68,10 +68,9 @@ as $$
   )
   select jsonb_build_object(
     'registered', count(*), 'live', count(*) filter (where v.first_rank > 1),
-    'serving', count(*) filter (where v.first_rank > 1 and not v.unserved),
+    'serving', count(*) filter (where v.first_rank > 1 and not v.unserved), 'last_seen', max(v.seen_at),
     'matching', count(*) filter (where v.first_rank >= 9),
-    'free', count(*) filter (where v.failures = 0), 'last_seen', max(v.seen_at),
-    'barred', count(*) filter (where v.fixed > 0),
+    'free', count(*) filter (where v.failures = 0), 'barred', count(*) filter (where v.fixed > 0),
     'funnel', (
       select jsonb_agg(jsonb_build_object('stage', s.stage, 'nodes', c.nodes)
                        || case when s.stage = 'served' and c.unannounced > 0

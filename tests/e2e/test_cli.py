@@ -403,6 +403,20 @@ def test_a_call_without_its_role_says_what_to_grant(
     assert "hwqueue_operator" in result.stderr
 
 
+def test_an_installation_without_its_right_says_what_to_grant(empty_dsn: str) -> None:
+    login = f"hwqueue_test_nobody_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(empty_dsn, autocommit=True) as admin:
+        admin.execute(f"create role {login} login password 'x'")
+        try:
+            mine = psycopg.conninfo.make_conninfo(empty_dsn, user=login, password="x")
+            result = CliRunner().invoke(app, ["--dsn", mine, "db", "upgrade"])
+        finally:
+            admin.execute(f"drop role {login}")
+    assert result.exit_code == 1
+    assert "permission denied for database" in result.stderr
+    assert "grant create on database NAME to LOGIN" in result.stderr
+
+
 def test_a_node_is_shown_in_json_throughout(cli: Cli) -> None:
     cli("node", "register", "box")
     assert "NodeIsolation(" not in cli("node", "show", "box").stdout
