@@ -32,8 +32,9 @@ class LeaseState(StrEnum):
 class Verdict(StrEnum):
     """What a heartbeat or a settlement found the claim to be.
 
-    Heartbeats: ok, lost, cancelled, preempted. Settlements: ok, lost, cancelled, finished,
-    bad_token, busy (another session holds the claim: nothing was done, settle it again later).
+    Heartbeats: ok, lost, cancelled, preempted, finished (this claim has completed the lease).
+    Settlements: ok, lost, cancelled, finished, bad_token, busy (another session holds the claim:
+    nothing was done, settle it again later).
     """
 
     OK = "ok"

@@ -77,6 +77,7 @@ class Settlement:
     retry: bool = True
     retry_at: datetime | None = None
     delay: timedelta | None = None
+    available_at: datetime | None = None
 
     @classmethod
     def complete(cls, lease_id: UUID | str, claim_token: int, *, result: Json = None) -> Settlement:
@@ -105,10 +106,24 @@ class Settlement:
 
     @classmethod
     def release(
-        cls, lease_id: UUID | str, claim_token: int, *, delay: timedelta | None = None
+        cls,
+        lease_id: UUID | str,
+        claim_token: int,
+        *,
+        delay: timedelta | None = None,
+        available_at: datetime | None = None,
     ) -> Settlement:
-        """Hand the lease back, no attempt used up; not claimable before `delay` has passed."""
-        return cls(lease_id=lease_id, claim_token=claim_token, outcome="release", delay=delay)
+        """Hand the lease back, no attempt used up.
+
+        It is not claimable before `available_at`, or before `delay` has passed; give one at most.
+        """
+        return cls(
+            lease_id=lease_id,
+            claim_token=claim_token,
+            outcome="release",
+            delay=delay,
+            available_at=available_at,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take, without what the outcome has no use for."""
@@ -120,7 +135,7 @@ class Settlement:
         if self.outcome == "fail":
             failed = {"error": self.error, "retry": self.retry}
             return common | failed | given(retry_at=self.retry_at)
-        return common | given(result=self.result, delay=self.delay)
+        return common | given(result=self.result, delay=self.delay, available_at=self.available_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +159,7 @@ class SettledAndClaimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a heartbeat found one claim to be; `expires_at` is its new end, None when it is lost."""
+    """What a heartbeat found one claim to be; `expires_at` is its new end, None if it is over."""
 
     lease_id: UUID
     verdict: Verdict

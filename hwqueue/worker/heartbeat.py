@@ -96,8 +96,11 @@ class HeartbeatLoop:
             }
         )
         for answer in answers:
+            key = (answer.lease_id, answer.claim_token)
             if answer.expires_at is not None:
-                self._ends_at[answer.lease_id, answer.claim_token] = answer.expires_at
+                self._ends_at[key] = answer.expires_at
+            else:  # lost, or finished: its handler may have completed the lease itself, and goes on
+                self._ends_at.pop(key, None)
         held = set(map(_key, self._runner.held))
         self._ends_at = {key: end for key, end in self._ends_at.items() if key in held}
         self._due_at = self._loop_time() + self._wait(self._ends_at.values()) * random.uniform(

@@ -65,10 +65,11 @@ $$;
 -- Settles a batch and claims the next leases, in one round trip and one commit. One settlement that
 -- fails undoes neither the others nor the claim: its row has the verdict. A claim that another session
 -- holds is busy and stays as it is; settle it again later.
--- p_settle: [{"lease_id", "claim_token", "outcome": "complete"|"fail"|"release", ...}]. p_completed,
--- p_completed_tokens: leases that are done and have no result, as complete_leases takes them. These cost
--- half of what they cost in p_settle. Only those that could not be completed get a row, with ordinals
--- after p_settle's. With p_qty 0 it settles only.
+-- p_settle: [{"lease_id", "claim_token", "outcome": "complete"|"fail"|"release", ...}], and with these
+-- result; error, retry, retry_at; delay or available_at. p_completed, p_completed_tokens: leases that are
+-- done and have no result, as complete_leases takes them. These cost half of what they cost in p_settle.
+-- Only those that could not be completed get a row, with ordinals after p_settle's. With p_qty 0 it
+-- settles only.
 -- Locks: node_state, once; its claims by lease_id; then as claim_task.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent.
 create or replace function hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb,
@@ -242,8 +243,10 @@ as $$
       else p_retry_at::text end), p_shard)
 $$;
 
--- Ends a claim unfinished, for workers that stop: the lease may run again after p_delay, and no
--- attempt is used up. Returns the new state. Waiting workers are woken when it may run again at once.
+-- Ends a claim unfinished, for workers that stop and for work that has to wait: the lease may run again
+-- after p_delay (at most 3650 days), and no attempt is used up. A lease with a deadline that nobody has
+-- claimed again by then fails. Returns the new state. Waiting workers are woken when it may run again at
+-- once.
 -- Locks and raises as fail_lease. Not idempotent.
 create or replace function hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval default '0',
   p_shard int default 0) returns text
@@ -302,7 +305,8 @@ $$;
 -- Records that a node is alive, and extends its claims [{"lease_id", "claim_token"}], in one call. Each
 -- claim that the node still holds is extended by p_extend, or by its own timeout; a cancelled one by no
 -- more than its own. The verdict says what the worker should do: ok (go on), cancelled (stop), preempted
--- (stop and release), lost (stop, do not settle). A claim that is named twice gets one row.
+-- (stop and release), lost (stop, do not settle), finished (go on: this claim has completed the lease).
+-- A claim that is named twice gets one row.
 -- It never waits. A claim that another session holds (an open cancel_lease, say) gets its verdict now
 -- and is extended by the next heartbeat. While another session holds the node (an open settlement, say),
 -- seen_at stays as it is.

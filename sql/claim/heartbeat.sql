@@ -83,7 +83,12 @@ as $$
   select distinct b.lease_id,
          case when c.stop_requested_at <= p_now then c.stop_reason
               when c.lease_id is not null then 'ok'
-              when hwqueue.lease_state(b.lease_id, p_shard) = 'cancelled' then 'cancelled' else 'lost' end,
+              when hwqueue.lease_state(b.lease_id, p_shard) = 'cancelled' then 'cancelled'
+              when exists (
+                select 1 from hwqueue.outcome o
+                where o.shard_id = p_shard and o.lease_id = b.lease_id and o.claim_token = b.claim_token
+                  and o.node_id = p_node and o.state = 'completed') then 'finished'
+              else 'lost' end,
          c.expires_at, p_shard, b.claim_token
   from unnest(p_leases, p_tokens) b(lease_id, claim_token)
   left join hwqueue.claim c

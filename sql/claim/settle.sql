@@ -315,13 +315,13 @@ end
 $$;
 
 -- Checks the parts of a settlement before anything is locked: {"outcome", "result", "error", "retry",
--- "retry_at", "delay"}. Raises QHA01.
+-- "retry_at", "delay", "available_at"}. Raises QHA01.
 create or replace function hwqueue.check_settlement(p_settlement jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 begin
   perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error',
-    'retry', 'retry_at', 'delay'], p_field);
+    'retry', 'retry_at', 'delay', 'available_at'], p_field);
   if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"'), true) then
     perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail or release', p_field),
       jsonb_build_object('field', p_field || '.outcome'),
@@ -334,7 +334,12 @@ begin
   perform hwqueue.check_payload(p_settlement -> 'error', p_field || '.error', 65536),
           hwqueue.json_boolean(p_settlement -> 'retry', p_field || '.retry'),
           hwqueue.json_time(p_settlement -> 'retry_at', p_field || '.retry_at'),
-          hwqueue.json_interval(p_settlement -> 'delay', p_field || '.delay');
+          hwqueue.json_interval(p_settlement -> 'delay', p_field || '.delay'),
+          hwqueue.json_time(p_settlement -> 'available_at', p_field || '.available_at');
+  if p_settlement ->> 'delay' is not null and p_settlement ->> 'available_at' is not null then
+    perform hwqueue.refuse('QHA01', format('%s has delay and available_at', p_field),
+      jsonb_build_object('field', p_field || '.available_at'), 'give one of them: a span, or a time');
+  end if;
 end
 $$;
 
@@ -357,8 +362,8 @@ end
 $$;
 
 -- Settles one claim: {"outcome": "complete"|"fail"|"release", "result", "error", "retry", "retry_at",
--- "delay"}. It raises nothing for a claim that is gone, but returns a verdict: ok, lost, cancelled,
--- finished, bad_token, foreign (another login's or node's), unknown.
+-- "delay", "available_at"}. It raises nothing for a claim that is gone, but returns a verdict: ok, lost,
+-- cancelled, finished, bad_token, foreign (another login's or node's), unknown.
 -- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease has
 -- been put back or granted again, not by the clock.
 -- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
@@ -407,7 +412,8 @@ begin
       state := hwqueue.end_claim(v_claim, 'failed', nullif(p_settlement -> 'error', 'null'), v_next, p_now,
         p_shard);
     when 'release' then
-      v_next := p_now + coalesce(hwqueue.json_interval(p_settlement -> 'delay', 'delay'), interval '0');
+      v_next := greatest(p_now, coalesce((p_settlement ->> 'available_at')::timestamptz,
+        p_now + coalesce(hwqueue.json_interval(p_settlement -> 'delay', 'delay'), interval '0')));
       state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);
   end case;
 end

@@ -62,11 +62,25 @@ def test_verdicts(api: Api, clock: Clock) -> None:
     wrong = ok | {"claim_token": ok["claim_token"] + 1}
     unknown = ok | {"lease_id": NOBODY}
     assert verdicts(api, node, ok, stopping, cancelled, done, foreign, unknown) == [
-        *["ok", "cancelled", "cancelled", "lost", "lost", "lost"]
+        *["ok", "cancelled", "cancelled", "finished", "lost", "lost"]
     ]
     assert verdicts(api, node, wrong) == ["lost"]
     end = api.lease(foreign["lease_id"])["expires_at"]
     assert end == clock.now() + timedelta(seconds=60)
+
+
+def test_only_the_claim_that_completed_the_lease_is_finished(api: Api) -> None:
+    queue, node = api.queue(), api.node()
+    old = api.running(queue, node)
+    api.rows("release_lease", **token(old))
+    [new] = api.claim(node, queue)
+    api.rows("complete_lease", **token(new))
+    failed = api.running(api.queue(max_attempts=1), node)
+    api.rows("fail_lease", **token(failed), error={})
+    assert verdicts(api, node, old) == ["lost"]
+    assert verdicts(api, node, new) == ["finished"]
+    assert verdicts(api, node, failed) == ["lost"]
+    assert verdicts(api, api.node(), new) == ["lost"]
 
 
 def test_a_claim_asked_to_stop_is_extended_all_the_same(api: Api, clock: Clock) -> None:
@@ -120,12 +134,12 @@ def test_an_older_and_the_present_token_of_a_lease(api: Api) -> None:
 
 def test_a_claim_named_twice_is_answered_once(api: Api) -> None:
     queue, node = api.queue(), api.node()
-    held, lost = api.running(queue, node), api.running(queue, node)
-    api.rows("complete_lease", **token(lost))
-    rows = api.rows("heartbeat_node", **node.who, claims=beat(held, lost, held, lost))
+    held, done = api.running(queue, node), api.running(queue, node)
+    api.rows("complete_lease", **token(done))
+    rows = api.rows("heartbeat_node", **node.who, claims=beat(held, done, held, done))
     assert {row["lease_id"]: row["verdict"] for row in rows} == {
         held["lease_id"]: "ok",
-        lost["lease_id"]: "lost",
+        done["lease_id"]: "finished",
     }
     assert len(rows) == 2
 

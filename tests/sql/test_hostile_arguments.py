@@ -96,6 +96,7 @@ def test_settlements(api: Api) -> None:
         '"outcome": "fail", "retry": %s',
         '"outcome": "fail", "retry_at": %s',
         '"outcome": "release", "delay": %s',
+        '"outcome": "release", "available_at": %s',
     ):
         for bomb in bombs("[{" + item + ", " + more + "}]"):
             _refused(api, "settle_and_claim", **node.who, settle=bomb, queues=[queue])

@@ -39,6 +39,23 @@ def test_later(api: Api, clock: Clock) -> None:
     assert api.claimed(node, queue) == [claim["lease_id"]]
 
 
+def test_one_that_is_put_off_past_its_deadline_fails_and_an_event_says_so(
+    api: Api, clock: Clock
+) -> None:
+    node, minute = api.node(), timedelta(minutes=1)
+    deadline = (clock.now() + minute).isoformat()
+    claim = api.running(api.queue(), node, deadline=deadline)
+    assert api.value("release_lease", **token(claim), delay=timedelta(days=1)) == "scheduled"
+    api.rows("reap")
+    assert api.state(claim["lease_id"]) == "scheduled"
+    clock.advance(minute)
+    api.rows("reap")
+    lease = api.lease(claim["lease_id"])
+    assert (lease["state"], lease["error"]["reason"]) == ("failed", "deadline_exceeded")
+    [event] = api.rows("list_events", filter={"lease": str(claim["lease_id"])})
+    assert event["code"] == "lease_deadline_exceeded"
+
+
 def test_asked_to_stop_it_is_cancelled(api: Api) -> None:
     claim = api.running(api.queue())
     api.rows("cancel_lease", lease=claim["lease_id"], reason="no need")

@@ -37,7 +37,7 @@ def test_the_rows(api: Api) -> None:
 
 def test_each_outcome(api: Api, clock: Clock) -> None:
     queue, node = api.queue(retry={"kind": "fixed", "base": 30, "jitter": 0}), api.node()
-    claims = [api.running(queue, node) for _ in range(6)]
+    claims = [api.running(queue, node) for _ in range(8)]
     at = clock.now() + timedelta(minutes=7)
     rows = settle(
         api,
@@ -49,9 +49,12 @@ def test_each_outcome(api: Api, clock: Clock) -> None:
             settlement(claims[3], "fail", retry_at=at.isoformat()),
             settlement(claims[4], "release"),
             settlement(claims[5], "release", delay="1 minute"),
+            settlement(claims[6], "release", available_at=at.isoformat(), delay=None),
+            settlement(claims[7], "release", available_at="2001-01-01T00:00:00Z"),
         ],
     )
     states = ["completed", "scheduled", "failed", "scheduled", "pending", "scheduled"]
+    states += ["scheduled", "pending"]
     by_ordinal = sorted(rows, key=lambda row: int(row["ordinal"]))
     assert [row["state"] for row in by_ordinal] == states
     leases = [api.lease(claim["lease_id"]) for claim in claims]
@@ -61,6 +64,8 @@ def test_each_outcome(api: Api, clock: Clock) -> None:
     assert leases[1]["available_at"] == clock.now() + timedelta(seconds=30)
     assert leases[3]["available_at"] == at
     assert leases[5]["available_at"] == clock.now() + timedelta(minutes=1)
+    assert leases[6]["available_at"] == at
+    assert leases[7]["available_at"] == clock.now()
 
 
 def test_each_verdict(api: Api) -> None:
@@ -159,6 +164,11 @@ GOOD = {"lease_id": str(uuid4()), "claim_token": 1, "outcome": "complete"}
         ("p_settle[0].retry", [GOOD | {"outcome": "fail", "retry": "no"}]),
         ("p_settle[0].retry_at", [GOOD | {"outcome": "fail", "retry_at": "tomorrow"}]),
         ("p_settle[0].delay", [GOOD | {"outcome": "release", "delay": -1}]),
+        ("p_settle[0].available_at", [GOOD | {"outcome": "release", "available_at": "soon"}]),
+        (
+            "p_settle[0].available_at",
+            [GOOD | {"outcome": "release", "available_at": "2030-01-31T12:00:00Z", "delay": 1}],
+        ),
         ("p_settle[0].reason", [GOOD | {"reason": "x"}]),
     ],
 )
