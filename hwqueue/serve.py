@@ -13,6 +13,7 @@ import tempfile
 from datetime import timedelta
 from typing import Any
 
+from hwqueue import logs
 from hwqueue.extras import needs
 
 with needs("serve"):
@@ -73,17 +74,10 @@ def app_of_process() -> FastAPI:
 
 
 def _set_up_logs(*, json_logs: bool) -> None:
-    """Lines of the access log as they are, with their time, everything else with its level, too."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    """Warnings of everybody, and what the server itself says, its access log included."""
+    logs.set_up(logs.LogSettings("json" if json_logs else "text", "warning"))
     for name in ("uvicorn.error", "hwqueue.access", "hwqueue.server"):
         logging.getLogger(name).setLevel(logging.INFO)
-    access = logging.getLogger("hwqueue.access")
-    if not access.handlers:
-        handler = logging.StreamHandler()
-        line = "%(message)s" if json_logs else "%(asctime)s %(message)s"
-        handler.setFormatter(logging.Formatter(line))
-        access.addHandler(handler)
-        access.propagate = False
 
 
 def _to_json(settings: ServerSettings) -> str:

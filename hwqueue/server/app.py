@@ -85,9 +85,7 @@ def create_api(settings: ServerSettings) -> FastAPI:
 
 def _middleware(settings: ServerSettings) -> list[Middleware]:
     around = [
-        Middleware(
-            RequestLogMiddleware, json_logs=settings.json_logs, has_https=settings.has_https
-        ),
+        Middleware(RequestLogMiddleware, has_https=settings.has_https),
         Middleware(
             BodyLimitMiddleware,
             max_bytes=min(settings.max_single_body_bytes, settings.max_body_bytes),

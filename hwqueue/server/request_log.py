@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from uuid import uuid4
 
 from starlette.datastructures import MutableHeaders
@@ -36,10 +34,9 @@ _HTTPS_ONLY = {"Strict-Transport-Security": "max-age=31536000"}
 class RequestLogMiddleware:
     """ASGI middleware, the outermost: an id and a line of the access log for every request."""
 
-    def __init__(self, app: ASGIApp, *, json_logs: bool, has_https: bool) -> None:
+    def __init__(self, app: ASGIApp, *, has_https: bool) -> None:
         self._app = app
         self._headers = {**HEADERS, **(_HTTPS_ONLY if has_https else {})}
-        self._json_logs = json_logs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -83,11 +80,8 @@ class RequestLogMiddleware:
             "status": status,
             "ms": round(seconds * 1000, 1),
         }
-        if self._json_logs:
-            now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            _log.info("%s", json.dumps({"time": now, **facts}))
-        else:
-            _log.info(" ".join(["%s"] * len(facts)), *(_word(fact) for fact in facts.values()))
+        line = " ".join(map(_word, facts.values()))
+        _log.info("%s", line, extra=facts)
 
 
 def _client_id(scope: Scope) -> str | None:

@@ -69,7 +69,7 @@ class ServerSettings:
         cors_origins: Origins whose pages may call the API with tokens of theirs; none by default.
         shutdown_timeout: How long a stop waits for requests under way, 0 to 1 h.
         workers: Server processes, 1 to 100.
-        json_logs: Whether the access log is JSON, a line for each request.
+        json_logs: Whether log lines are JSON objects, those of the access log included.
         shard: The shard that it serves, >= 0.
 
     Raises:

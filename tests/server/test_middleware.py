@@ -11,6 +11,7 @@ import pytest
 from limits import parse
 
 from hwqueue.client import AsyncClient, Client
+from hwqueue.logs import JsonFormatter
 from tests.server.conftest import V1, Http, Serving, Token, ok, problem
 
 JSON = {"Content-Type": "application/json"}
@@ -213,10 +214,11 @@ async def test_the_log_has_a_line_for_each_request(
 ) -> None:
     headers = token("viewer")
     with caplog.at_level(logging.INFO, "hwqueue.access"):
-        async with serving(auth="tokens", json_logs=True) as http:
+        async with serving(auth="tokens") as http:
             await http.get(f"{V1}/leases?task=secret", headers=headers)
             await http.get(f"{V1}/nothing")
-    lines = [r.getMessage() for r in caplog.records if r.name == "hwqueue.access"]
+    records = [r for r in caplog.records if r.name == "hwqueue.access"]
+    lines = [JsonFormatter().format(r) for r in records]
     first, second = map(json.loads, lines)
     assert (first["method"], first["path"], first["status"]) == ("GET", f"{V1}/leases", 200)
     assert first["actor"].startswith("token:viewer-")

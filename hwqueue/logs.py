@@ -1,0 +1,142 @@
+"""Log lines of the programs of this package, as text or as JSON, with the lease they belong to.
+
+The library configures nothing: the command line and the child processes of its workers do. A
+program with a logging configuration of its own adds `LeaseLogFilter` to its handlers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from hwqueue.text import one_line
+
+if TYPE_CHECKING:
+    from hwqueue.types import Claim
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_FIELDS = ("lease_id", "task", "queue", "attempt")
+_OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+_NOISY = ("alembic",)
+
+_current: ContextVar[Claim | None] = ContextVar("hwqueue_claim", default=None)
+
+
+class LogSettings(NamedTuple):
+    """How a program writes its log: the form of a line, and the lowest level."""
+
+    form: LogFormat
+    level: LogLevel
+
+
+_settings: LogSettings | None = None
+
+
+def lease_fields(claim: Claim) -> dict[str, Any]:
+    """The fields of a record about a lease: `lease_id`, `task`, `queue`, `attempt`."""
+    return {
+        "lease_id": str(claim.lease_id),
+        "task": claim.task_name,
+        "queue": claim.queue,
+        "attempt": claim.attempt,
+    }
+
+
+@contextmanager
+def about(claim: Claim) -> Iterator[None]:
+    """Records that this block logs, in this thread or asyncio task, are about a lease."""
+    before = _current.set(claim)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+class LeaseLogFilter(logging.Filter):
+    """Adds `lease_id`, `task`, `queue` and `attempt` to what handlers log. It drops nothing.
+
+    For a handler (`handler.addFilter`), not for a logger: a logger's filters do not see the records
+    of the loggers below it. A record that no lease is behind has none of these fields; a format
+    string that names one needs `logging.Formatter(..., defaults={"lease_id": "-"})`.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields, unless the record has a `lease_id` already."""
+        claim = _current.get()
+        if claim is not None and not hasattr(record, "lease_id"):
+            vars(record).update(lease_fields(claim))
+        return True
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, logger and message; at the end of the first line the fields of the lease."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overridden
+        """The line without a traceback."""
+        known = vars(record)
+        fields = " ".join(f"{name}={one_line(known[name])}" for name in _FIELDS if name in known)
+        head, newline, rest = super().formatMessage(record).partition("\n")
+        return f"{head} [{fields}]{newline}{rest}" if fields else head + newline + rest
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object in one line: `time` (UTC), `level`, `logger`, `message`, and all `extra`.
+
+    `exception` is the traceback of `exc_info`, `stack` what `stack_info` asked for. Values that
+    JSON has no form for are written as their text.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        taken = _OF_EVERY_RECORD | line.keys()
+        line |= {name: value for name, value in vars(record).items() if name not in taken}
+        return json.dumps(line, default=str, skipkeys=True)
+
+
+_FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {
+    "text": TextFormatter,
+    "json": JsonFormatter,
+}
+
+
+def set_up(settings: LogSettings) -> None:
+    """Write the records of all loggers to standard error; for a process of our own.
+
+    What alembic says at its level INFO is left out, unless the level is debug.
+    """
+    global _settings  # noqa: PLW0603 - one process has one log
+    _settings = settings
+    handler = logging.StreamHandler()
+    handler.setFormatter(_FORMATTERS[settings.form]())
+    handler.addFilter(LeaseLogFilter())
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(
+            logging.NOTSET if level < logging.INFO else logging.WARNING
+        )
+
+
+def settings_in_force() -> LogSettings | None:
+    """What `set_up` was called with, for child processes; None: it was not called."""
+    return _settings
