@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from hwqueue.app import App, Cancelled, Reject, Retry, Task
+from hwqueue.app import App, Cancelled, Reject, Retry, Snooze, Task
 from hwqueue.client import AsyncClient, Client
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.depends import Depends
 from hwqueue.errors import HwqueueError
 from hwqueue.extras import loader
+from hwqueue.logs import LeaseLogFilter
 from hwqueue.placement import (
     Placement,
     any_of,
@@ -55,6 +56,7 @@ __all__ = [
     "HwqueueError",
     "Lease",
     "LeaseContext",
+    "LeaseLogFilter",
     "LeaseSpec",
     "LeaseState",
     "NodeSpec",
@@ -65,6 +67,7 @@ __all__ = [
     "RetryPolicy",
     "ServicePolicy",
     "Settlement",
+    "Snooze",
     "SpawnResult",
     "Taint",
     "Task",

@@ -11,6 +11,8 @@ from typing import Any
 from hwqueue.binding import BadParams, Binding, Handler
 from hwqueue.context import Cancelled
 from hwqueue.errors import ConfigError
+from hwqueue.hooks import Hooks
+from hwqueue.middleware import Function, Middleware
 from hwqueue.task import ParamsTask, Task, TaskDecorator, TaskDefaults
 from hwqueue.types import AsJson, RetryPolicy
 
@@ -22,11 +24,14 @@ __all__ = [
     "ParamsTask",
     "Reject",
     "Retry",
+    "Snooze",
     "Task",
     "TaskDefaults",
 ]
 
 Exceptions = type[BaseException] | tuple[type[BaseException], ...]
+
+_LONGEST_SNOOZE = timedelta(days=3650)
 
 
 class Retry(Exception):
@@ -57,7 +62,37 @@ class Reject(Exception):
     """Raised by a handler: the lease can never succeed. It is dead at once, without retries."""
 
 
-class App:
+class Snooze(Exception):
+    """Raised by a handler: not now. The lease goes back and is available later.
+
+    No attempt is used up. How often a lease is put off has no bound but its deadline: one that is
+    not claimed again by then fails when it passes, with the event
+    `lease_deadline_exceeded`.
+
+    Args:
+        after: Wait, more than zero and at most 3650 days.
+        at: Time when it is available, with a time zone. Excludes `after`.
+        message: Why; for the worker's log.
+
+    Raises:
+        ConfigError: Not one of `after` and `at`, or out of range.
+    """
+
+    def __init__(
+        self, message: str = "", *, after: timedelta | None = None, at: datetime | None = None
+    ) -> None:
+        super().__init__(message)
+        if (after is None) == (at is None):
+            raise ConfigError("Snooze takes after or at, one of them")
+        if after is not None and not timedelta(0) < after <= _LONGEST_SNOOZE:
+            raise ConfigError(f"Snooze: after is more than zero and at most 3650 days, not {after}")
+        if at is not None and at.tzinfo is None:
+            raise ConfigError("Snooze needs a time zone: at=datetime.now(UTC) + ...")
+        self.after = after
+        self.at = at
+
+
+class App(Hooks):
     """The tasks that a worker can run.
 
     Example:
@@ -70,12 +105,31 @@ class App:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._tasks: dict[str, Task[..., Any]] = {}
+        self._middleware = Middleware()
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
         """The tasks by name, read-only."""
         return MappingProxyType(self._tasks)
+
+    def middleware(self, function: Function) -> Function:
+        """Call every handler through `function(call_next, context)`; usable as a decorator.
+
+        `call_next(context)` calls the next middleware, at the end the handler, and returns the
+        handler's result; what the handler raises comes out of it. The function returns the result,
+        its own or another one. `call_next(context.with_params(params))` replaces the params.
+
+        An async function is for async handlers, and awaits `call_next`; a sync one is for sync
+        handlers, in their thread or process. The first that was added is the outermost. It counts
+        for all tasks of the app, whichever was defined first. For handlers in child processes add
+        it where the handler's module is imported, too: in the module that defines the app, say.
+
+        Raises:
+            ConfigError: It does not take two arguments.
+        """
+        return self._middleware.add(function)
 
     def task(
         self,
@@ -155,6 +209,7 @@ class App:
                 is_async=is_async,
                 retry_on=only,
                 no_retry_on=never,
+                middleware=self._middleware,
             )
             self._tasks[name] = task
             return task

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
-from hwqueue.types import Assignment, Claim
+from hwqueue.types import Assignment, Claim, Json
 
 
 class Cancelled(BaseException):
@@ -29,6 +29,25 @@ class _LeaseFacts:
     """
 
     claim: Claim
+
+    @property
+    def task_name(self) -> str:
+        """The task."""
+        return self.claim.task_name
+
+    @property
+    def queue(self) -> str:
+        """The queue."""
+        return self.claim.queue
+
+    @property
+    def params(self) -> Json:
+        """What the handler is called with."""
+        return self.claim.params
+
+    def with_params(self, params: Json) -> Self:
+        """A context that differs in its params: for `call_next` of a middleware."""
+        return replace(self, claim=replace(self.claim, params=params))
 
     @property
     def lease_id(self) -> UUID:

@@ -23,6 +23,7 @@ from hwqueue.client import AsyncClient, Client
 from hwqueue.client._json import given, plain
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import BadArgument
+from hwqueue.middleware import Middleware
 from hwqueue.types import (
     AsJson,
     Json,
@@ -102,6 +103,7 @@ class Task(Generic[P, R_co]):
         no_retry_on: Exceptions after which a lease is dead.
         options: What `with_options` was given; it wins over the defaults.
         shard: Where `spawn` puts its leases.
+        middleware: Its app's, around the handler.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Task(Generic[P, R_co]):
     no_retry_on: tuple[type[BaseException], ...] = ()
     options: SpawnOptions = field(default_factory=SpawnOptions)
     shard: int = 0
+    middleware: Middleware = field(default_factory=Middleware, repr=False)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the handler itself, for example in a test; nothing is converted or injected."""
@@ -255,11 +258,19 @@ class Task(Generic[P, R_co]):
 
         Raises: BadParams, and what the handler or a dependency raises.
         """
-        return self.binding.run(self.handler, context)
+
+        def handle(given: LeaseContext) -> Any:
+            return self.binding.run(self.handler, given)
+
+        return self.middleware.around(handle, is_async=False)(context)
 
     async def run_async(self, context: AsyncLeaseContext) -> Any:
         """`run`, for an async handler."""
-        return await self.binding.run_async(self.handler, context)
+
+        async def handle(given: AsyncLeaseContext) -> Any:
+            return await self.binding.run_async(self.handler, given)
+
+        return await self.middleware.around(handle, is_async=True)(context)
 
     def may_retry(self, error: BaseException) -> bool:
         """Whether `retry_on` and `no_retry_on` let a lease be tried again after an exception."""

@@ -59,7 +59,8 @@ def handling(claim: Claim) -> Iterator[Note]:
 
     It begins a trace of its own: a lease may run hours after its spawn, and more than once.
 
-    Yields: To be called with how the handler ended (`complete`, `fail`, `stopped`) and its error.
+    Yields: To be called with how the handler ended (`complete`, `fail`, `release`, `stopped`) and
+        its error.
     """
     # without a provider no span is recorded; to make it takes a tenth of a worker of quick handlers
     if _PROPAGATOR is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):

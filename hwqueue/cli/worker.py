@@ -1,7 +1,6 @@
 """hwqueue worker: run a node that claims and runs leases."""
 
 import importlib
-import logging
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -9,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from hwqueue import logs
 from hwqueue.app import App
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import checked_dsn, connection_string, named_database
 from hwqueue.cli.inputs import identifier, json_object, labels, span
 from hwqueue.errors import ConfigError
+from hwqueue.logs import LogFormat, LogLevel
 from hwqueue.types.base import given
 from hwqueue.worker import WorkerSettings
 from hwqueue.worker import run as run_worker
@@ -126,6 +127,14 @@ PassEnv = Annotated[
         help="Variable that handlers in processes get although it is PG* or HWQUEUE_*; repeatable.",
     ),
 ]
+LogForm = Annotated[
+    LogFormat,
+    typer.Option("--log-format", help="text; json: one object in a line, with all fields."),
+]
+LogAt = Annotated[
+    LogLevel,
+    typer.Option("--log-level", help="Lowest level of the log; handlers' own records included."),
+]
 
 
 @app.command(
@@ -156,12 +165,15 @@ def run(
     node_id: NodeId = None,
     listen: Listen = "auto",
     pass_env: PassEnv = None,
+    log_format: LogForm = "text",
+    log_level: LogAt = "info",
 ) -> None:
     """Register this machine as a node and run its leases until SIGTERM or Ctrl-C.
 
     The first signal lets what runs finish, a second one stops now; what is left goes back to its
     queue.
     """
+    logs.set_up(logs.LogSettings(log_format, log_level))  # before the app logs anything
     loaded = load_app(app_name)
     settings = WorkerSettings(
         dsn=_database(ctx),
@@ -188,8 +200,6 @@ def run(
             poll_interval=span(poll_interval, "--poll-interval"),
         ),
     )
-    # A program that runs for days says that it has started, and why it stops.
-    logging.getLogger("hwqueue.worker").setLevel(logging.INFO)
     raise typer.Exit(run_worker(loaded, settings))
 
 

@@ -19,6 +19,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
 
+from hwqueue import logs
 from hwqueue.app import Cancelled, Task
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import ConfigError
@@ -78,6 +79,8 @@ def _die_with_parent(control: int) -> None:
 
 def _run(job: Job) -> Outcome | None:
     """The outcome, or None when the handler was cancelled."""
+    if job.log is not None:
+        logs.set_up(job.log)
     try:
         task = _load(job)  # may set up tracing, like everything else that the handler needs
     except BaseException as error:
@@ -104,6 +107,12 @@ def _load(job: Job) -> Task[..., Any]:
         raise ConfigError(
             f"{job.module} has no task {job.name!r}: a handler that runs in a "
             "process must be decorated with @app.task where it is defined"
+        )
+    names = task.middleware.names(is_async=task.is_async)
+    if names != job.middleware:
+        raise ConfigError(
+            f"the worker has the middleware ({', '.join(job.middleware)}) around {job.name}, its "
+            f"child process ({', '.join(names)}): add it in a module that {job.module} imports"
         )
     return task
 

@@ -7,11 +7,11 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from hwqueue import tracing
-from hwqueue.app import BadParams, Reject, Retry
+from hwqueue import logs, tracing
+from hwqueue.app import BadParams, Reject, Retry, Snooze
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument
 from hwqueue.types import Claim, Settlement
@@ -30,6 +30,10 @@ class Outcome:
         error: `{"type", "message", "traceback"}`, for `fail`.
         retry: Whether a failed lease may be tried again.
         retry_at: When; None: as its retry policy says.
+        delay: How long a released lease is not claimable.
+        available_at: When it is claimable again. With neither, at once.
+        message: Why it was released, if the handler said so; for the log.
+        lasted: Seconds that the handler ran; None: not measured, or it never started.
     """
 
     kind: Literal["complete", "fail", "release"]
@@ -37,6 +41,15 @@ class Outcome:
     error: Mapping[str, Any] | None = None
     retry: bool = True
     retry_at: datetime | None = None
+    delay: timedelta | None = None
+    available_at: datetime | None = None
+    message: str = ""
+    lasted: float | None = None
+
+    @property
+    def is_snooze(self) -> bool:
+        """Whether the handler put its lease off."""
+        return self.delay is not None or self.available_at is not None
 
     def settle(self, claim: Claim) -> Settlement:
         """The settlement of the claim that ended so."""
@@ -44,22 +57,34 @@ class Outcome:
         if self.kind == "complete":
             return Settlement.complete(lease_id, token, result=self.result)
         if self.kind == "release":
-            return Settlement.release(lease_id, token)
+            return Settlement.release(
+                lease_id, token, delay=self.delay, available_at=self.available_at
+            )
         return Settlement.fail(
             lease_id, token, error=self.error or {}, retry=self.retry, retry_at=self.retry_at
         )
 
     def to_json(self) -> str:
         """Text that `from_json` reads back, for the way out of a child process."""
-        return json.dumps(asdict(self) | {"retry_at": self.retry_at and self.retry_at.isoformat()})
+        return json.dumps(asdict(self), default=_spelled)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Outcome:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
-        if fields["retry_at"] is not None:
-            fields["retry_at"] = datetime.fromisoformat(fields["retry_at"])
+        for name in ("retry_at", "available_at"):
+            if fields[name] is not None:
+                fields[name] = datetime.fromisoformat(fields[name])
+        if fields["delay"] is not None:
+            fields["delay"] = timedelta(microseconds=fields["delay"])
         return cls(**fields)
+
+
+def _spelled(value: datetime | timedelta) -> str | int:
+    """A time as text, a span in microseconds."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value // timedelta(microseconds=1)
 
 
 RELEASED = Outcome(kind="release")
@@ -68,8 +93,11 @@ _COMPLETED = Outcome(kind="complete")
 
 @contextmanager
 def traced(claim: Claim) -> Iterator[Callable[[Outcome | None], Outcome | None]]:
-    """A span around a handler. Pass how it ended through what this yields; None: it gave way."""
-    with tracing.handling(claim) as note:
+    """A span around a handler, whose log records get the fields of its lease.
+
+    Pass how it ended through what this yields; None: it gave way.
+    """
+    with logs.about(claim), tracing.handling(claim) as note:
 
         def ended(how: Outcome | None) -> Outcome | None:
             note("stopped" if how is None else how.kind, None if how is None else how.error)
@@ -91,11 +119,13 @@ def of_result(result: Any) -> Outcome:
 
 
 def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
-    """The handler raised: fail, with or without another attempt.
+    """The handler raised: fail, with or without another attempt; or put its lease off.
 
     Args:
         may_retry: What the task says of such exceptions; `Retry` and `Reject` say it themselves.
     """
+    if isinstance(error, Snooze):
+        return Outcome(kind="release", delay=error.after, available_at=error.at, message=str(error))
     retry_at = None
     if isinstance(error, BadParams):
         return failure("BadParams", _storable(str(error)[:_MAX_MESSAGE_CHARS]), retry=False)

@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from hwqueue import logs
 from hwqueue.app import Task
 from hwqueue.types import Claim
 from hwqueue.worker import outcome
@@ -44,6 +45,8 @@ class Job:
         name: The handler's name in the module.
         path: `sys.path` of the parent.
         claim: What to run it on.
+        middleware: Names of the middleware that the parent has for it.
+        log: How the parent writes its log; None: as the handler's module sets it up.
     """
 
     module: str
@@ -51,6 +54,8 @@ class Job:
     name: str
     path: tuple[str, ...]
     claim: Claim
+    middleware: tuple[str, ...]
+    log: logs.LogSettings | None
 
 
 def job_for(task: Task[..., Any], claim: Claim) -> Job:
@@ -62,6 +67,8 @@ def job_for(task: Task[..., Any], claim: Claim) -> Job:
         name=task.handler.__qualname__,
         path=tuple(sys.path),
         claim=claim,
+        middleware=task.middleware.names(is_async=task.is_async),
+        log=logs.settings_in_force(),
     )
 
 
@@ -106,7 +113,8 @@ async def run_in_process(
     """Run a handler in a child process until it ends; what it started ends with it.
 
     Cancelling the caller sends SIGTERM, then SIGKILL to the child's process group after `grace`
-    or when `now` is set. A child that still reports an outcome after SIGTERM is believed.
+    or when `now` is set. A child that still reports an outcome after SIGTERM is believed, unless
+    its time was over.
 
     Raises:
         CancelledError: The caller was cancelled and the child ended without an outcome.

@@ -14,9 +14,10 @@ from uuid import UUID
 
 import psycopg
 
-from hwqueue.app import Task
+from hwqueue.app import App, Task
 from hwqueue.errors import HwqueueError
-from hwqueue.text import one_line
+from hwqueue.logs import about, lease_fields
+from hwqueue.text import duration, exact_duration, one_line
 from hwqueue.types import Claim, LeaseOutlook, LeaseState, Settled, Verdict
 from hwqueue.worker.outcome import Outcome
 
@@ -31,16 +32,6 @@ AskOutlook = Callable[[Sequence[UUID]], Awaitable[Iterable[LeaseOutlook]]]
 Answered = tuple[Claim, Outcome, Settled]
 
 
-def fields(claim: Claim) -> dict[str, Any]:
-    """The fields of a record about a lease, for `extra`."""
-    return {
-        "lease_id": str(claim.lease_id),
-        "task": claim.task_name,
-        "queue": claim.queue,
-        "attempt": claim.attempt,
-    }
-
-
 def error_line(error: Mapping[str, Any] | None) -> str:
     """`Type: message` in one line."""
     error = error or {}
@@ -50,23 +41,23 @@ def error_line(error: Mapping[str, Any] | None) -> str:
 
 
 class Reports:
-    """Tells what became of leases that did not simply complete.
+    """Tells what became of leases, and calls the hooks of those that failed.
 
     How many attempts there may be, and when the next one starts, is asked for afterwards and in the
-    background, in one call for a batch: completions cost nothing.
+    background, in one call for a batch: completions cost no statement.
 
     Args:
-        tasks: The tasks of the worker, by name.
+        app: The tasks and the hooks of the worker.
         ask: What the database knows of leases (`lease_outlook`).
     """
 
-    def __init__(self, tasks: Mapping[str, Task[..., Any]], ask: AskOutlook) -> None:
-        self._tasks = tasks
+    def __init__(self, app: App, ask: AskOutlook) -> None:
+        self._app = app
         self._ask = ask
         self._under_way: set[asyncio.Future[None]] = set()
         self._look_at: dict[str, float] = {
             name: 0.0
-            for name, task in tasks.items()
+            for name, task in app.tasks.items()
             if (task.defaults.max_attempts, task.defaults.placement) != (None, None)
         }
 
@@ -81,7 +72,9 @@ class Reports:
             elif how.kind == "fail":
                 failed.append((claim, how, answer))
             elif how.kind == "release":
-                _tell_release(claim, answer)
+                _tell_release(claim, how, answer)
+            else:
+                _tell_completed(claim, how)
         if failed:
             self._begin(self._tell_failures(failed))
 
@@ -107,6 +100,15 @@ class Reports:
         known = await self._known([claim.lease_id for claim, _how, _answer in failed])
         for claim, how, answer in failed:
             _tell_failure(claim, how, answer, known.get(claim.lease_id))
+        for claim, how, answer in failed:
+            if answer.state is not LeaseState.CANCELLED:
+                with about(claim):
+                    await self._call_hooks(claim, how.error or {}, answer)
+
+    async def _call_hooks(self, claim: Claim, error: Mapping[str, Any], answer: Settled) -> None:
+        await self._app.call_hooks("failure", claim, error)
+        if answer.state is LeaseState.FAILED:
+            await self._app.call_hooks("dead", claim, error)
 
     async def _known(self, lease_ids: Sequence[UUID]) -> Mapping[UUID, LeaseOutlook]:
         """What the database knows of the first of them; nothing when it cannot be asked."""
@@ -120,7 +122,7 @@ class Reports:
     async def _compare(self, claim: Claim) -> None:
         """Warn once for a task when a lease of it was spawned without the task's defaults."""
         one = (await self._known([claim.lease_id])).get(claim.lease_id)
-        task = self._tasks[claim.task_name]
+        task = self._app.tasks[claim.task_name]
         if one is None or not (missing := missing_defaults(task, one)):
             return
         self._look_at.pop(claim.task_name, None)
@@ -131,7 +133,7 @@ class Reports:
             claim.lease_id,
             claim.task_name,
             ", ".join(missing),
-            extra=fields(claim),
+            extra=lease_fields(claim),
         )
 
 
@@ -150,6 +152,18 @@ def missing_defaults(task: Task[..., Any], lease: LeaseOutlook) -> list[str]:
     return missing
 
 
+def tell_started(claim: Claim) -> None:
+    """A handler is about to run."""
+    if _log.isEnabledFor(logging.INFO):
+        _log.info(
+            "lease %s of task %s started, attempt %d",
+            claim.lease_id,
+            claim.task_name,
+            claim.attempt,
+            extra=lease_fields(claim),
+        )
+
+
 def tell_unsettled(claim: Claim, how: Outcome, why: str) -> None:
     """A settlement was refused and dropped."""
     _log.error(
@@ -158,7 +172,7 @@ def tell_unsettled(claim: Claim, how: Outcome, why: str) -> None:
         claim.task_name,
         why,
         _and_failure(how),
-        extra=fields(claim),
+        extra=_fields(claim, how),
     )
 
 
@@ -171,7 +185,7 @@ def _tell_busy(claim: Claim) -> None:
         "lease %s of task %s: another session holds its claim; settling it later",
         claim.lease_id,
         claim.task_name,
-        extra=fields(claim),
+        extra=lease_fields(claim),
     )
 
 
@@ -189,19 +203,52 @@ def _tell_verdict(claim: Claim, how: Outcome, answer: Settled) -> None:
         claim.task_name,
         answer.verdict.value if is_news else "it was settled already",
         _and_failure(how),
-        extra=fields(claim),
+        extra=_fields(claim, how),
     )
 
 
-def _tell_release(claim: Claim, answer: Settled) -> None:
-    is_cancelled = answer.state is LeaseState.CANCELLED
+def _tell_completed(claim: Claim, how: Outcome) -> None:
+    if _log.isEnabledFor(logging.INFO):
+        _log.info(
+            "lease %s of task %s completed in %s",
+            claim.lease_id,
+            claim.task_name,
+            "an unknown time" if how.lasted is None else _lasted(how.lasted),
+            extra=_fields(claim, how),
+        )
+
+
+def _tell_release(claim: Claim, how: Outcome, answer: Settled) -> None:
+    if answer.state is LeaseState.CANCELLED:
+        said = "is cancelled: its handler was stopped"
+    elif how.is_snooze:
+        said = f"is snoozed, {_later(how)}" + (f": {one_line(how.message)}" if how.message else "")
+    else:
+        said = "was handed back"
     _log.info(
         "lease %s of task %s %s",
         claim.lease_id,
         claim.task_name,
-        "is cancelled: its handler was stopped" if is_cancelled else "was handed back",
-        extra=fields(claim),
+        said,
+        extra=_fields(claim, how),
     )
+
+
+def _later(how: Outcome) -> str:
+    if how.available_at is not None:
+        return f"available at {how.available_at.isoformat(timespec='seconds')}"
+    return f"again in {exact_duration(how.delay)}"
+
+
+def _lasted(seconds: float) -> str:
+    """A time that was measured: to the millisecond while it is short."""
+    return f"{seconds:.3f} s" if seconds < 10 else duration(seconds)
+
+
+def _fields(claim: Claim, how: Outcome) -> dict[str, Any]:
+    """The fields of a record about a run that has ended: the lease's, and how long it lasted."""
+    lasted = {} if how.lasted is None else {"duration_s": round(how.lasted, 6)}
+    return lease_fields(claim) | lasted
 
 
 def _tell_failure(
@@ -218,7 +265,7 @@ def _tell_failure(
             attempt,
             error_line(how.error),
             "".join(f"\n{one_line(line)}" for line in trace.splitlines()),
-            extra=fields(claim),
+            extra=_fields(claim, how),
         )
         return
     _log.warning(
@@ -228,7 +275,7 @@ def _tell_failure(
         attempt,
         "it is cancelled" if answer.state is LeaseState.CANCELLED else _again(outlook),
         error_line(how.error),
-        extra=fields(claim),
+        extra=_fields(claim, how),
     )
 
 

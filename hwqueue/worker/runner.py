@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +13,13 @@ from typing import Any
 
 from hwqueue.app import App, Cancelled, Task
 from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.logs import lease_fields
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim
 from hwqueue.worker import outcome, process
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pinned
-from hwqueue.worker.report import fields
+from hwqueue.worker.report import tell_started
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -39,14 +41,16 @@ class Execution:
     """One running handler.
 
     Attributes:
+        began: When, in seconds of the event loop's clock.
         is_over: Its attempt has failed by timeout; the thread still runs, and holds its slot.
     """
 
-    __slots__ = ("cancelled", "claim", "future", "is_over", "reason", "task", "timer")
+    __slots__ = ("began", "cancelled", "claim", "future", "is_over", "reason", "task", "timer")
 
-    def __init__(self, claim: Claim, task: Task[..., Any]) -> None:
+    def __init__(self, claim: Claim, task: Task[..., Any], began: float) -> None:
         self.claim = claim
         self.task = task
+        self.began = began
         self.future: asyncio.Future[Outcome | None]
         self.cancelled: Callable[[], None] | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -80,16 +84,19 @@ class Execution:
             self.future.cancel()
 
     def conclude(self) -> Outcome | None:
-        """What to settle the lease with; None when it is no longer ours to settle."""
+        """What to settle the lease with; None when it is no longer ours to settle.
+
+        Over its timeout it has failed, whatever the handler returns or raises after that.
+        """
         if self.reason is StopReason.LOST:
             return None
+        if self.reason is StopReason.TIMEOUT:
+            return self.timed_out
         if not self.future.cancelled():
             error = self.future.exception()  # of what surrounds the handler
             ended = self.future.result() if error is None else outcome.of_exception(error)
             if ended is not None:
                 return ended
-        if self.reason is StopReason.TIMEOUT:
-            return self.timed_out
         if self.reason is None:
             return outcome.failure("Cancelled", "the handler cancelled itself")
         return outcome.RELEASED
@@ -193,7 +200,8 @@ class Runner:
     def start(self, claim: Claim) -> None:
         """Start the handler of a claim."""
         task = self._app.tasks[claim.task_name]
-        execution = Execution(claim, task)
+        execution = Execution(claim, task, self._loop.time())
+        tell_started(claim)
         if task.process:
             execution.future = asyncio.ensure_future(self._in_process(execution))
         elif task.is_async:
@@ -225,7 +233,7 @@ class Runner:
                 claim.lease_id,
                 claim.task_name,
                 reason.value,
-                extra=fields(claim),
+                extra=lease_fields(claim),
             )
             execution.stop(reason)
 
@@ -247,12 +255,14 @@ class Runner:
 
     def _on_timeout(self, execution: Execution) -> None:
         """Ask the handler to stop. A thread may not, so its attempt fails at once."""
+        if execution.future.done():
+            return  # in time; `_on_done` comes next
         is_first = execution.reason is None
         execution.stop(StopReason.TIMEOUT)
         in_thread = not (execution.task.is_async or execution.task.process)
-        if is_first and in_thread and not execution.future.done():
+        if is_first and in_thread:
             execution.is_over = True
-            self._ended.append((execution.claim, execution.timed_out))
+            self._keep(execution, execution.timed_out)
             self.wake.set()
 
     def _on_done(self, execution: Execution) -> None:
@@ -269,11 +279,15 @@ class Runner:
                 "lease %s of task %s: lost, its outcome is dropped",
                 execution.claim.lease_id,
                 execution.claim.task_name,
-                extra=fields(execution.claim),
+                extra=lease_fields(execution.claim),
             )
         else:
-            self._ended.append((execution.claim, ended))
+            self._keep(execution, ended)
         self.wake.set()
+
+    def _keep(self, execution: Execution, how: Outcome) -> None:
+        lasted = self._loop.time() - execution.began
+        self._ended.append((execution.claim, dataclasses.replace(how, lasted=lasted)))
 
     def _tell_late(self, execution: Execution) -> None:
         gave_way = execution.future.cancelled() or execution.future.result() is None
@@ -284,7 +298,7 @@ class Runner:
             execution.claim.task_name,
             "gave way" if gave_way else "ended late, and its outcome is dropped,",
             exact_duration(execution.task.defaults.timeout),
-            extra=fields(execution.claim),
+            extra=lease_fields(execution.claim),
         )
 
     def _in_thread(self, execution: Execution) -> asyncio.Future[Outcome | None]:

@@ -33,6 +33,7 @@ _log = logging.getLogger("hwqueue.worker")
 
 _LAST_MOMENT_SECONDS = 1.0
 _LAST_CALL_SECONDS = 3.0
+_STOP_HOOKS_SECONDS = 5.0
 
 # A connection to a machine that has vanished must fail, not hang: it would hold the claim loop.
 _TIMEOUT_SECONDS = 10
@@ -51,14 +52,15 @@ def run(app: App, settings: WorkerSettings) -> int:
     Raises:
         HwqueueError, psycopg.Error: The worker could not start.
 
-    When a handler's thread or a database call outlives the worker, the process ends here instead
-    of returning: nothing else ends a thread, and a claim in flight must not be cancelled.
+    When a thread of a handler or a hook, or a database call, outlives the worker, the process ends
+    here instead of returning: nothing else ends a thread, and a claim in flight must not be
+    cancelled.
     """
     with asyncio.Runner() as runner:
         worker = Worker(app, settings)
         code = runner.run(worker.run(handle_signals=True))
         if worker.has_leftovers:
-            _log.warning("ending the process with handlers or calls still under way")
+            _log.warning("ending the process with handlers, hooks or calls still under way")
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()
@@ -74,7 +76,7 @@ class Worker:
         settings: See `WorkerSettings`.
 
     Attributes:
-        has_leftovers: After `run`: whether handlers or database calls are still under way.
+        has_leftovers: After `run`: whether handlers, hooks or database calls are under way.
     """
 
     def __init__(self, app: App, settings: WorkerSettings) -> None:
@@ -85,6 +87,7 @@ class Worker:
         self._settings = replace(settings, queues=settings.queues or tuple(named))
         self._shutdown = Shutdown()
         self.has_leftovers = False
+        self._in_hooks = False
 
     def stop(self) -> None:
         """Stop gracefully; called again, stop now. Only from the worker's event loop."""
@@ -100,7 +103,7 @@ class Worker:
         if settings.isolates_cores and loose:
             _log.warning("not pinned to the cores of their leases: %s", ", ".join(loose))
         client = AsyncClient(worker_conninfo(settings.dsn))
-        session = NodeSession(client, settings, node.spec, self._app.tasks, shutdown)
+        session = NodeSession(client, settings, node.spec, self._app, shutdown)
         runner = Runner(
             self._app,
             concurrency=settings.concurrency,
@@ -117,15 +120,33 @@ class Worker:
                     await self._work(session, runner, shutdown)
             finally:
                 await session.reports.finish()
+                await self._call_stop_hooks()
                 runner.close()
-                self.has_leftovers = bool(runner.has_leftovers or session.in_flight)
+                self.has_leftovers = bool(
+                    runner.has_leftovers or session.in_flight or self._in_hooks
+                )
                 if not session.in_flight:
                     await session.close()
         return shutdown.exit_code
 
+    async def _begin(self, session: NodeSession) -> None:
+        """Call the hooks first: a node that is registered must heartbeat."""
+        self._in_hooks = True
+        await self._app.call_hooks("start")
+        self._in_hooks = False
+        await session.open()
+
+    async def _call_stop_hooks(self) -> None:
+        try:
+            async with asyncio.timeout(_STOP_HOOKS_SECONDS):
+                await self._app.call_hooks("stop")
+        except TimeoutError:
+            _log.warning("a hook of on_stop runs longer than %g s; it is left", _STOP_HOOKS_SECONDS)
+            self._in_hooks = True
+
     async def _open(self, session: NodeSession, shutdown: Shutdown) -> bool:
-        """Connect and register; False when a stop was asked for before that was done."""
-        opening = asyncio.ensure_future(session.open())
+        """Start hooks, connect, register; False when a stop was asked for before that was done."""
+        opening = asyncio.ensure_future(self._begin(session))
         told = asyncio.ensure_future(shutdown.draining.wait())
         await asyncio.wait({opening, told}, return_when=asyncio.FIRST_COMPLETED)
         told.cancel()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,7 +21,7 @@ from uuid import UUID
 import psycopg
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-from hwqueue.app import Task
+from hwqueue.app import App
 from hwqueue.client import AsyncClient
 from hwqueue.errors import (
     BadArgument,
@@ -68,7 +68,7 @@ class NodeSession:
         client: A client that is not open yet.
         settings: Of the worker.
         spec: What the node registers as.
-        tasks: Those that this worker has handlers for, by name.
+        app: The tasks that this worker has handlers for, and its hooks.
         shutdown: Ends all waiting; told when another worker has taken over the node.
 
     Attributes:
@@ -85,7 +85,7 @@ class NodeSession:
         client: AsyncClient,
         settings: WorkerSettings,
         spec: NodeSpec,
-        tasks: Mapping[str, Task[..., Any]],
+        app: App,
         shutdown: Shutdown,
     ) -> None:
         self.node_id = settings.effective_node_id
@@ -94,8 +94,8 @@ class NodeSession:
         self._client = client
         self._settings = settings
         self._spec = spec
-        self._tasks = list(tasks)
-        self.reports = Reports(tasks, self._outlook)
+        self._tasks = list(app.tasks)
+        self.reports = Reports(app, self._outlook)
         self._queues = Queues(settings.queues)
         self._shard = settings.shard
         self._shutdown = shutdown

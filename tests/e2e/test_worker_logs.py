@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.testing import Clock
 from hwqueue.types import LeaseState, QueuePolicy, RetryPolicy
 from tests.e2e.worker_app import picky
-from tests.e2e.worker_support import QUEUE, ended, until, worker, worker_process
+from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker, worker_process
 
 pytestmark = pytest.mark.embedded
 
@@ -114,6 +116,64 @@ async def test_a_cancelled_lease_is_told(
         await client.cancel_lease(spawned.lease_id)
         record = await line(caplog, "is cancelled: its handler was stopped")
     assert (record.levelno, told(record)["task"]) == (logging.INFO, "wait-async")
+
+
+async def test_what_starts_and_what_completes_is_told(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease_id = (await client.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})).lease_id
+    async with worker(dsn):
+        completed = await line(caplog, " completed in ")
+        started = await line(caplog, "of task add started")
+    assert started.getMessage() == f"lease {lease_id} of task add started, attempt 1"
+    assert re.fullmatch(
+        f"lease {lease_id} of task add completed in " + r"0\.\d{3} s", completed.getMessage()
+    )
+    assert (started.levelno, completed.levelno) == (logging.INFO, logging.INFO)
+    assert told(started) == told(completed)
+    assert 0 < vars(completed)["duration_s"] < 10
+
+
+async def test_a_snoozed_lease_is_told_and_uses_no_attempt(
+    client: AsyncClient, dsn: str, *, tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: Clock
+) -> None:
+    clock.freeze()
+    params = {"folder": str(tmp_path), "seconds": 60}
+    spawned = await client.spawn_lease(QUEUE, "snooze", params, max_attempts=1)
+    async with worker(dsn):
+        record = await line(caplog, "is snoozed")
+        lease = await client.get_lease(spawned.lease_id)
+        assert (lease.state, lease.available_at) == (
+            LeaseState.SCHEDULED,
+            clock.now() + timedelta(minutes=1),
+        )
+        clock.advance(timedelta(minutes=1))
+        lease = await ended(client, spawned.lease_id)
+    assert record.getMessage().endswith(r"of task snooze is snoozed, again in 1 min: not\nyet")
+    assert (record.levelno, told(record)["task"]) == (logging.INFO, "snooze")
+    assert (lease.state, lease.result) == (LeaseState.COMPLETED, 1)
+    assert [one.outcome for one in lease.attempts] == ["released"]
+
+
+async def test_a_handler_that_completed_its_lease_is_not_stopped(
+    client: AsyncClient, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    params = {"dsn": dsn, "folder": str(tmp_path)}
+    await client.spawn_lease(QUEUE, "settles-itself-slowly", params)
+    async with worker(dsn, concurrency=1):  # busy, so that it is not heard of by claims
+        await until((tmp_path / "completed").exists)
+        before = await heartbeats(client)
+        while await heartbeats(client) == before:
+            await asyncio.sleep(0.02)
+        (tmp_path / "go").touch()
+        await line(caplog, "it was settled already")
+        assert [one for one in caplog.records if one.levelno > logging.INFO] == []
+
+
+async def heartbeats(client: AsyncClient) -> object:
+    """When the node was last heard of."""
+    [node] = await client.list_nodes()
+    return node.seen_at
 
 
 @pytest.mark.parametrize(
@@ -237,18 +297,66 @@ async def test_process_handlers_do_not_inherit_the_workers_credentials(
     assert lease.result["PATH"]
 
 
-async def test_the_log_of_the_command_has_times(client: AsyncClient, dsn: str) -> None:
-    await client.spawn_lease(QUEUE, "boom", None, max_attempts=1)
-    command = (
+@contextmanager
+def command(dsn: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`hwqueue worker run`, with its log."""
+    line = (
         *(sys.executable, "-m", "typer", "hwqueue.cli.main", "run", "--dsn", dsn),
         *("worker", "run", "--app", "tests.e2e.worker_app:app", "--queue", QUEUE, "--no-detect"),
+        *options,
     )
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
         try:
-            said = [""]
-            while "is dead after attempt 1 of 1" not in said[-1]:
-                said.append(await asyncio.to_thread(read_line, process))
-                assert said[-1], said
+            yield process
         finally:
             process.kill()
-    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ERROR hwqueue\.worker: lease ", said[-1])
+
+
+async def read_until(process: subprocess.Popen[str], *words: str) -> list[str]:
+    """The lines of a log, until each of these words was in one of them."""
+    said: list[str] = []
+    async with asyncio.timeout(BOUND_SECONDS):
+        while not all(any(word in line for line in said) for word in words):
+            said.append(await asyncio.to_thread(read_line, process))
+            assert said[-1], said
+    return said
+
+
+async def test_the_log_of_the_command_has_times_and_the_fields_of_leases(
+    client: AsyncClient, dsn: str
+) -> None:
+    lease_id = (await client.spawn_lease(QUEUE, "boom", None, max_attempts=1)).lease_id
+    with command(dsn) as process:
+        said = await read_until(process, "is dead after attempt 1 of 1")
+    began = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|ERROR) hwqueue\.worker: ")
+    assert [line for line in said if not began.match(line)] == []
+    assert said[-1].endswith(f"[lease_id={lease_id} task=boom queue={QUEUE} attempt=1]\n")
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [("logs", "in the loop"), ("logs-sync", "in a thread"), ("logs-process", "in a process")],
+)
+async def test_handlers_log_under_their_lease(
+    client: AsyncClient, dsn: str, task: str, said: str
+) -> None:
+    lease_id = (await client.spawn_lease(QUEUE, task)).lease_id
+    with command(dsn, "--log-format=json") as process:
+        lines = await read_until(process, said, " completed in ")
+    records = [json.loads(line) for line in lines]
+    [record] = [one for one in records if one["message"] == said]
+    record.pop("time")
+    assert record == {
+        **{"level": "INFO", "logger": "shop", "message": said, "lease_id": str(lease_id)},
+        **{"task": task, "queue": QUEUE, "attempt": 1},
+    }
+    [completed] = [one for one in records if " completed in " in one["message"]]
+    assert (completed["lease_id"], completed["duration_s"] > 0) == (str(lease_id), True)
+
+
+async def test_a_higher_level_leaves_the_rest_out(client: AsyncClient, dsn: str) -> None:
+    await client.spawn_lease(QUEUE, "logs-sync")
+    await client.spawn_lease(QUEUE, "boom", max_attempts=1)
+    with command(dsn, "--log-level=error") as process:
+        [line] = await read_until(process, "is dead after attempt 1 of 1")
+    assert " ERROR " in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -16,10 +17,11 @@ from uuid import UUID
 
 import hwqueue.app
 from hwqueue import AsyncLeaseContext, Depends, LeaseContext
-from hwqueue.app import App, Cancelled, Reject, Retry
+from hwqueue.app import App, Cancelled, Reject, Retry, Snooze
 from hwqueue.client import Client
 
 app = App()
+shop = logging.getLogger("shop")
 
 
 def mark(params: dict[str, Any], name: str) -> None:
@@ -193,6 +195,41 @@ def die(params: Any) -> None:
 @app.task("picky", placement={"require": [{"tags": {"gpu": True}}]}, max_attempts=1)
 async def picky(params: Any) -> None:
     pass
+
+
+@app.task("snooze")
+def snooze(params: dict[str, Any], context: LeaseContext) -> int:
+    """Put the lease off once; return the number of the attempt."""
+    if has(params, "snoozed"):
+        return context.attempt
+    mark(params, "snoozed")
+    raise Snooze("not\nyet", after=timedelta(seconds=params["seconds"]))
+
+
+@app.task("settles-itself-slowly")
+def settles_itself_slowly(params: dict[str, Any], context: LeaseContext) -> None:
+    """Complete the lease, then go on until there is a file `go`."""
+    with Client(params["dsn"]) as client:
+        client.complete_lease(context.lease_id, context.claim_token)
+    mark(params, "completed")
+    while not has(params, "go"):
+        time.sleep(0.01)
+        context.raise_if_cancelled()
+
+
+@app.task("logs")
+async def logs(params: Any) -> None:
+    shop.info("in the loop")
+
+
+@app.task("logs-sync")
+def logs_sync(params: Any) -> None:
+    shop.info("in a thread")
+
+
+@app.task("logs-process", process=True)
+def logs_process(params: Any) -> None:
+    shop.info("in a process")
 
 
 @app.task("settles-itself")

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from hwqueue import Worker, WorkerSettings
+from hwqueue import App, Worker, WorkerSettings
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import Lease, LeaseState
 from hwqueue.worker import run
@@ -41,9 +41,9 @@ def settings(dsn: str, **changes: Any) -> WorkerSettings:
 
 
 @asynccontextmanager
-async def worker(dsn: str, **changes: Any) -> AsyncIterator[Worker]:
+async def worker(dsn: str, of: App = app, /, **changes: Any) -> AsyncIterator[Worker]:
     """A worker in this event loop; stopped now at the end."""
-    started = Worker(app, settings(dsn, **changes))
+    started = Worker(of, settings(dsn, **changes))
     working = asyncio.create_task(started.run())
     try:
         yield started

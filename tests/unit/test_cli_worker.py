@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
+from hwqueue import logs
 from hwqueue.app import App
 from hwqueue.cli import worker
 from hwqueue.cli.main import app
@@ -27,6 +28,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[WorkerSetti
         return 0
 
     monkeypatch.setattr(worker, "run_worker", keep)
+    monkeypatch.setattr(logs, "set_up", lambda _settings: None)
     (tmp_path / "tasks_of_the_test.py").write_text("import hwqueue\napp = hwqueue.App()\n")
     monkeypatch.chdir(tmp_path)
     return seen
@@ -95,6 +97,18 @@ def test_nothing_else_can_be_never(started: list[WorkerSettings]) -> None:
 def test_a_bad_id_is_refused(started: list[WorkerSettings]) -> None:
     assert run("--node-id=box-1") != 0
     assert started == []
+
+
+def test_the_log_is_set_up_before_the_app_is_loaded(
+    started: list[WorkerSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(logs, "set_up", seen.append)
+    assert run("--log-format=json", "--log-level=debug", "--app=not_there:app") != 0
+    assert run() == 0
+    assert seen == [("json", "debug"), ("text", "info")]
+    assert run("--log-format=xml") == 2
+    assert run("--log-level=loud") == 2
 
 
 def test_isolation_is_told_to_the_worker(started: list[WorkerSettings]) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from hwqueue.app import BadParams, Reject, Retry
+from hwqueue.app import BadParams, Reject, Retry, Snooze
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
+from tests.unit.claims import claim
 
 
 @pytest.mark.parametrize("result", [None, 1, "ü", [1, {"a": None}], 0.5, True])
@@ -98,6 +99,19 @@ def test_retry_names_its_time() -> None:
     assert before <= at_once <= datetime.now(UTC)
 
 
+def test_snooze_releases_until_its_time() -> None:
+    at, hour = datetime(2030, 1, 1, tzinfo=UTC), timedelta(hours=1)
+    until, later = raised(Snooze(at=at)), raised(Snooze("full", after=hour))
+    assert (until.kind, until.available_at, until.delay) == ("release", at, None)
+    assert (later.kind, later.available_at, later.delay) == ("release", None, hour)
+    assert (until.is_snooze, later.is_snooze, outcome.RELEASED.is_snooze) == (True, True, False)
+    granted = claim("t")
+    assert later.settle(granted).as_json() == {
+        **{"lease_id": granted.lease_id, "claim_token": 7, "outcome": "release", "delay": hour}
+    }
+    assert until.settle(granted).as_json()["available_at"] == at
+
+
 @pytest.mark.parametrize(
     "ended",
     [
@@ -105,6 +119,8 @@ def test_retry_names_its_time() -> None:
         outcome.of_result({"rows": 3}),
         outcome.failure("ProcessDied", "gone"),
         Outcome(kind="fail", error={}, retry_at=datetime(2030, 1, 1, tzinfo=UTC)),
+        Outcome(kind="release", delay=timedelta(days=400, microseconds=1), message="full"),
+        Outcome(kind="release", available_at=datetime(2030, 1, 1, tzinfo=UTC)),
     ],
 )
 def test_outcomes_travel_as_text(ended: Outcome) -> None:

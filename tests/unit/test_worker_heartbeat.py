@@ -70,7 +70,8 @@ class Session:
 
     def _answer(self, lease_id: UUID, token: int) -> Heartbeat:
         verdict = self.verdicts.get(token, Verdict.OK)
-        ends_at = None if verdict is Verdict.LOST else datetime.now(UTC) + timedelta(hours=1)
+        is_over = verdict in (Verdict.LOST, Verdict.FINISHED)
+        ends_at = None if is_over else datetime.now(UTC) + timedelta(hours=1)
         return Heartbeat(
             lease_id=lease_id, verdict=verdict, expires_at=ends_at, shard_id=0, claim_token=token
         )
@@ -110,6 +111,21 @@ async def test_two_runs_of_one_lease_are_told_apart(runner: Runner) -> None:
     await beating.beat()
     assert session.heard == [[1, 2], [2]]
     go.set()
+    runner.stop_all(StopReason.SHUTDOWN)
+    await runner.wait(30)
+
+
+async def test_a_handler_that_completed_its_lease_goes_on_and_hurries_no_heartbeat(
+    runner: Runner,
+) -> None:
+    session = Session({1: Verdict.FINISHED})
+    beating = heartbeat(session, runner)
+    runner.start(done := claim("wait", 1, seconds=1))
+    beating.watch([done])
+    await beating.beat()
+    assert [one.reason for one in runner.running] == [None]
+    await beating.beat()
+    assert session.longest_waits == [pytest.approx(0.25, abs=0.05), 2.0]
     runner.stop_all(StopReason.SHUTDOWN)
     await runner.wait(30)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,6 +20,15 @@ from tests.unit.claims import claim
 
 go = threading.Event()
 app = App()
+
+
+@app.task("returns-late", timeout=timedelta(milliseconds=10))
+async def returns_late(params: Any) -> str:
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(600)
+    if params:
+        raise RuntimeError(params)
+    return "late"
 
 
 @app.task("late", timeout=timedelta(milliseconds=10))
@@ -93,3 +102,28 @@ async def test_a_thread_over_its_timeout_fails_at_once_and_holds_its_slot(
         assert (made.free, made.has_ended, made.has_leftovers) == (1, False, False)
     [record] = [one for one in caplog.records if said in one.getMessage()]
     assert (record.levelno, vars(record)["task"]) == (level, task)
+
+
+@pytest.mark.parametrize("params", [None, "an error in its clean-up"])
+async def test_whatever_an_async_handler_does_over_its_timeout_it_has_failed(params: Any) -> None:
+    with runner() as made:
+        made.start(claim("returns-late", params))
+        await woken(made)
+        [(_claim, how)] = made.take_ended()
+    assert how.error == {"type": "Timeout", "message": "ran longer than 0.01 s"}
+
+
+async def test_a_timer_that_is_late_itself_fails_nobody() -> None:
+    """The handler has returned; its end and its timeout wait in the loop, the timeout first."""
+    with runner() as made:
+        made.start(claim("late"))
+        [execution] = made.running
+        assert execution.timer is not None
+        execution.timer.cancel()
+        go.set()
+        while not execution.future.done():
+            await asyncio.sleep(0)
+        made._on_timeout(execution)
+        await woken(made)
+        [(_claim, how)] = made.take_ended()
+    assert (how.kind, how.result) == ("complete", "late")

@@ -1,0 +1,162 @@
+"""Middleware and hooks in a running worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hwqueue import App, AsyncClient, Claim, QueuePolicy, RetryPolicy, Worker
+from hwqueue.types import LeaseState
+from tests.e2e import middleware_app
+from tests.e2e.worker_support import QUEUE, ended, settings, until, worker
+
+pytestmark = pytest.mark.embedded
+
+
+@pytest.fixture
+async def client(dsn: str) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(dsn) as connected:
+        at_once = RetryPolicy(kind="fixed", base=timedelta(0), jitter=0)
+        await connected.create_queue(QUEUE, policy=QueuePolicy(max_attempts=2, retry=at_once))
+        yield connected
+
+
+@pytest.mark.parametrize("task", ["sync", "async", "process", "process-async"])
+async def test_middleware_is_around_every_handler(client: AsyncClient, dsn: str, task: str) -> None:
+    spawned = await client.spawn_lease(QUEUE, task, 4)
+    async with worker(dsn, middleware_app.app):
+        assert (await ended(client, spawned.lease_id)).result == 9
+
+
+async def test_middleware_that_a_child_process_does_not_have_is_an_error(
+    client: AsyncClient, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(middleware_app.app._middleware._functions, False, [])
+    middleware_app.app.middleware(lambda call_next, context: call_next(context))
+    spawned = await client.spawn_lease(QUEUE, "process", 4, max_attempts=1)
+    async with worker(dsn, middleware_app.app):
+        lease = await ended(client, spawned.lease_id)
+    assert lease.error["type"] == "hwqueue.errors.ConfigError"
+    assert "<lambda>) around in_process, its child process (doubles):" in lease.error["message"]
+
+
+async def test_hooks_are_told_of_failures_and_dead_leases(client: AsyncClient, dsn: str) -> None:
+    app, said = App(), []
+
+    @app.on_failure
+    async def failed(claim: Claim, error: dict[str, Any]) -> None:
+        said.append(("failed", claim.lease_id, claim.attempt, error["message"]))
+
+    @app.on_dead
+    def dead(claim: Claim, error: dict[str, Any]) -> None:
+        said.append(("dead", claim.lease_id, claim.attempt, error["type"]))
+
+    @app.task("fail")
+    def fail(params: Any) -> None:
+        raise RuntimeError("smtp down")
+
+    @app.task("well")
+    def well(params: Any) -> None: ...
+
+    await client.spawn_lease(QUEUE, "well")
+    lease_id = (await client.spawn_lease(QUEUE, "fail")).lease_id
+    async with worker(dsn, app):
+        await until(lambda: len(said) == 3)
+    assert said == [
+        ("failed", lease_id, 1, "smtp down"),
+        ("failed", lease_id, 2, "smtp down"),
+        ("dead", lease_id, 2, "RuntimeError"),
+    ]
+
+
+async def test_a_hook_that_raises_changes_nothing(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App()
+
+    @app.on_start
+    @app.on_stop
+    @app.on_failure
+    def broken(*_arguments: Any) -> None:
+        raise LookupError("no")
+
+    @app.task("flaky")
+    def flaky(params: Any, context: Any) -> str:
+        if context.attempt == 1:
+            raise RuntimeError("once")
+        return "done"
+
+    spawned = await client.spawn_lease(QUEUE, "flaky")
+    async with worker(dsn, app):
+        lease = await ended(client, spawned.lease_id)
+    assert (lease.state, lease.result) == (LeaseState.COMPLETED, "done")
+    lines = [one.getMessage() for one in caplog.records if " raised; " in one.getMessage()]
+    assert [line.split("(")[1].split(")")[0] for line in lines] == [
+        "on_start",
+        "on_failure",
+        "on_stop",
+    ]
+
+
+async def test_hooks_frame_the_work(client: AsyncClient, dsn: str) -> None:
+    app, said = App(), []
+    app.on_start(lambda: said.append("started"))
+
+    @app.on_stop
+    async def stopped() -> None:
+        said.append("stopped")
+
+    @app.task("work")
+    def work(params: Any) -> None:
+        said.append("work")
+
+    spawned = await client.spawn_lease(QUEUE, "work")
+    async with worker(dsn, app):
+        await ended(client, spawned.lease_id)
+    assert said == ["started", "work", "stopped"]
+
+
+async def test_a_stop_does_not_wait_for_a_hook_of_the_start(dsn: str) -> None:
+    app, began, go, said = App(), threading.Event(), threading.Event(), []
+
+    @app.on_start
+    def slow() -> None:
+        began.set()
+        go.wait(30)
+
+    app.on_stop(lambda: said.append("stopped"))
+    app.task("work")(lambda params: None)
+    started = Worker(app, settings(dsn))
+    working = asyncio.create_task(started.run())
+    await until(began.is_set)
+    started.stop()
+    assert await asyncio.wait_for(working, 30) == 0
+    assert (started.has_leftovers, said) == (True, ["stopped"])
+    go.set()
+
+
+async def test_a_hook_of_the_stop_has_a_bounded_time(
+    client: AsyncClient,
+    dsn: str,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("hwqueue.worker.runtime._STOP_HOOKS_SECONDS", 0.01)
+    app = App()
+
+    @app.on_stop
+    async def slow() -> None:
+        await asyncio.sleep(600)
+
+    app.task("work")(lambda params: None)
+    spawned = await client.spawn_lease(QUEUE, "work")
+    async with worker(dsn, app) as running:
+        await ended(client, spawned.lease_id)
+    assert running.has_leftovers
+    assert "a hook of on_stop runs longer than 0.01 s; it is left" in caplog.text

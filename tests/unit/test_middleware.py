@@ -1,0 +1,142 @@
+"""Middleware: order, params and results, errors, and which handlers it is for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NoReturn
+
+import pytest
+
+from hwqueue.app import App
+from hwqueue.errors import ConfigError
+from hwqueue.worker import AsyncLeaseContext, LeaseContext
+from tests.unit.claims import claim
+
+
+def refuse(_by: object) -> NoReturn:
+    raise AssertionError
+
+
+def run(app: App, params: Any = None) -> Any:
+    """Run the app's only task."""
+    [task] = app.tasks.values()
+    if not task.is_async:
+        return task.run(LeaseContext(claim=claim("t", params), extend_claim=refuse))
+    context = AsyncLeaseContext(claim=claim("t", params), extend_claim=refuse)
+    return asyncio.run(task.run_async(context))
+
+
+def test_the_first_is_the_outermost_and_tasks_that_came_before_count() -> None:
+    app, said = App(), []
+
+    @app.task("t")
+    def handle(params: Any) -> str:
+        said.append("handler")
+        return "done"
+
+    @app.middleware
+    def outer(call_next: Any, context: LeaseContext) -> Any:
+        said.append(f"outer {context.task_name}")
+        result = call_next(context)
+        said.append("outer after")
+        return f"<{result}>"
+
+    @app.middleware
+    def inner(call_next: Any, context: LeaseContext) -> Any:
+        said.append("inner")
+        return f"({call_next(context)})"
+
+    assert run(app) == "<(done)>"
+    assert said == ["outer t", "inner", "handler", "outer after"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_params_may_be_replaced_for_all_that_follows(kind: str) -> None:
+    app = App()
+    if kind == "sync":
+        app.middleware(lambda call_next, context: call_next(context.with_params({"n": 2})))
+        app.task("t")(lambda params, context: [params, context.params])
+    else:
+
+        @app.middleware
+        async def replace(call_next: Any, context: AsyncLeaseContext) -> Any:
+            return await call_next(context.with_params({"n": 2}))
+
+        @app.task("t")
+        async def handle(params: Any, context: AsyncLeaseContext) -> Any:
+            return [params, context.params]
+
+    assert run(app, {"n": 1}) == [{"n": 2}, {"n": 2}]
+
+
+def test_a_context_with_other_params_is_stopped_with_the_first() -> None:
+    context = LeaseContext(claim=claim("t"), extend_claim=refuse)
+    assert context.with_params(1).cancelled is context.cancelled
+    assert context.params is None
+
+
+def test_errors_pass_through_and_may_be_handled() -> None:
+    app, seen = App(), []
+
+    @app.middleware
+    def outer(call_next: Any, context: LeaseContext) -> Any:
+        try:
+            return call_next(context)
+        except LookupError as error:
+            return f"handled {error}"
+
+    @app.middleware
+    def inner(call_next: Any, context: LeaseContext) -> Any:
+        try:
+            return call_next(context)
+        except Exception as error:
+            seen.append(error)
+            raise
+
+    @app.task("t")
+    def handle(params: Any) -> None:
+        raise params
+
+    missing, broken = LookupError("x"), RuntimeError("y")
+    assert run(app, missing) == "handled x"
+    with pytest.raises(RuntimeError) as raised:
+        run(app, broken)
+    assert raised.value is broken
+    assert seen == [missing, broken]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_each_kind_is_for_handlers_of_its_kind(is_async: bool) -> None:
+    app, said = App(), []
+
+    @app.middleware
+    def sync(call_next: Any, context: Any) -> Any:
+        said.append("sync")
+        return call_next(context)
+
+    class Async:
+        async def __call__(self, call_next: Any, context: Any) -> Any:
+            said.append("async")
+            return await call_next(context)
+
+    app.middleware(Async())
+
+    async def in_loop(params: Any) -> int:
+        return params  # type: ignore[no-any-return]
+
+    app.task("t")(in_loop if is_async else lambda params: params)
+    assert run(app, 7) == 7
+    assert said == ["async" if is_async else "sync"]
+
+
+def test_it_need_not_call_the_handler() -> None:
+    app = App()
+    app.middleware(lambda call_next, context: "skipped")
+    app.task("t")(lambda params: 1 / 0)
+    assert run(app) == "skipped"
+
+
+@pytest.mark.parametrize("wrong", [lambda context: None, lambda a, b, c: None, "text"])
+def test_it_takes_two_arguments(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"must be a function of \(call_next, context\)"):
+        App().middleware(wrong)
