@@ -42,7 +42,7 @@ class _LeaseFacts:
 
     @property
     def params(self) -> Json:
-        """What the handler is called with."""
+        """The params of the lease, as JSON."""
         return self.claim.params
 
     def with_params(self, params: Json) -> Self:

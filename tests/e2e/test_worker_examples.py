@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -42,6 +45,49 @@ def test_quickstart(dsn: str) -> None:
 
 def test_sqlalchemy_outbox(dsn: str) -> None:
     assert run_example("sqlalchemy_outbox.py", dsn) == "1 order, 1 lease\n"
+
+
+def test_hooks(dsn: str) -> None:
+    assert run_example("hooks.py", dsn).splitlines() == [
+        *("start", "attempt 1 of ask failed: no answer", "ask is dead: LookupError", "stop"),
+        "completed 1 loaded once for each worker",
+        "completed 1 loaded once for each worker",
+        "failed 1 None",
+    ]
+
+
+def test_middleware_sentry(dsn: str) -> None:
+    assert run_example("middleware_sentry.py", dsn).splitlines() == [
+        "mail 1 ConnectionError smtp down",
+        "mail-async 1 ConnectionError smtp down, too",
+    ]
+
+
+def test_middleware_structlog(dsn: str) -> None:
+    lines = [json.loads(line) for line in run_example("middleware_structlog.py", dsn).splitlines()]
+    assert all(UUID(line.pop("lease_id")) for line in lines)
+    assert lines == [
+        {"attempt": 1, "event": "drawing", "frame": 7, "task": "draw"},
+        {"attempt": 1, "event": "drawing", "frame": 8, "task": "draw-async"},
+    ]
+
+
+def test_session_per_lease(dsn: str) -> None:
+    assert run_example("session_per_lease.py", dsn).splitlines() == [
+        *("completed invoice of one lamp", "failed None", "1 invoice")
+    ]
+
+
+def test_middleware_django(dsn: str) -> None:
+    assert run_example("middleware_django.py", dsn) == "2 leases, 2 connections\n"
+
+
+def test_the_page_shows_what_the_examples_run() -> None:
+    page = (EXAMPLES.parent / "howto" / "middleware.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    sources = [file.read_text(encoding="utf-8") for file in EXAMPLES.glob("*.py")]
+    assert len(blocks) >= 5
+    assert [block for block in blocks if not any(block in source for source in sources)] == []
 
 
 def test_compose_app_through_the_command_line(dsn: str) -> None:
