@@ -37,7 +37,9 @@ grant execute on function
   hwqueue.reap(int, interval, int),
   hwqueue.prune(int, interval, int),
   hwqueue.list_queues(int),
-  hwqueue.wake_payloads(text[], int)
+  hwqueue.wake_payloads(text[], int),
+  hwqueue.node_wake_payload(uuid, int),
+  hwqueue.deregister_own_node(uuid, bigint, int)
   to hwqueue_worker, hwqueue_admin;
 
 -- Operators: everything that people on call need. They cannot claim.
@@ -92,6 +94,7 @@ grant execute on function
   hwqueue.set_queue_policy(text, jsonb, int),
   hwqueue.drop_queue(text, boolean, int),
   hwqueue.set_event_retention(int, int),
+  hwqueue.set_node_expiry(interval, int),
   hwqueue.create_token(text, bytea, text, text, timestamptz, int),
   hwqueue.list_tokens(int),
   hwqueue.revoke_token(text, int)

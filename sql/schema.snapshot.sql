@@ -604,7 +604,7 @@ CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_s
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
-    LANGUAGE sql;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.asks_lock_holders() RETURNS boolean
     LANGUAGE sql;
@@ -1226,6 +1226,10 @@ CREATE FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer DEFAULT 0) 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer DEFAULT 0) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -1357,6 +1361,9 @@ CREATE FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone, p_until timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0) RETURNS TABLE(class_id bigint, shard_id integer, queue text, words text, headline text, code text, permanent boolean, waits_until timestamp with time zone, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, leases jsonb)
@@ -1672,6 +1679,9 @@ CREATE FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integ
 CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -1896,6 +1906,9 @@ CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.letter_pairs(p_name text) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2083,6 +2096,7 @@ CREATE TABLE hwqueue.shard (
     storage_path text,
     event_days integer DEFAULT 14 NOT NULL,
     wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
+    node_expiry interval DEFAULT '7 days'::interval,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
@@ -2095,6 +2109,8 @@ COMMENT ON COLUMN hwqueue.shard.storage_path IS 'file of this table when server_
 COMMENT ON COLUMN hwqueue.shard.event_days IS 'for how many whole days prune keeps events; set_event_retention';
 
 COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifications';
+
+COMMENT ON COLUMN hwqueue.shard.node_expiry IS 'how long a node may be silent before prune deregisters it; null: for ever; set_node_expiry';
 
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2130,6 +2146,9 @@ CREATE FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_shard int
 CREATE FUNCTION hwqueue.node_numbers(p_shard integer) RETURNS TABLE(number integer, node_id uuid)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2142,6 +2161,10 @@ CREATE FUNCTION hwqueue.node_usage(p_state text DEFAULT NULL::text, p_limit inte
 
 CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(claim_count integer, cpu_used bigint, memory_used bigint, gpu_used integer[], custom_used jsonb, core_used integer[])
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.normal_set(p_array jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -2844,6 +2867,10 @@ CREATE FUNCTION hwqueue.set_event_retention(p_days integer, p_shard integer DEFA
 CREATE FUNCTION hwqueue.set_login(p_node uuid, p_login text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.set_node_expiry(p_after interval, p_shard integer DEFAULT 0) RETURNS interval
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3178,6 +3205,9 @@ CREATE FUNCTION hwqueue.wake_classes_of_lease(p_lease uuid, p_shard integer) RET
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.wake_missed_classes(p_limit integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.wake_node(p_node uuid, p_login text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) RETURNS text
@@ -5098,6 +5128,10 @@ REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FRO
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
@@ -5148,6 +5182,8 @@ REVOKE ALL ON FUNCTION hwqueue.excerpt(p_value jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.expire_claim(p_claim hwqueue.claim, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.expire_claims(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone, p_until timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.expire_nodes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer) TO hwqueue_operator;
@@ -5330,6 +5366,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_windo
 
 REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_live(p_node hwqueue.node, p_state hwqueue.node_state, p_now timestamp with time zone) FROM PUBLIC;
@@ -5455,6 +5493,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timesta
 REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight_fit double precision, p_weight_spread double precision, p_affinity double precision, p_fit double precision, p_spread double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.letter_pairs(p_name text) FROM PUBLIC;
 
@@ -5593,6 +5633,8 @@ REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.node_numbers(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) FROM PUBLIC;
@@ -5600,6 +5642,10 @@ GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after 
 GRANT ALL ON FUNCTION hwqueue.node_usage(p_state text, p_limit integer, p_after text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.normal_set(p_array jsonb) FROM PUBLIC;
 
@@ -6043,6 +6089,9 @@ GRANT ALL ON FUNCTION hwqueue.set_event_retention(p_days integer, p_shard intege
 
 REVOKE ALL ON FUNCTION hwqueue.set_login(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_node_expiry(p_after interval, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.set_queue_policy(p_queue text, p_policy jsonb, p_shard integer) TO hwqueue_admin;
 
@@ -6266,6 +6315,8 @@ REVOKE ALL ON FUNCTION hwqueue.wake_classes_of_entries(p_classes bigint[], p_sha
 REVOKE ALL ON FUNCTION hwqueue.wake_classes_of_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_missed_classes(p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.wake_node(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wake_payload(p_key uuid, p_queue text, p_shard integer) FROM PUBLIC;
 

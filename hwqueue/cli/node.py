@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import typer
 
@@ -20,8 +20,9 @@ from hwqueue.cli.inputs import (
     taint_of,
 )
 from hwqueue.cli.output import fields_of, say, show_item, show_items, show_one
+from hwqueue.client import Client
 from hwqueue.errors import ConfigError
-from hwqueue.text import age
+from hwqueue.text import age, exact_duration
 from hwqueue.types import Node, NodeTaint, NodeUsage, ServedClass, TagCount
 from hwqueue.worker.settings import WorkerSettings
 
@@ -176,6 +177,20 @@ def deregister(ctx: typer.Context, node: NodeName) -> None:
     say(ctx, f"{node} is gone")
 
 
+@app.command(epilog="Example: hwqueue node expiry 3d")
+def expiry(
+    ctx: typer.Context,
+    after: Annotated[str, typer.Argument(help="A span, or never.", show_default=False)],
+) -> None:
+    """Set how long a node may be silent before it is deregistered; 7 d at first.
+
+    A node stays that holds claims, or that was cordoned, tainted or attested.
+    """
+    with open_client(ctx) as client:
+        before = client.set_node_expiry(None if after == "never" else span(after, "AFTER"))
+    say(ctx, f"it was {'never' if before is None else exact_duration(before)}")
+
+
 @app.command(epilog="Example: hwqueue node taint gpu-box-1 dedicated=film:no_schedule")
 def taint(
     ctx: typer.Context,
@@ -280,9 +295,12 @@ def hand_over(
         typer.Argument(help="Login, or a role that its logins have.", show_default=False),
     ],
 ) -> None:
-    """Give a node and its claims to another login; its attestations are suspended."""
+    """Give a node and its claims to another login; its attestations are suspended.
+
+    A node that has left the fleet is named by its id.
+    """
     with open_client(ctx) as client:
-        client.hand_over_node(find_node(client, node).node_id, login)
+        client.hand_over_node(_known_id(client, node), login)
     say(ctx, f"{node} belongs to {login}; if it was attested: hwqueue node confirm {node}")
 
 
@@ -336,6 +354,14 @@ def _spec(
         "gpus": [{"resource_id": str(uuid4()), "model": model} for model in gpus],
     }
     return content if rack is None else content | {"rack": rack}
+
+
+def _known_id(client: Client, text: str) -> UUID:
+    """The id of a registered node, or the one that is given."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return find_node(client, text).node_id
 
 
 def _id_of(name: str) -> Any:

@@ -120,6 +120,12 @@ Listen = Annotated[
         "is a pooler's.",
     ),
 ]
+DeregisterOnStop = Annotated[
+    bool,
+    typer.Option(
+        help="Take the node out of the fleet at a graceful stop, unless operators keep it."
+    ),
+]
 PassEnv = Annotated[
     list[str] | None,
     typer.Option(
@@ -164,6 +170,7 @@ def run(
     prune_interval: PruneInterval = "1m",
     node_id: NodeId = None,
     listen: Listen = "auto",
+    deregister_on_stop: DeregisterOnStop = True,
     pass_env: PassEnv = None,
     log_format: LogForm = "text",
     log_level: LogAt = "info",
@@ -188,6 +195,7 @@ def run(
         default_cpu_isolation=default_cpu_isolation,
         gpu_share_mode=gpu_share_mode,
         concurrency=concurrency,
+        deregister_on_stop=deregister_on_stop,
         reap_interval=_span_or_never(reap_interval, "--reap-interval"),
         prune_interval=_span_or_never(prune_interval, "--prune-interval"),
         **given(

@@ -40,12 +40,16 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A verb: what it is done to, what is asked before, how it is done, what is said after."""
+    """A verb: what it is done to, what is asked before, how it is done, what is said after.
+
+    `gone`: the page to go to, where its subject has none any more.
+    """
 
     subject: str
     ask: Callable[[Reads, str], Awaitable[Question]]
     do: Callable[[AsyncClient, str, Fields, int], Awaitable[None]]
     done: str
+    gone: str | None = None
 
 
 async def _ask_cancel(source: Reads, lease_id: str) -> Question:
@@ -54,8 +58,8 @@ async def _ask_cancel(source: Reads, lease_id: str) -> Question:
         names = await source.node_names()
         node = names.value.get(lease.node_id, "its node") if lease.node_id else "its node"
         what = (
-            f"It runs on {node}: its worker is asked to stop at the next heartbeat, and until then"
-            " it keeps its room.",
+            f"It runs on {node}: its worker is asked to stop, by its next heartbeat at the latest,"
+            " and until then it keeps its room.",
         )
     else:
         what = ("It will not run. It can be requeued as long as it is kept.",)
@@ -99,6 +103,19 @@ async def _ask_drain(source: Reads, node: str) -> Question:
         ),
         "Drain",
         ("deadline",),
+    )
+
+
+async def _ask_deregister(source: Reads, node: str) -> Question:
+    found = await source.node(node)
+    return Question(
+        f"Deregister {node}?",
+        (
+            f"It leaves the fleet. {_running(found.claims)} on it: claims end at once, and each"
+            " uses up an attempt.",
+            "Its attestations end. A worker that still runs there registers it again.",
+        ),
+        "Deregister",
     )
 
 
@@ -184,6 +201,10 @@ async def _drain(client: AsyncClient, node: str, fields: Fields, shard: int) -> 
     )
 
 
+async def _deregister(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
+    await client.deregister_node(await _node_id(client, node, shard), shard=shard)
+
+
 async def _taint(client: AsyncClient, node: str, fields: Fields, shard: int) -> None:
     taint = Taint(
         key=fields.get("key", "").strip(),
@@ -216,6 +237,7 @@ ACTIONS: Mapping[str, Action] = {
     "cordon": Action("node", _ask_cordon, _cordon, "Cordoned: it gets no more claims."),
     "uncordon": Action("node", _ask_uncordon, _uncordon, "Uncordoned: it may claim again."),
     "drain": Action("node", _ask_drain, _drain, "Draining: it gets no more claims."),
+    "deregister": Action("node", _ask_deregister, _deregister, "Deregistered.", gone="fleet"),
     "taint": Action("node", _ask_taint, _taint, "Tainted."),
     "untaint": Action("node", _ask_untaint, _untaint, "The taint is off."),
     "pause": Action("queue", _ask_pause, _pause, "Paused: nothing of it is granted."),
@@ -255,8 +277,8 @@ async def act(request: Request) -> Response:
     async with source.acting(who.actor) as client:
         await action.do(client, _checked(action, subject), fields, source.shard)
     source.forget()
-    links = Links(request)
-    return RedirectResponse(links(_PAGES[action.subject], subject, done=verb), 303)
+    back = (action.gone,) if action.gone else (_PAGES[action.subject], subject)
+    return RedirectResponse(Links(request)(*back, done=verb), 303)
 
 
 def acting(request: Request) -> Viewer:

@@ -46,6 +46,13 @@ class HeartbeatLoop:
         self._ends_at: dict[tuple[UUID, int], datetime] = {}
         self._due_at = 0.0
         self._sooner = asyncio.Event()
+        self._is_asked = False
+
+    def ask(self) -> None:
+        """Let one heartbeat begin as soon as it can: after the one that is under way, if any."""
+        self._is_asked = True
+        self._due_at = self._loop_time()
+        self._sooner.set()
 
     def watch(self, claims: Iterable[Claim]) -> None:
         """Make sure that the next heartbeat comes in time for new claims."""
@@ -58,7 +65,7 @@ class HeartbeatLoop:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        self._due_at = self._loop_time() + self._interval
+        self._due_at = self._loop_time() + (0 if self._is_asked else self._interval)
         while True:
             await self._until_due()
             try:
@@ -86,6 +93,7 @@ class HeartbeatLoop:
         Raises:
             HwqueueError, psycopg.Error: The database refuses it.
         """
+        self._is_asked = False
         longest_wait = min(self._wait(self._ends_at.values()), _LONGEST_RETRY_SECONDS)
         answers = await self._session.heartbeat(self._runner.held, longest_wait)
         self._runner.stop_claims(
@@ -103,9 +111,8 @@ class HeartbeatLoop:
                 self._ends_at.pop(key, None)
         held = set(map(_key, self._runner.held))
         self._ends_at = {key: end for key, end in self._ends_at.items() if key in held}
-        self._due_at = self._loop_time() + self._wait(self._ends_at.values()) * random.uniform(
-            1 - _JITTER, 1
-        )
+        wait = self._wait(self._ends_at.values()) * random.uniform(1 - _JITTER, 1)
+        self._due_at = self._loop_time() + (0 if self._is_asked else wait)
 
     def _wait(self, ends_at: Collection[datetime]) -> float:
         """Seconds until the next heartbeat: a quarter of what is left of the claim that ends first.

@@ -1,10 +1,11 @@
-"""LISTEN, so that an idle worker hears of new work before its next poll.
+"""LISTEN, so that a worker hears of new work before its next poll, and of stops at once.
 
 A notification is a hint and may be lost: polling is the truth. Through PgBouncer in transaction
 mode LISTEN succeeds and hears nothing, so a worker first sends a notification to itself.
 
 Any login of the database may NOTIFY, and hear what others send. So payloads are digests that the
-database makes of queues for who may work on them, others are passed over, and wake-ups have a rate.
+database makes of queues, and of the node, for who may work on them; others are passed over, and
+wake-ups have a rate.
 """
 
 from __future__ import annotations
@@ -12,21 +13,47 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from uuid import uuid4
+from dataclasses import dataclass
+from uuid import UUID, uuid4
 
 import psycopg
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from hwqueue.client import AsyncClient
+from hwqueue.errors import HwqueueError
 
 _log = logging.getLogger("hwqueue.worker")
 
-# A connection that listens, and the payloads that matter.
-_Subscription = tuple[psycopg.AsyncConnection, frozenset[str]]
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a worker listens for.
+
+    Attributes:
+        queues: Whose new work calls `on_work`.
+        node_id: Whose claims, when they end or are to stop, call `on_stop`.
+    """
+
+    queues: Collection[str]
+    node_id: UUID
+    on_work: Callable[[], None]
+    on_stop: Callable[[], None]
+    shard: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscription:
+    """A connection that listens, and the payloads that matter."""
+
+    connection: psycopg.AsyncConnection
+    work: frozenset[str]
+    stop: str
+
 
 CHANNEL = "hwqueue"
 _BURST = 20  # wake-ups at once, after a quiet time
 _PER_SECOND = 20.0
+_STOPS_PER_SECOND = 2.0
 _ANSWER_SECONDS = 5.0
 _TRY_AGAIN_SECONDS = 300.0
 _MOST_WAIT_SECONDS = 60.0
@@ -36,19 +63,19 @@ class WakeUps:
     """Passes wake-ups on: up to `burst` at once, then `per_second`; those between are one.
 
     Args:
-        on_work: What is called.
+        wakes: What is called.
         clock: Seconds, ever rising; None: those of the running loop.
     """
 
     def __init__(
         self,
-        on_work: Callable[[], None],
+        wakes: Callable[[], None],
         *,
         burst: int = _BURST,
         per_second: float = _PER_SECOND,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._on_work = on_work
+        self._wakes = wakes
         self._clock = clock or asyncio.get_running_loop().time
         self._burst = float(burst)
         self._per_second = per_second
@@ -57,7 +84,7 @@ class WakeUps:
         self._later: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """Call `on_work` now, or as soon as the rate allows if that is not yet arranged."""
+        """Call it now, or as soon as the rate allows if that is not yet arranged."""
         if self._later is not None:
             return
         now = self._clock()
@@ -65,7 +92,7 @@ class WakeUps:
         self._left, self._counted_at = min(self._burst, self._left + gained), now
         if self._left >= 1:
             self._left -= 1
-            self._on_work()
+            self._wakes()
         else:
             wait = (1 - self._left) / self._per_second
             self._later = asyncio.get_running_loop().call_later(wait, self._wake_late)
@@ -79,31 +106,30 @@ class WakeUps:
     def _wake_late(self) -> None:
         self._later = None
         self._left, self._counted_at = 0.0, self._clock()
-        self._on_work()
+        self._wakes()
 
 
-async def listen(
-    conninfo: str, shard: int, queues: Collection[str], on_work: Callable[[], None]
-) -> None:
-    """Call `on_work` when one of the queues has new work; reconnect for ever.
+async def listen(conninfo: str, wanted: Wanted) -> None:
+    """Call `on_work` and `on_stop` when there is reason to; reconnect for ever.
 
     Runs until it is cancelled. While there is no connection, or one that hears nothing, the worker
-    polls.
+    polls, and learns from its heartbeats what is to stop.
 
-    SQL: wake_payloads.
+    SQL: wake_payloads, node_wake_payload.
     """
     connecting = AsyncRetrying(
-        retry=retry_if_exception_type(psycopg.Error),
+        retry=retry_if_exception_type((psycopg.Error, HwqueueError)),
         wait=wait_random_exponential(multiplier=0.5, max=_MOST_WAIT_SECONDS),
         before_sleep=_Failures().tell,
     )
-    wake_ups = WakeUps(on_work)
+    work = WakeUps(wanted.on_work)
+    stop = WakeUps(wanted.on_stop, per_second=_STOPS_PER_SECOND)
     is_told = False
     try:
         while True:
-            subscribed: _Subscription | None = await connecting(_subscribe, conninfo, shard, queues)
+            subscribed: _Subscription | None = await connecting(_subscribe, conninfo, wanted)
             if subscribed is not None:
-                await _follow(subscribed, on_work, wake_ups)
+                await _follow(subscribed, work, stop)
                 continue
             if not is_told:
                 _log.warning(
@@ -114,38 +140,41 @@ async def listen(
                 is_told = True
             await asyncio.sleep(_TRY_AGAIN_SECONDS)
     finally:
-        wake_ups.close()
+        work.close()
+        stop.close()
 
 
-async def _follow(
-    subscribed: _Subscription, on_work: Callable[[], None], wake_ups: WakeUps
-) -> None:
+async def _follow(subscribed: _Subscription, work: WakeUps, stop: WakeUps) -> None:
     """Pass wake-ups on until the connection is lost."""
-    connection, wanted = subscribed
     _log.info("listening for new work")
-    on_work()  # something may have come while nobody listened
+    work.wake()  # something may have come while nobody listened
+    stop.wake()
     try:
-        async with connection:
+        async with subscribed.connection as connection:
             async for notification in connection.notifies():
-                if notification.payload in wanted:
-                    wake_ups.wake()
+                if notification.payload in subscribed.work:
+                    work.wake()
+                elif notification.payload == subscribed.stop:
+                    stop.wake()
     except psycopg.Error as error:
         _log.warning("LISTEN was cut off, polling until it is back: %s", error)
 
 
-async def _subscribe(conninfo: str, shard: int, queues: Collection[str]) -> _Subscription | None:
-    """Listen to what the queues' notifications carry; None: nothing comes through."""
+async def _subscribe(conninfo: str, wanted: Wanted) -> _Subscription | None:
+    """Listen to what the notifications carry; None: nothing comes through."""
     connection = await _connect(conninfo)
     try:
         if not await _hears(connection, conninfo):
             await connection.close()
             return None
-        payloads = await AsyncClient.on(connection).wake_payloads(list(queues), shard=shard)
+        client = AsyncClient.on(connection)
+        wakes = await client.wake_payloads(list(wanted.queues), shard=wanted.shard)
+        stop = await client.node_wake_payload(wanted.node_id, shard=wanted.shard)
         await connection.execute(f"listen {CHANNEL}")
     except BaseException:
         await connection.close()
         raise
-    return connection, frozenset(wake.payload for wake in payloads)
+    return _Subscription(connection, frozenset(wake.payload for wake in wakes), stop)
 
 
 async def _connect(conninfo: str) -> psycopg.AsyncConnection:

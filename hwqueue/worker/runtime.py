@@ -20,7 +20,7 @@ from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.text import exact_duration
 from hwqueue.worker.heartbeat import HeartbeatLoop
-from hwqueue.worker.listen import listen
+from hwqueue.worker.listen import Wanted, listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.reaper import prune_regularly, reap_regularly
@@ -47,7 +47,8 @@ def run(app: App, settings: WorkerSettings) -> int:
     cancels them and hands their leases back; a second one stops now.
 
     Returns:
-        0 after a graceful stop; 1 when it was stopped now or another worker took over the node.
+        0 after a graceful stop; 1 when it was stopped now; 5 (`SUPERSEDED`) when another worker or
+        login took over the node, so that a supervisor need not start this one again.
 
     Raises:
         HwqueueError, psycopg.Error: The worker could not start.
@@ -118,6 +119,8 @@ class Worker:
             try:
                 if await self._open(session, shutdown):
                     await self._work(session, runner, shutdown)
+                    if settings.deregister_on_stop and shutdown.exit_code == 0:
+                        await self._leave(session)
             finally:
                 await session.reports.finish()
                 await self._call_stop_hooks()
@@ -166,7 +169,7 @@ class Worker:
         others = [
             asyncio.ensure_future(heartbeat.run()),
             asyncio.ensure_future(self._enforce_deadline(runner, shutdown)),
-            asyncio.ensure_future(self._listen(runner)),
+            asyncio.ensure_future(self._listen(session, runner, heartbeat)),
             *map(asyncio.ensure_future, self._upkeep(session)),
         ]
         await asyncio.wait({claiming, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -223,8 +226,19 @@ class Worker:
         except (TimeoutError, HwqueueError, psycopg.Error) as error:
             _log.error("%d leases come back by their timeout only: %r", len(left), error)
 
-    async def _listen(self, runner: Runner) -> None:
-        """Wake the claim loop by LISTEN, where there is a connection for it."""
+    async def _leave(self, session: NodeSession) -> None:
+        """Deregister the node after a graceful stop; a failure here is none of the worker's."""
+        try:
+            async with asyncio.timeout(_LAST_CALL_SECONDS):
+                left = await session.leave()
+        except (TimeoutError, HwqueueError, psycopg.Error) as error:
+            _log.warning("node %s stays registered: %r", session.node_id, error)
+            return
+        what = "is deregistered" if left else "stays registered: claims or operators keep it"
+        _log.info("node %s %s", session.node_id, what)
+
+    async def _listen(self, session: NodeSession, runner: Runner, heartbeat: HeartbeatLoop) -> None:
+        """Wake the claim loop and the heartbeat by LISTEN, where there is a connection for it."""
         settings = self._settings
         if settings.listen == "off":
             _log.info("not listening: polling every %s", exact_duration(settings.poll_interval))
@@ -233,7 +247,14 @@ class Worker:
             conninfo = worker_conninfo(
                 settings.dsn if settings.listen == "auto" else settings.listen
             )
-            await listen(conninfo, settings.shard, settings.queues, runner.wake.set)
+            wanted = Wanted(
+                settings.queues,
+                session.node_id,
+                on_work=runner.wake.set,
+                on_stop=heartbeat.ask,
+                shard=settings.shard,
+            )
+            await listen(conninfo, wanted)
 
     def _longest_heartbeat_wait(self) -> timedelta:
         settings = self._settings

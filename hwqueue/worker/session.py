@@ -252,6 +252,23 @@ class NodeSession:
             ),
         )
 
+    async def leave(self) -> bool:
+        """Take the node out of the fleet, once: its worker stops. Returns whether it left.
+
+        A node stays that holds claims, or has what an operator set.
+
+        Raises:
+            HwqueueError, psycopg.Error: The database refuses it.
+
+        SQL: deregister_own_node.
+        """
+        try:
+            return await self._shielded(
+                self._client.deregister_own_node(self.node_id, self.epoch, shard=self._shard)
+            )
+        except (NodeUnknown, *NODE_LOST):  # no longer there, or no longer ours
+            return False
+
     async def _outlook(self, lease_ids: Sequence[UUID]) -> Iterable[LeaseOutlook]:
         """For log lines only, so it is not repeated. SQL: lease_outlook."""
         return await self._client.lease_outlook(self.node_id, lease_ids, shard=self._shard)
@@ -291,11 +308,8 @@ class NodeSession:
 
     async def _attempt(self, call: Callable[[AsyncClient], Awaitable[_T]]) -> _T:
         epoch = self.epoch
-        answer = asyncio.ensure_future(call(self._client))
-        self._in_flight.add(answer)
-        answer.add_done_callback(self._forget)
         try:
-            return await asyncio.shield(answer)
+            return await self._shielded(call(self._client))
         except NodeUnknown:
             _log.warning("node %s was deregistered; registering it again", self._spec.name)
             await self._register(self._client)
@@ -309,6 +323,13 @@ class NodeSession:
             if self.epoch:  # else it never had the node: its starter is told
                 self._shutdown.abort(f"stopping now: {in_one_line(error)}", superseded=True)
             raise
+
+    async def _shielded(self, call: Awaitable[_T]) -> _T:
+        """Wait for a call; who stops waiting for it does not cancel it."""
+        answer = asyncio.ensure_future(call)
+        self._in_flight.add(answer)
+        answer.add_done_callback(self._forget)
+        return await asyncio.shield(answer)
 
     def _forget(self, answer: asyncio.Future[Any]) -> None:
         self._in_flight.discard(answer)

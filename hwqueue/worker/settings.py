@@ -65,6 +65,9 @@ class WorkerSettings:
         shutdown_timeout: How long a graceful stop waits for running handlers, 0 to 1 day.
         cancel_grace: How long a cancelled handler has before it is killed (process) or left
             behind (thread), 0 to 1 h.
+        deregister_on_stop: Whether a graceful stop takes the node out of the fleet, so that it is
+            not reported as silent. A node stays all the same that holds claims, or that an operator
+            has cordoned, tainted or attested.
         pass_environment: Names of environment variables that handlers in child processes get
             although they may hold the worker's credentials (`PG*`, `HWQUEUE_*`).
         shard: The shard that the node lives in, >= 0.
@@ -96,6 +99,7 @@ class WorkerSettings:
     prune_interval: timedelta | None = timedelta(minutes=1)
     shutdown_timeout: timedelta = timedelta(seconds=30)
     cancel_grace: timedelta = timedelta(seconds=5)
+    deregister_on_stop: bool = True
     pass_environment: tuple[str, ...] = ()
     shard: int = 0
 

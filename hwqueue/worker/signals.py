@@ -10,6 +10,9 @@ from contextlib import contextmanager
 
 _log = logging.getLogger("hwqueue.worker")
 
+SUPERSEDED = 5
+"""Exit code of a worker whose node another worker or login has taken over."""
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -19,7 +22,8 @@ class Shutdown:
     Attributes:
         draining: Set from the first request on.
         now: Set when nothing is waited for any more.
-        exit_code: What the process should end with: 0, or 1 after a stop that was not graceful.
+        exit_code: What the process should end with: 0, 1 after a stop that was not graceful, or
+            `SUPERSEDED`.
         superseded: Whether another worker has taken over the node.
     """
 
@@ -38,11 +42,11 @@ class Shutdown:
             self.abort("stopping now")
 
     def abort(self, why: str, *, superseded: bool = False) -> None:
-        """Stop now, with exit code 1."""
+        """Stop now, with exit code 1, or `SUPERSEDED`."""
         if not self.now.is_set():
             _log.error("%s", why)
-        self.exit_code = 1
         self.superseded = self.superseded or superseded
+        self.exit_code = SUPERSEDED if self.superseded else 1
         self.finish()
 
     def finish(self) -> None:

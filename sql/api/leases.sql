@@ -149,9 +149,9 @@ end
 $$;
 
 -- Cancels a lease, and returns its state. One that waits is cancelled at once. A running one is asked to
--- stop, which its worker learns at the next heartbeat. It stays claimed until it settles or expires: one
--- claim timeout from now at the latest, unless it heartbeats. p_reason is kept, up to 1,024 characters.
--- Cancelling a cancelled lease changes nothing.
+-- stop: its worker is notified, and told at its next heartbeat. It stays claimed until it settles or
+-- expires: one claim timeout from now at the latest, unless it heartbeats. p_reason is kept, up to 1,024
+-- characters. Cancelling a cancelled lease changes nothing.
 -- Locks: the entry or the claim. Raises: QHL03 finished, QHL04, QHA01, QHA02. Idempotent.
 create or replace function hwqueue.cancel_lease(p_lease uuid, p_reason text default null,
   p_shard int default 0) returns text
@@ -189,6 +189,7 @@ begin
       perform hwqueue.note_leases('claim_stop_requested', array[p_lease],
           concat_ws(': ', 'asked to stop: cancelled', p_reason), p_shard,
         '{"reason": "cancelled"}', v_claim.node_id);
+      perform hwqueue.wake_node(v_claim.node_id, v_claim.login, p_shard);
     end if;
     return 'claimed';
   end if;

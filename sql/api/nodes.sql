@@ -175,15 +175,80 @@ begin
   v_node := hwqueue.read_node(p_node, p_shard);
   v_now := hwqueue.clock();
   v_ended := hwqueue.end_older_claims(p_node, v_state.node_epoch + 1, v_now, p_shard);
-  delete from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node;
   delete from hwqueue.attestation a where a.shard_id = p_shard and a.node_id = p_node;
-  perform hwqueue.note_attestations(p_node, p_shard);
-  update hwqueue.node n set deregistered_at = v_now where n.shard_id = p_shard and n.node_id = p_node;
   update hwqueue.node_state s set login = null where s.shard_id = p_shard and s.node_id = p_node;
-  perform hwqueue.refresh_node_state(p_node, p_shard);
-  perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s claims ended',
-      v_node.name, v_ended), p_shard,
-    jsonb_build_object('claims_ended', v_ended), p_node => p_node);
+  perform hwqueue.leave_fleet(v_node, format('%s claims ended', v_ended),
+    jsonb_build_object('claims_ended', v_ended), v_now, p_shard);
+end
+$$;
+
+-- Takes the caller's own node out of the fleet, because its worker stops, and returns whether it did. A
+-- node stays that holds claims, or has what an operator set: a cordon, taints or an attestation. One that
+-- left belongs to its login still.
+-- Locks: node_state. Raises: QHN01, QHN03, QHN04, QHA02. Not idempotent: after a call that returned true
+-- the next one raises QHN01.
+create or replace function hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard int default 0)
+returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_node hwqueue.node;
+begin
+  perform hwqueue.require_read_committed();
+  perform hwqueue.lock_node(p_node, coalesce(p_epoch, 0), p_shard);
+  v_node := hwqueue.read_node(p_node, p_shard);
+  if hwqueue.is_kept_by_operators(v_node)
+    or exists (select from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node) then
+    return false;
+  end if;
+  perform hwqueue.leave_fleet(v_node, 'its worker stopped', '{"reason": "stopped"}', hwqueue.clock(),
+    p_shard);
+  return true;
+end
+$$;
+
+-- Sets for how long a node may be silent before prune deregisters it, from one hour to ten years, and
+-- returns the span before. Null: for ever. Such a node stays as with deregister_own_node: with claims, or
+-- with what an operator set. A worker that comes back registers its node again.
+--
+-- Locks: the shard's row. Raises: QHA01, QHA03.
+create or replace function hwqueue.set_node_expiry(p_after interval, p_shard int default 0) returns interval
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_was interval;
+begin
+  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
+  if p_after < interval '1 hour' or p_after > interval '3650 days' then
+    perform hwqueue.refuse('QHA01', format('p_after must be from one hour to ten years, got %s', p_after),
+      jsonb_build_object('field', 'p_after'),
+      'give a span such as interval ''7 days'', or null for never');
+  end if;
+  select s.node_expiry into v_was from hwqueue.shard s where s.shard_id = p_shard for no key update;
+  if v_was is distinct from p_after then
+    update hwqueue.shard s set node_expiry = p_after where s.shard_id = p_shard;
+    perform hwqueue.note_event('node_expiry_set',
+      format('silent nodes are deregistered after: %s', coalesce(p_after::text, 'never')), p_shard,
+      jsonb_build_object('from', v_was, 'to', p_after));
+  end if;
+  return v_was;
+end
+$$;
+
+-- Returns the payload of notifications on channel hwqueue that tell a node's worker to heartbeat at once,
+-- because its claims have ended or are to stop. It changes when the node gets another login.
+-- Raises: QHN01, QHN04.
+create or replace function hwqueue.node_wake_payload(p_node uuid, p_shard int default 0) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_login text;
+begin
+  perform hwqueue.read_node(p_node, p_shard);
+  select s.login into v_login from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
+  perform hwqueue.check_login(p_node, v_login, p_shard);
+  return (select hwqueue.node_payload(s.wake_key, p_node, v_login, p_shard)
+          from hwqueue.shard s where s.shard_id = p_shard);
 end
 $$;
 
@@ -228,9 +293,9 @@ $$;
 
 -- Hands a node and its claims over to another login or role: from then on only its members may act for
 -- the node. Use it for login roles that change (hand over to a role that all of them have), for a role
--- that was dropped, and for a machine that changes hands. What runs there goes on. Attestations are
--- suspended until confirm_node. Locks: node_state, then the claims by lease_id. Raises: QHN01, QHN06
--- busy, QHA01 no such role, QHA02, QHA03. Idempotent.
+-- that was dropped, and for a machine that changes hands, also when the node has left the fleet. What
+-- runs there goes on. Attestations are suspended until confirm_node. Locks: node_state, then the claims
+-- by lease_id. Raises: QHN01, QHN06 busy, QHA01 no such role, QHA02, QHA03. Idempotent.
 create or replace function hwqueue.hand_over_node(p_node uuid, p_login text,
   p_shard int default 0) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -248,13 +313,15 @@ begin
   end if;
   perform hwqueue.await_node(p_node, p_shard);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
-  v_node := hwqueue.read_node(p_node, p_shard);
+  -- its login outlives the node's row
+  select n.* into v_node from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   if v_state.login is not distinct from p_login then
     return;
   end if;
   perform hwqueue.lock_claims(p_node, p_shard), hwqueue.set_login(p_node, p_login, p_shard);
-  perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s', v_node.name,
-      to_json(p_login)), p_shard,
+  perform hwqueue.wake_node(p_node, v_state.login, p_shard);
+  perform hwqueue.note_event('node_handed_over', format('node %s belongs to login %s',
+      coalesce(v_node.name, p_node::text), to_json(p_login)), p_shard,
     jsonb_build_object('from', v_state.login, 'to', p_login), p_node => p_node);
   perform hwqueue.suspend_attestations(v_node, true, format('it was handed over to login %s',
       to_json(p_login)),

@@ -55,6 +55,7 @@ $$;
 -- Deletes what is no longer needed: finished leases past their queue's retention, classes that no lease
 -- refers to, nodes deregistered more than 30 days ago, profiles that no node has, what dropped queues
 -- left, statistics older than a day, unused caches, and events older than set_event_retention allows.
+-- Deregisters nodes that have been silent for longer than set_node_expiry allows.
 --
 -- Deletes about p_limit of each in a call. Classes and profiles are scanned p_limit a call, so it takes
 -- several calls to reach all of them. p_unless_within: do nothing if another session pruned less than
@@ -62,8 +63,8 @@ $$;
 --
 -- more: there may be more to delete now, so call again.
 --
--- Locks: the prune cursor; lease, class, node, profile, queue and term rows and the shard's, all skip
--- locked; last, once a day, the oldest partition of event, for which it waits at most a tenth of a
+-- Locks: the prune cursor; lease, class, node, node_state, profile, queue and term rows and the shard's,
+-- all skip locked; last, once a day, the oldest partition of event, for which it waits at most a tenth of a
 -- second. Raises: QHA01, QHA02.
 create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0',
   p_shard int default 0)
@@ -98,6 +99,7 @@ begin
       leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
       classes := hwqueue.prune_classes(p_limit, p_shard);
       nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
+      perform hwqueue.expire_nodes(p_limit, v_now, p_shard);
       perform hwqueue.prune_unused(v_lead.prune_cursor, p_limit, v_now, p_shard);
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);

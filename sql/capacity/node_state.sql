@@ -7,7 +7,7 @@
 -- Every call that grants on a node, settles for it or edits it starts with lock_node. The invariant:
 -- node_load is written only while node_state is locked.
 --
--- Reading order: lock_node, read_node, read_load, write_load, refresh_node_state.
+-- Reading order: lock_node, read_node, read_load, write_load, refresh_node_state, wake_node.
 
 -- Locks a node's state. Every call that grants on the node, settles for it or edits it does this first.
 -- p_epoch: functions that a node calls pass its epoch, 0 for none. Null is for callers that act on a
@@ -95,6 +95,30 @@ begin
   from hwqueue.node n
   where s.shard_id = p_shard and s.node_id = p_node and n.shard_id = p_shard and n.node_id = p_node;
 end
+$$;
+
+-- Notifies a node's worker, so that it heartbeats at once and learns which claims ended or are to stop.
+-- Sends nothing for a node without a login: no worker acts for it. The notification is a hint; a worker
+-- that misses it learns the same from its next heartbeat.
+-- Notifies: listeners of hwqueue.
+create or replace function hwqueue.wake_node(p_node uuid, p_login text, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  perform pg_notify('hwqueue', hwqueue.node_payload(s.wake_key, p_node, p_login, p_shard))
+  from hwqueue.shard s where s.shard_id = p_shard and p_login is not null;
+end
+$$;
+
+-- The payload of notifications for a node's worker: as wake_payload, a digest that holds no names. The
+-- login is in it, so that one which had the node before does not know it. No queue begins with a colon,
+-- so no queue has the same.
+create or replace function hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_shard int)
+returns text
+language sql stable
+as $$
+  select left(encode(sha256(convert_to(p_key || ':' || p_shard || '::' || p_node || ':' || p_login,
+    'UTF8')), 'hex'), 32)
 $$;
 
 -- What is in use on a node now: its newest version, the last in the index, so that the scan reads none

@@ -114,6 +114,8 @@ begin
   end if;
   if hwqueue.has_no_execute(v_before) or hwqueue.has_no_execute(v_node) then
     perform hwqueue.set_taint_stops(v_node, hwqueue.lock_claims(p_node, p_shard), v_now, p_shard);
+    perform hwqueue.wake_node(p_node, max(c.login), p_shard) from hwqueue.claim c
+    where c.shard_id = p_shard and c.node_id = p_node and c.stop_requested_at = v_now;
   end if;
   v_count := (select count(*) from jsonb_array_elements(v_before.operator_taints) t
               where t ->> 'key' = p_key and (p_effect is null or t ->> 'effect' = p_effect));
@@ -148,23 +150,59 @@ begin
 end
 $$;
 
--- Asks claims to stop at once (verdict preempted at the next heartbeat), except those that have been
--- asked. Locks: the caller holds node_state and the claims.
+-- True if a node has what an operator set: a cordon, a taint or an attestation. A node that leaves by
+-- itself would lose it in the end.
+create or replace function hwqueue.is_kept_by_operators(p_node hwqueue.node) returns boolean
+language sql stable
+as $$
+  select p_node.cordoned_at is not null or p_node.operator_taints <> '[]'
+    or exists (select from hwqueue.attestation a
+               where a.shard_id = p_node.shard_id and a.node_id = p_node.node_id)
+$$;
+
+-- Takes a node out of the fleet: what it serves and what was judged for it is dropped. Its row stays for
+-- 30 days, its epoch and its login for ever.
+-- Locks: the caller holds node_state.
+create or replace function hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb,
+  p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  delete from hwqueue.served v where v.shard_id = p_shard and v.node_id = p_node.node_id;
+  update hwqueue.node n set deregistered_at = p_now
+  where n.shard_id = p_shard and n.node_id = p_node.node_id;
+  perform hwqueue.note_attestations(p_node.node_id, p_shard);
+  perform hwqueue.refresh_node_state(p_node.node_id, p_shard);
+  perform hwqueue.note_event('node_deregistered', format('node %s is deregistered, %s', p_node.name, p_why),
+    p_shard, p_detail, p_node => p_node.node_id);
+end
+$$;
+
+-- Asks claims of a node to stop at once (verdict preempted at the next heartbeat), except those that have
+-- been asked. Locks: the caller holds node_state and the claims. Notifies: the node's worker.
 create or replace function hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamptz, p_detail text,
   p_now timestamptz, p_shard int) returns void
-language sql volatile
+language plpgsql volatile
 as $$
+declare
+  v_asked uuid[];
+  v_login text;
+begin
   with asked as (
     update hwqueue.claim c
     set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by),
       stop_detail = p_detail
     where c.shard_id = p_shard and c.lease_id = any (p_leases)
       and (c.stop_requested_at is null or c.stop_requested_at > p_now)
-    returning c.lease_id
+    returning c.lease_id, c.login
   )
-  select hwqueue.note_leases('claim_stop_requested', array_agg(a.lease_id), 'asked to stop: ' || p_detail,
-         p_shard,
-    jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node) from asked a
+  select array_agg(a.lease_id), max(a.login) into v_asked, v_login from asked a;
+  if v_asked is not null then
+    perform hwqueue.note_leases('claim_stop_requested', v_asked, 'asked to stop: ' || p_detail, p_shard,
+      jsonb_build_object('reason', 'preempted', 'stop_by', p_by), p_node);
+    perform hwqueue.wake_node(p_node, v_login, p_shard);
+  end if;
+end
 $$;
 
 -- Locks the claims of a node, and returns their lease ids.

@@ -346,13 +346,14 @@ $$;
 
 -- Ends the claims of a node's older epochs, because the process that ran them is gone. Returns their
 -- number.
--- Locks: the claims by lease_id; the lease rows.
+-- Locks: the claims by lease_id; the lease rows. Notifies: the node's worker.
 create or replace function hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamptz,
   p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
   v_claim hwqueue.claim;
+  v_login text;
   v_count int := 0;
 begin
   for v_claim in
@@ -364,8 +365,12 @@ begin
     perform hwqueue.end_claim(v_claim, 'superseded', jsonb_build_object('reason', 'node_superseded'),
       case when hwqueue.next_attempt_at(v_claim.lease_id, v_claim.attempt, p_now, p_shard) is not null
         then p_now end, hwqueue.clock(), p_shard);
+    v_login := v_claim.login;
     v_count := v_count + 1;
   end loop;
+  if v_count > 0 then  -- a process that still runs their handlers is to stop them
+    perform hwqueue.wake_node(p_node, v_login, p_shard);
+  end if;
   return v_count;
 end
 $$;

@@ -81,6 +81,37 @@ begin
 end
 $$;
 
+-- Deregisters nodes that reap has reported as silent and that gave their last sign of life longer ago
+-- than the shard's node_expiry. Keeps those that hold claims or have what an operator set.
+-- Locks: node_state, skip locked.
+create or replace function hwqueue.expire_nodes(p_limit int, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_state hwqueue.node_state;
+  v_node hwqueue.node;
+  v_gone int := 0;
+begin
+  for v_state in
+    select s.*
+    from hwqueue.silent_node t
+    join hwqueue.node_state s on s.shard_id = t.shard_id and s.node_id = t.node_id
+    where t.shard_id = p_shard
+      and s.seen_at < p_now - (select d.node_expiry from hwqueue.shard d where d.shard_id = p_shard)
+    order by s.node_id limit p_limit for no key update of s skip locked
+  loop
+    select n.* into v_node from hwqueue.node n
+    where n.shard_id = p_shard and n.node_id = v_state.node_id and n.deregistered_at is null;
+    continue when not found or hwqueue.is_kept_by_operators(v_node) or exists (
+      select from hwqueue.claim c where c.shard_id = p_shard and c.node_id = v_state.node_id);
+    perform hwqueue.leave_fleet(v_node, format('silent since %s', v_state.seen_at),
+      jsonb_build_object('reason', 'silent', 'seen_at', v_state.seen_at), p_now, p_shard);
+    v_gone := v_gone + 1;
+  end loop;
+  return v_gone;
+end
+$$;
+
 -- True if a session pruned less than p_unless_within ago. A time in the future does not count: the clock
 -- was set back.
 create or replace function hwqueue.pruned_within(p_unless_within interval, p_now timestamptz,

@@ -58,6 +58,14 @@ async def test_what_is_done_with_nodes(pages: Pages, sql: Client, node: str) -> 
     assert sql.list_nodes(name=node)[0].taints == ()
 
 
+async def test_a_node_leaves_the_fleet(pages: Pages, sql: Client, node: str) -> None:
+    assert "Its attestations end" in await pages.page(f"/do/deregister?node={node}")
+    done = await pages.do("deregister", node)
+    assert done.headers["location"] == "/fleet?done=deregister"
+    assert sql.list_nodes(name=node) == []
+    assert "Deregistered." in await pages.page(done.headers["location"])
+
+
 async def test_pause_and_resume(pages: Pages, sql: Client, lease: UUID) -> None:
     assert "1 pending" in await pages.page("/do/pause?queue=renders")
     await pages.do("pause", "renders")

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
 
+import psycopg
 import pytest
 
 from hwqueue.client import AsyncClient
 from hwqueue.testing import Clock
-from hwqueue.types import LeaseState
-from tests.e2e.worker_support import QUEUE, ended, until, worker
+from hwqueue.types import Claim, Heartbeat, LeaseState, Taint
+from hwqueue.worker.heartbeat import HeartbeatLoop
+from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker
 
+LISTENING = (
+    "select count(*) from pg_stat_activity where pid <> pg_backend_pid()"
+    " and datname = current_database() and query ~* '^listen hwqueue$'"
+)
 KINDS = ["wait-async", "wait-sync", "wait-process"]
 
 
@@ -22,6 +30,14 @@ async def client(dsn: str) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(dsn) as connected:
         await connected.create_queue(QUEUE)
         yield connected
+
+
+async def listens(dsn: str) -> None:
+    """Wait until a worker listens."""
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        async with asyncio.timeout(BOUND_SECONDS):
+            while (await (await connection.execute(LISTENING)).fetchone()) != (1,):
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("task", KINDS)
@@ -82,13 +98,61 @@ async def test_a_lost_claim_stops_its_handler_and_is_not_settled(
     assert [attempt.outcome for attempt in lease.attempts] == ["expired"]
 
 
+RARELY = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
+STOPS: dict[str, Callable[[AsyncClient, UUID, UUID], Awaitable[object]]] = {
+    "cancelled": lambda client, lease_id, _: client.cancel_lease(lease_id),
+    "drained": lambda client, _, node_id: client.drain_node(node_id, deadline=timedelta(0)),
+    "tainted": lambda client, _, node_id: client.taint_node(
+        node_id, Taint(key="k", effect="no_execute")
+    ),
+    "deregistered": lambda client, _, node_id: client.deregister_node(node_id),
+}
+
+
+@pytest.mark.parametrize("how", STOPS)
+async def test_a_stop_reaches_a_worker_that_neither_polls_nor_heartbeats(
+    client: AsyncClient, dsn: str, tmp_path: Path, how: str
+) -> None:
+    """The next poll and the next heartbeat are an hour away: only a notification tells it."""
+    folder = {"folder": str(tmp_path)}
+    lease = await client.spawn_lease(QUEUE, "wait-async", folder, claim_timeout=timedelta(hours=9))
+    async with worker(dsn, listen="auto", poll_interval=timedelta(hours=1), **RARELY):
+        await until((tmp_path / "started").exists)
+        await listens(dsn)
+        [node] = await client.list_nodes()
+        await STOPS[how](client, lease.lease_id, node.node_id)
+        await until((tmp_path / "cancelled").exists)
+
+
+async def test_a_stop_that_comes_during_a_heartbeat_asks_for_another_one() -> None:
+    """The one under way may have read the claims before they were to stop."""
+    beats = asyncio.Queue[None]()
+
+    class Session:
+        async def heartbeat(self, _claims: object, _longest_wait: float) -> list[Heartbeat]:
+            if beats.qsize() == 0:
+                loop.ask()
+            beats.put_nowait(None)
+            return []
+
+    class Idle:
+        held: tuple[Claim, ...] = ()
+
+        def stop_claims(self, _reasons: object) -> None: ...
+
+    loop = HeartbeatLoop(cast(Any, Session()), cast(Any, Idle()), timedelta(hours=1))
+    loop.ask()
+    beating = asyncio.create_task(loop.run())
+    await until(lambda: beats.qsize() == 2)
+    beating.cancel()
+
+
 async def test_claims_that_end_soon_are_heartbeated_sooner(
     client: AsyncClient, dsn: str, tmp_path: Path
 ) -> None:
     folder, soon = {"folder": str(tmp_path)}, timedelta(seconds=4)
     spawned = await client.spawn_lease(QUEUE, "wait-async", folder, claim_timeout=soon)
-    rarely = {"heartbeat_interval": timedelta(hours=1), "heartbeat_timeout": timedelta(hours=2)}
-    async with worker(dsn, **rarely):
+    async with worker(dsn, **RARELY):
         await until((tmp_path / "started").exists)
         first = (await client.get_lease(spawned.lease_id)).expires_at
         async with asyncio.timeout(30):

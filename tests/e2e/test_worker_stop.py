@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 from hwqueue.client import Client
 from hwqueue.testing import Clock
 from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy
+from hwqueue.worker.signals import SUPERSEDED
 from tests.e2e.worker_support import QUEUE, is_in, wait_until, worker_process
 
 KINDS = ["wait-async", "wait-sync", "wait-process"]
@@ -141,6 +142,29 @@ def test_other_workers_reap_even_when_they_do_not_claim(
     assert [attempt.outcome for attempt in client.get_lease(lease_id).attempts] == ["expired"]
 
 
+@pytest.mark.parametrize(("leaves", "left"), [(True, 0), (False, 1)])
+def test_a_node_leaves_the_fleet_with_its_worker(
+    client: Client, dsn: str, *, leaves: bool, left: int
+) -> None:
+    with worker_process(dsn, deregister_on_stop=leaves) as process:
+        wait_until(lambda: len(client.list_nodes()) == 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert len(client.list_nodes()) == left
+
+
+def test_what_an_operator_set_keeps_a_node_whose_worker_stops(client: Client, dsn: str) -> None:
+    with worker_process(dsn) as process:
+        wait_until(lambda: len(client.list_nodes()) == 1)
+        client.cordon_node(client.list_nodes()[0].node_id)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert "stays registered" in process.stderr.read()
+    [node] = client.list_nodes()
+    assert node.cordoned
+
+
 def test_a_worker_of_the_same_name_supersedes_the_first(
     client: Client, dsn: str, tmp_path: Path
 ) -> None:
@@ -148,7 +172,7 @@ def test_a_worker_of_the_same_name_supersedes_the_first(
     with worker_process(dsn) as first:
         wait_until((tmp_path / "started").exists)
         with worker_process(dsn) as second:
-            assert first.wait(30) == 1
+            assert first.wait(30) == SUPERSEDED
             assert first.stderr is not None
             assert "another worker has registered as node 'node-1'" in first.stderr.read()
             (tmp_path / "go").touch()
@@ -177,7 +201,7 @@ def test_a_worker_whose_node_is_handed_over_stops(
             [node] = client.list_nodes()
             assert node.login == login
             client.hand_over_node(node.node_id, "hwqueue_admin")
-            assert process.wait(30) == 1
+            assert process.wait(30) == SUPERSEDED
             assert process.stderr is not None
             said = process.stderr.read()
             assert 'belongs to login "hwqueue_admin"' in said

@@ -49,6 +49,7 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "POST /nodes/{node_id:uuid}/cordon": OPERATING,
     "POST /nodes/{node_id:uuid}/uncordon": OPERATING,
     "POST /nodes/{node_id:uuid}/drain": OPERATING,
+    "POST /nodes/{node_id:uuid}/deregister": OPERATING,
     "POST /nodes/{node_id:uuid}/taint": OPERATING,
     "POST /nodes/{node_id:uuid}/untaint": OPERATING,
     "POST /nodes/{node_id:uuid}/hand-over": OPERATING,

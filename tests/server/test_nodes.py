@@ -63,6 +63,13 @@ async def test_out_of_service_and_back(http: Http, node: str) -> None:
     assert ok(await http.get(url))["cordoned"] is True
 
 
+async def test_out_of_the_fleet(http: Http, node: str) -> None:
+    url = f"{V1}/nodes/{node}"
+    assert (await http.post(f"{url}/deregister")).status_code == 204
+    problem(await http.get(url), 404, "QHN01")
+    problem(await http.post(f"{url}/hand-over", json={"login": "hwqueue_worker"}), 404, "QHN01")
+
+
 async def test_taints(http: Http, node: str) -> None:
     url = f"{V1}/nodes/{node}"
     taint = {"key": "broken", "value": "fan", "effect": "no_schedule"}
@@ -88,7 +95,7 @@ async def test_handing_over(http: Http, sql: Client, node: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "cordon", "uncordon", "drain", "taint", "untaint", "hand-over"]
+    "verb", ["", "cordon", "uncordon", "drain", "deregister", "taint", "untaint", "hand-over"]
 )
 async def test_a_node_that_does_not_exist(http: Http, verb: str) -> None:
     bodies = {

@@ -384,6 +384,13 @@ def _(stage: Stage) -> Row:
     return {"queue": None, "detail": {"from": 14, "to": 9}}
 
 
+@tells("node_expiry_set")
+def _(stage: Stage) -> Row:
+    for _ in range(2):
+        stage.api.rows("set_node_expiry", after=timedelta(days=30))
+    return {"queue": None, "detail": {"from": "7 days", "to": "30 days"}}
+
+
 @tells("token_created")
 def _(stage: Stage) -> Row:
     name = f"told-{uuid4()}"

@@ -93,6 +93,8 @@ FOR_A_NODE: dict[str, tuple[str, Callable[[Scene], Row]]] = {
         "settle_and_claim",
         lambda s: _settle(s, qty=0, **completed(s.claim, s.counted)),
     ),
+    "deregister_own_node": ("deregister_own_node", lambda s: s.node.who),
+    "node_wake_payload": ("node_wake_payload", lambda s: {"node": s.node.node_id}),
     "claim_hint": ("claim_hint", lambda s: {"node": s.node.node_id, "queues": [s.queue]}),
     "lease_outlook": (
         "lease_outlook",

@@ -164,9 +164,11 @@ def test_nodes_long_deregistered(api: Api, clock: Clock, conn: psycopg.Connectio
     node, kept = api.node(), api.node()
     api.rows("deregister_node", node=node.node_id)
     clock.advance(29 * DAY)
-    assert api.row("prune")["nodes"] == 0
+    api.rows("prune")
+    left = conn.execute("select node_id from hwqueue.node").fetchall()
+    assert (node.node_id,) in left
     clock.advance(2 * DAY)
-    assert api.row("prune")["nodes"] == 1
+    assert api.row("prune")["nodes"] >= 1
     left = conn.execute("select node_id from hwqueue.node").fetchall()
     assert (node.node_id,) not in left
     assert (kept.node_id,) in left

@@ -175,6 +175,7 @@ REFUSED = {
     *("list_nodes", "list_queues", "queue_depth", "node_usage", "throughput", "metrics"),
     *("verify_invariants", "adopt_lease", "pause_queue", "resume_queue"),
     *("create_queue", "set_queue_policy", "drop_queue", "set_event_retention"),
+    "set_node_expiry",
     *("cordon_node", "uncordon_node", "drain_node", "deregister_node"),
     *("taint_node", "untaint_node", "attest_node", "revoke_attestation"),
     *("confirm_node", "hand_over_node", "create_token", "list_tokens", "revoke_token"),
@@ -185,6 +186,7 @@ NOT_NARROWED = {
     *("register_node", "heartbeat_node", "claim_task", "settle_and_claim", "complete_lease"),
     *("complete_leases", "fail_lease", "release_lease", "extend_claim", "lease_outlook"),
     *("claim_hint", "wake_payloads", "reap", "prune", "check_token", "schema_version"),
+    *("node_wake_payload", "deregister_own_node"),
 }
 
 

@@ -217,6 +217,46 @@ class Nodes(Caller):
         """
         self._call(calls.DEREGISTER_NODE, p_node=node_id, p_shard=shard)
 
+    def deregister_own_node(self, node_id: UUID | str, node_epoch: int, *, shard: int = 0) -> bool:
+        """Remove the caller's own node, whose worker stops; returns whether it did.
+
+        A node stays that holds claims, or that an operator has cordoned, tainted or attested.
+
+        Args:
+            node_epoch: Of its registration.
+
+        Raises: NodeUnknown, NodeSuperseded, NodeNotYours.
+        SQL: deregister_own_node. Safe inside your transaction: no, it locks the node until the end.
+        """
+        left: bool = self._value(
+            calls.DEREGISTER_OWN_NODE, p_node=node_id, p_epoch=node_epoch, p_shard=shard
+        )
+        return left
+
+    def set_node_expiry(self, after: timedelta | None, *, shard: int = 0) -> timedelta | None:
+        """Set how long a node may be silent before it is deregistered; returns what it was.
+
+        For admins. 7 days at first, from 1 h to 10 years; None: for ever. A node stays that holds
+        claims, or that an operator has cordoned, tainted or attested. `prune` does it.
+
+        Raises: BadArgument.
+        SQL: set_node_expiry. Safe inside your transaction: yes.
+        """
+        before: timedelta | None = self._value(calls.SET_NODE_EXPIRY, p_after=after, p_shard=shard)
+        return before
+
+    def node_wake_payload(self, node_id: UUID | str, *, shard: int = 0) -> str:
+        """What notifications carry that tell the node's worker to heartbeat at once.
+
+        They come on channel `hwqueue` when its claims have ended or are to stop. As with
+        `wake_payloads` they are hints.
+
+        Raises: NodeUnknown, NodeNotYours.
+        SQL: node_wake_payload. Safe inside your transaction: yes.
+        """
+        payload: str = self._value(calls.NODE_WAKE_PAYLOAD, p_node=node_id, p_shard=shard)
+        return payload
+
     def taint_node(
         self, node_id: UUID | str, taint: Taint | Mapping[str, Any], *, shard: int = 0
     ) -> None:

@@ -77,6 +77,13 @@ async def drain_node(node_id: Id, caller: Operator, body: DrainRequest | None = 
         return await _find(client, node_id, caller)
 
 
+@router.post("/{node_id:uuid}/deregister", status_code=204, responses=NO_NODE)
+async def deregister_node(node_id: Id, caller: Operator) -> None:
+    """Take it out of the fleet; its claims end at once, with one attempt used."""
+    async with caller.call() as client:
+        await client.deregister_node(node_id, shard=caller.shard)
+
+
 @router.post("/{node_id:uuid}/taint", response_model=NodeOut, responses=NO_NODE)
 async def taint_node(node_id: Id, body: TaintRequest, caller: Operator) -> Any:
     """Keep leases off it that do not tolerate the taint."""
@@ -100,6 +107,7 @@ async def untaint_node(node_id: Id, body: UntaintRequest, caller: Operator) -> U
 async def hand_over_node(node_id: Id, body: HandOverRequest, caller: Operator) -> Any:
     """Give it and its claims to another login; its attestations are suspended."""
     async with caller.call() as client:
+        await _find(client, node_id, caller)  # one that left has a login, and no answer here
         await client.hand_over_node(node_id, body.login, shard=caller.shard)
         return await _find(client, node_id, caller)
 

@@ -1,0 +1,102 @@
+"""Notifications that tell a node's worker to heartbeat at once: when, and who knows them."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, Node
+
+NO_EXECUTE = {"key": "k", "effect": "no_execute"}
+NOW = timedelta(0)
+
+
+def heard(conn: psycopg.Connection, call: Callable[..., object], *arguments: object) -> list[str]:
+    """The payloads of the notifications that a call sends."""
+    conn.execute("listen hwqueue")
+    list(conn.notifies(timeout=0))  # what came before
+    call(*arguments)
+    return [notify.payload for notify in conn.notifies(timeout=0)]
+
+
+def payload(api: Api, node: Node) -> str:
+    found = api.value("node_wake_payload", node=node.node_id)
+    assert isinstance(found, str)
+    return found
+
+
+WAKES: dict[str, Callable[[Api, Node, Row], object]] = {
+    "cancel": lambda api, _node, claim: api.rows("cancel_lease", lease=claim["lease_id"]),
+    "drain": lambda api, node, _: api.rows("drain_node", node=node.node_id, deadline=NOW),
+    "taint": lambda api, node, _: api.rows("taint_node", node=node.node_id, taint=NO_EXECUTE),
+    "deregister": lambda api, node, _: api.rows("deregister_node", node=node.node_id),
+    "supersede": lambda api, node, _: api.node(node.node_id, name=node.name, instance_id="second"),
+    "hand over": lambda api, node, _: api.rows(
+        "hand_over_node", node=node.node_id, login="hwqueue_worker"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", WAKES)
+def test_a_call_that_stops_claims_wakes_their_node_once(
+    api: Api, conn: psycopg.Connection, how: str
+) -> None:
+    queue, node = api.queue(notify=False), api.node()
+    claim = api.running(queue, node)
+    api.running(queue, node)
+    mine = payload(api, node)
+    assert heard(conn, WAKES[how], api, node, claim) == [mine]
+
+
+@pytest.mark.parametrize("how", [how for how in WAKES if how not in ("cancel", "hand over")])
+def test_without_claims_nobody_is_woken(api: Api, conn: psycopg.Connection, how: str) -> None:
+    node = api.node()
+    assert heard(conn, WAKES[how], api, node, {}) == []
+
+
+def test_what_was_asked_to_stop_already_wakes_nobody(
+    api: Api, conn: psycopg.Connection, clock: Clock
+) -> None:
+    node = api.node()
+    claim = api.running(api.queue(), node)
+    WAKES["cancel"](api, node, claim)
+    clock.advance(timedelta(seconds=1))
+    for how in ("cancel", "drain", "taint"):
+        assert (how, heard(conn, WAKES[how], api, node, claim)) == (how, [])
+
+
+def test_cancelling_what_waits_wakes_nobody(api: Api, conn: psycopg.Connection) -> None:
+    lease = api.spawn(api.queue())
+    assert heard(conn, WAKES["cancel"], api, api.node(), {"lease_id": lease}) == []
+
+
+def test_a_stop_that_is_due_later_wakes_nobody(api: Api, conn: psycopg.Connection) -> None:
+    node = api.node()
+    tolerate = [{"key": "k", "op": "exists", "effect": "no_execute", "seconds": 3600}]
+    api.running(api.queue(), node, placement={"tolerate": tolerate})
+    assert heard(conn, WAKES["taint"], api, node, {}) == []
+
+
+def test_a_payload_tells_no_name_and_is_the_nodes_own(api: Api) -> None:
+    first, second = api.node(), api.node()
+    assert re.fullmatch("[0-9a-f]{32}", payload(api, first))
+    assert payload(api, first) != payload(api, second)
+    assert payload(api, first) != api.wake_payload(str(first.node_id))
+
+
+def test_who_had_the_node_before_does_not_know_it(api: Api) -> None:
+    node = api.node()
+    before = payload(api, node)
+    api.rows("hand_over_node", node=node.node_id, login="hwqueue_worker")
+    assert payload(api, node) != before
+
+
+def test_no_node(api: Api) -> None:
+    api.refused("QHN01", "node_wake_payload", node=NOBODY)
+    node = api.node()
+    api.rows("deregister_node", node=node.node_id)
+    api.refused("QHN01", "node_wake_payload", node=node.node_id)
