@@ -9,6 +9,7 @@ import typer
 from hwqueue.cli.completion import node_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.explanation import counted
+from hwqueue.cli.gpus import gpus_of
 from hwqueue.cli.inputs import (
     find_node,
     identifier,
@@ -105,7 +106,7 @@ def register(
         str, typer.Option(help="cpu_milli, memory_mib and countables of your own, as JSON.")
     ] = "{}",
     gpu: Annotated[
-        list[str] | None, typer.Option(help="Model of a GPU; once for each device.")
+        list[str] | None, typer.Option(help="MODEL[:MEMORY][xN], as A100:80GiBx4; repeatable.")
     ] = None,
     rack: Annotated[int | None, typer.Option(min=0, help="Number of its rack.")] = None,
     node_id: Annotated[
@@ -319,7 +320,7 @@ def what_if(
         str, typer.Option(help="cpu_milli, memory_mib and countables of your own, as JSON.")
     ] = "{}",
     gpu: Annotated[
-        list[str] | None, typer.Option(help="Model of a GPU; once for each device.")
+        list[str] | None, typer.Option(help="MODEL[:MEMORY][xN], as A100:80GiBx4; repeatable.")
     ] = None,
     rack: Annotated[int | None, typer.Option(min=0, help="Number of its rack.")] = None,
     count: Annotated[int, typer.Option(min=1, help="This many such nodes.")] = 1,
@@ -351,7 +352,7 @@ def _spec(
         "instance_id": uuid4().hex,
         "labels": labels(label, "--label"),
         "capacity": json_object(capacity, "--capacity"),
-        "gpus": [{"resource_id": str(uuid4()), "model": model} for model in gpus],
+        "gpus": [gpu.as_json() for gpu in gpus_of(gpus, name)],
     }
     return content if rack is None else content | {"rack": rack}
 

@@ -1,7 +1,9 @@
 """hwqueue worker: run a node that claims and runs leases."""
 
+import asyncio
 import importlib
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +14,15 @@ from hwqueue import logs
 from hwqueue.app import App
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import checked_dsn, connection_string, named_database
+from hwqueue.cli.gpus import gpus_of
 from hwqueue.cli.inputs import identifier, json_object, labels, span
 from hwqueue.errors import ConfigError
 from hwqueue.logs import LogFormat, LogLevel
 from hwqueue.types.base import given
 from hwqueue.worker import WorkerSettings
 from hwqueue.worker import run as run_worker
+from hwqueue.worker.settings import MOST_PROCESSES, name_of_template
+from hwqueue.worker.supervise import Supervisor
 
 app = typer.Typer(no_args_is_help=True, help="Run a node that claims and runs leases.")
 
@@ -50,7 +55,30 @@ Labels = Annotated[
     ),
 ]
 Name = Annotated[
-    str | None, typer.Option("--name", help="Name of the node; the host's if left out.")
+    str | None,
+    typer.Option(
+        "--name",
+        help="Name of the node: %h is the host's, %i the index of the process. %h if left out, "
+        "%h-%i with --processes.",
+        show_default=False,
+    ),
+]
+Processes = Annotated[
+    int,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=MOST_PROCESSES,
+        help="Run this many workers, each a node with its share of the machine.",
+    ),
+]
+ProcessIndex = Annotated[int | None, typer.Option("--process-index", hidden=True)]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Start again when a .py file here changes: for development.")
+]
+WatchDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--watch-dir", help="Watch this folder or file instead of here; repeatable."),
 ]
 Capacity = Annotated[
     str | None,
@@ -63,6 +91,15 @@ NoDetect = Annotated[
 CpuIsolation = Annotated[
     list[str] | None,
     typer.Option("--cpu-isolation", help="whole_core or strict_isolated, honoured; repeatable."),
+]
+Gpus = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpu",
+        help="MODEL[:MEMORY][xN], as A100:80GiBx4: its GPUs, in PCI bus order, instead of the "
+        "detected ones; repeatable.",
+        show_default=False,
+    ),
 ]
 GpuExclusivity = Annotated[
     list[str] | None,
@@ -154,7 +191,12 @@ def run(
     queue: Queues = None,
     label: Labels = None,
     name: Name = None,
+    processes: Processes = 1,
+    process_index: ProcessIndex = None,
+    watch: Watch = False,
+    watch_dir: WatchDirs = None,
     capacity: Capacity = None,
+    gpu: Gpus = None,
     rack: Rack = None,
     no_detect: NoDetect = False,
     cpu_isolation: CpuIsolation = None,
@@ -181,7 +223,7 @@ def run(
     queue.
     """
     logs.set_up(logs.LogSettings(log_format, log_level))  # before the app logs anything
-    loaded = load_app(app_name)
+    node_name = _name(name, process_index or 0, processes)
     settings = WorkerSettings(
         dsn=_database(ctx),
         listen=_checked_listen(listen),
@@ -198,8 +240,10 @@ def run(
         deregister_on_stop=deregister_on_stop,
         reap_interval=_span_or_never(reap_interval, "--reap-interval"),
         prune_interval=_span_or_never(prune_interval, "--prune-interval"),
+        share=(process_index or 0, processes),
         **given(
-            name=name,
+            name=node_name,
+            gpus=gpus_of(gpu, node_name) if gpu else None,
             capacity=json_object(capacity, "--capacity") if capacity else None,
             node_id=identifier(node_id, "--node-id") if node_id is not None else None,
             claim_timeout=span(claim_timeout, "--claim-timeout"),
@@ -208,7 +252,37 @@ def run(
             poll_interval=span(poll_interval, "--poll-interval"),
         ),
     )
-    raise typer.Exit(run_worker(loaded, settings))
+    watched = watch_dir or ([Path.cwd()] if watch else [])
+    if process_index is None and (processes > 1 or watched):
+        raise typer.Exit(_supervise(processes, watched))
+    raise typer.Exit(run_worker(load_app(app_name), settings, supervised=process_index is not None))
+
+
+def _supervise(processes: int, watched: Sequence[Path]) -> int:
+    """Run this command line again, once for each process."""
+    missing = [str(path) for path in watched if not path.exists()]
+    if missing:
+        raise ConfigError(f"--watch-dir: {missing[0]} does not exist")
+
+    def command(index: int) -> list[str]:
+        return [sys.executable, "-m", "hwqueue", *sys.argv[1:], f"--process-index={index}"]
+
+    try:
+        return asyncio.run(Supervisor(command, processes, watched).run())
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the module {error.name} is missing", hint="pip install 'hwqueue[watch]'"
+        ) from error
+
+
+def _name(template: str | None, index: int, processes: int) -> str:
+    """The node's name. Raises: ConfigError: Several processes would have the same."""
+    template = template or ("%h" if processes == 1 else "%h-%i")
+    if processes > 1 and "%i" not in template:
+        raise ConfigError(
+            f"--name: {template!r} names every process the same", hint="such as --name '%h-%i'"
+        )
+    return name_of_template(template, index)
 
 
 def _database(ctx: typer.Context) -> str:

@@ -18,6 +18,7 @@ from uuid import UUID
 import psutil
 
 from hwqueue.types import Gpu
+from hwqueue.worker.amd import detect_amd_gpus
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -37,33 +38,40 @@ class Machine:
         capacity: `cpu_milli` (1000 per logical CPU that this process may use) and `memory_mib`.
         cores: Physical cores as `{"core": n, "numa": n, "threads": [cpu, ...]}`; empty where the
             system does not tell.
-        gpus: NVIDIA GPUs; of those in MIG mode their parts instead.
+        gpus: NVIDIA GPUs, of those in MIG mode their parts instead; AMD GPUs where there are none.
+        gpu_names: What `CUDA_VISIBLE_DEVICES` calls them; HIP reads that, too.
     """
 
     labels: Mapping[str, str]
     capacity: Mapping[str, int]
     cores: tuple[Mapping[str, Any], ...]
     gpus: tuple[Gpu, ...]
+    gpu_names: tuple[str, ...]
 
 
 def detect_machine() -> Machine:
     """Look at the machine this process runs on."""
-    gpus = detect_gpus()
+    named = {cuda_name(gpu): gpu for gpu in detect_gpus()} or detect_amd_gpus(os.environ)
+    gpus = tuple(named.values())
     return Machine(
         labels=detect_labels(gpus),
         capacity=detect_capacity(),
         cores=detect_cores(),
         gpus=gpus,
+        gpu_names=tuple(named),
     )
 
 
 def detect_labels(gpus: tuple[Gpu, ...] = ()) -> dict[str, str]:
     """The labels listed at `Machine.labels`."""
     labels = {"os": platform.system().lower(), "arch": platform.machine().lower()}
+    return labels | label_of_models(gpus)
+
+
+def label_of_models(gpus: tuple[Gpu, ...]) -> dict[str, str]:
+    """The label `gpu_model`, when all GPUs are of one model."""
     models = {gpu.model for gpu in gpus if gpu.model is not None}
-    if len(models) == 1:
-        labels["gpu_model"] = models.pop()
-    return labels
+    return {"gpu_model": models.pop()} if len(models) == 1 else {}
 
 
 def detect_capacity(cgroup_root: Path = _CGROUP_ROOT) -> dict[str, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from hwqueue.types import Gpu, NodeSpec
-from hwqueue.worker.detect import Machine, cuda_name, detect_machine
+from hwqueue.worker.detect import Machine, detect_machine, label_of_models
 from hwqueue.worker.settings import WorkerSettings
 
 _MOST_ANNOUNCED = 10_000
@@ -23,10 +23,12 @@ class NodeDescription:
     Attributes:
         spec: The argument of `register_node`, with an instance id of this process.
         gpu_names: What `CUDA_VISIBLE_DEVICES` calls its GPUs, by position.
+        is_divided: Whether the machine has GPUs of which the worker may see those named alone.
     """
 
     spec: NodeSpec
     gpu_names: tuple[str, ...]
+    is_divided: bool = False
 
 
 async def describe_node(settings: WorkerSettings, tasks: Collection[str]) -> NodeDescription:
@@ -44,6 +46,7 @@ def combine(
 ) -> NodeDescription:
     """Put settings and detected facts together; the settings win."""
     capacity = dict(settings.capacity or {})
+    labels = dict(machine.labels) if machine else {}
     gpus = settings.gpus or ()
     gpu_names = names_of(gpus)
     if machine is not None and settings.capacity is None:
@@ -53,17 +56,27 @@ def combine(
             capacity["cpu_milli"] = min(capacity["cpu_milli"], 1000 * len(machine.cores))
     if machine is not None and settings.gpus is None:
         gpus = machine.gpus
-        gpu_names = tuple(cuda_name(gpu) for gpu in gpus)
+        gpu_names = machine.gpu_names
+    elif machine is not None:
+        labels.pop("gpu_model", None)
+        labels |= label_of_models(gpus)
+    is_divided = settings.share[1] > 1 and bool(gpus)
+    if settings.share[1] > 1:
+        capacity = {key: _part(amount, settings.share) for key, amount in capacity.items()}
+        mine = positions_of_share(gpus, settings.share)
+        gpus = tuple(gpus[at] for at in mine)
+        gpu_names = tuple(gpu_names[at] for at in mine)
     spec = NodeSpec(
         name=settings.name,
         instance_id=str(uuid4()),
         heartbeat_timeout=settings.heartbeat_timeout,
-        labels={**(machine.labels if machine else {}), **settings.labels},
+        labels={**labels, **settings.labels},
         rack=settings.rack,
         cpu_milli=capacity.pop("cpu_milli", None),
         memory_mib=capacity.pop("memory_mib", None),
         custom=capacity,
-        cores=machine.cores if machine else (),
+        # cores that several processes declare would be counted once for each
+        cores=machine.cores if machine and settings.share[1] == 1 else (),
         gpus=gpus,
         cpu_isolation=settings.cpu_isolation,
         gpu_exclusivity=settings.gpu_exclusivity,
@@ -72,7 +85,25 @@ def combine(
         queues=announceable(settings.queues, 100),
         tasks=None if tasks is None else announceable(tasks, 200),
     )
-    return NodeDescription(spec=spec, gpu_names=gpu_names)
+    return NodeDescription(spec=spec, gpu_names=gpu_names, is_divided=is_divided)
+
+
+def _part(amount: int, share: tuple[int, int]) -> int:
+    """What one of several processes gets; the first ones get what is left over."""
+    index, count = share
+    return amount // count + int(index < amount % count)
+
+
+def positions_of_share(gpus: Sequence[Gpu], share: tuple[int, int]) -> list[int]:
+    """Where in the list the GPUs of one process are: every so-many-th, with its parts."""
+    index, count = share
+    listed = {gpu.resource_id for gpu in gpus}
+    owners = [
+        gpu.parent_resource_id if gpu.parent_resource_id in listed else gpu.resource_id
+        for gpu in gpus
+    ]
+    turns = {owner: turn for turn, owner in enumerate(dict.fromkeys(owners))}
+    return [at for at, owner in enumerate(owners) if turns[owner] % count == index]
 
 
 def announceable(names: Collection[str], most_chars: int) -> list[str] | None:

@@ -13,7 +13,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -102,9 +102,18 @@ def environment_for(
     }
     if gpu_names:
         given = claim.assignment.gpus if claim.assignment else ()
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_names[gpu.index] for gpu in given)
-        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        environment |= environment_of_gpus(gpu_names[gpu.index] for gpu in given)
     return environment
+
+
+def environment_of_gpus(names: Iterable[str]) -> dict[str, str]:
+    """The variables that let a process see these GPUs alone: of CUDA, and of HIP, which has two."""
+    visible = ",".join(names)
+    return {
+        "CUDA_VISIBLE_DEVICES": visible,
+        "HIP_VISIBLE_DEVICES": visible,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
 
 
 async def run_in_process(

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Coroutine
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import Wanted, listen
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
+from hwqueue.worker.process import environment_of_gpus
 from hwqueue.worker.reaper import prune_regularly, reap_regularly
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NODE_LOST, NodeSession
@@ -40,11 +41,14 @@ _TIMEOUT_SECONDS = 10
 _TIMEOUTS = {"keepalives_interval": "5", "tcp_user_timeout": "25000"}
 
 
-def run(app: App, settings: WorkerSettings) -> int:
+def run(app: App, settings: WorkerSettings, *, supervised: bool = False) -> int:
     """Run a worker in this process until SIGTERM or SIGINT, and give its exit code.
 
     The first signal stops claiming and waits `shutdown_timeout` for running handlers, then
     cancels them and hands their leases back; a second one stops now.
+
+    Args:
+        supervised: Whether orders of a supervisor come on standard input, too.
 
     Returns:
         0 after a graceful stop; 1 when it was stopped now; 5 (`SUPERSEDED`) when another worker or
@@ -59,7 +63,7 @@ def run(app: App, settings: WorkerSettings) -> int:
     """
     with asyncio.Runner() as runner:
         worker = Worker(app, settings)
-        code = runner.run(worker.run(handle_signals=True))
+        code = runner.run(worker.run(handle_signals=True, supervised=supervised))
         if worker.has_leftovers:
             _log.warning("ending the process with handlers, hooks or calls still under way")
             logging.shutdown()
@@ -94,10 +98,12 @@ class Worker:
         """Stop gracefully; called again, stop now. Only from the worker's event loop."""
         self._shutdown.request()
 
-    async def run(self, *, handle_signals: bool = False) -> int:
+    async def run(self, *, handle_signals: bool = False, supervised: bool = False) -> int:
         """Work until stopped; once. Returns and raises as the function `run`."""
         shutdown, settings = self._shutdown, self._settings
         node = await describe_node(settings, self._app.tasks)
+        if node.is_divided:
+            os.environ.update(environment_of_gpus(node.gpu_names))
         loose = [
             name for name, task in self._app.tasks.items() if task.is_async and not task.process
         ]
@@ -115,7 +121,11 @@ class Worker:
             pass_environment=settings.pass_environment,
         )
         session.put_off = runner.put_off
-        with shutdown.on_signals() if handle_signals else nullcontext():
+        with ExitStack() as told:
+            if handle_signals:
+                told.enter_context(shutdown.on_signals())
+            if supervised:
+                told.enter_context(shutdown.on_orders(sys.stdin.fileno()))
             try:
                 if await self._open(session, shutdown):
                     await self._work(session, runner, shutdown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from hwqueue.types import Gpu
 
 _NODE_NAMESPACE = uuid5(NAMESPACE_DNS, "node.hwqueue")
 _MAX_NAME_CHARS = 253
+_PLACEHOLDER = re.compile("%[hi]")
+MOST_PROCESSES = 1000
+"""How many worker processes may divide a machine."""
 _CPU_CLASSES = ("best_effort", "whole_core", "strict_isolated")
 _GPU_CLASSES = ("shared", "session_exclusive", "device_exclusive", "partition_exclusive")
 
@@ -68,6 +72,10 @@ class WorkerSettings:
         deregister_on_stop: Whether a graceful stop takes the node out of the fleet, so that it is
             not reported as silent. A node stays all the same that holds claims, or that an operator
             has cordoned, tainted or attested.
+        share: Which part of the machine is the node's, where several workers divide it: (0, 4) is
+            the first of four. Capacity is divided evenly, given or detected, and GPUs go round; a
+            worker sees (`CUDA_VISIBLE_DEVICES`) its own alone. Cores are not divided, so
+            `cpu_isolation` does not go with it, nor does `node_id`.
         pass_environment: Names of environment variables that handlers in child processes get
             although they may hold the worker's credentials (`PG*`, `HWQUEUE_*`).
         shard: The shard that the node lives in, >= 0.
@@ -100,6 +108,7 @@ class WorkerSettings:
     shutdown_timeout: timedelta = timedelta(seconds=30)
     cancel_grace: timedelta = timedelta(seconds=5)
     deregister_on_stop: bool = True
+    share: tuple[int, int] = (0, 1)
     pass_environment: tuple[str, ...] = ()
     shard: int = 0
 
@@ -112,6 +121,7 @@ class WorkerSettings:
         for key, value in (self.capacity or {}).items():
             _check_number(f"capacity.{key}", value, 0, 10**12)
         self._check_isolation()
+        self._check_share()
         self._check_spans()
 
     @property
@@ -143,6 +153,20 @@ class WorkerSettings:
         if self.isolates_cores and not hasattr(os, "sched_setaffinity"):
             raise ConfigError(f"cpu_isolation {self.cpu_isolation!r}: this system cannot pin")
 
+    def _check_share(self) -> None:
+        index, count = self.share
+        _check_number("share[1]", count, 1, MOST_PROCESSES)
+        _check_number("share[0]", index, 0, count - 1)
+        if count == 1:
+            return
+        if self.isolates_cores:
+            raise ConfigError(
+                f"cpu_isolation {self.cpu_isolation!r}: several processes of one machine cannot "
+                "set cores aside; run one process"
+            )
+        if self.node_id is not None:
+            raise ConfigError("node_id: several processes of one machine need an id each")
+
     def _check_spans(self) -> None:
         hour, day = timedelta(hours=1), timedelta(days=1)
         _check_span("poll_interval", self.poll_interval, timedelta(milliseconds=10), hour)
@@ -162,6 +186,21 @@ class WorkerSettings:
                 f"heartbeat_interval ({self.heartbeat_interval}), or the node looks dead between "
                 "two heartbeats"
             )
+
+
+def name_of_template(template: str, index: int = 0) -> str:
+    """A node's name: `%h` stands for the host's name, `%i` for the index of the process.
+
+    Raises: ConfigError: Another letter follows a `%`.
+    """
+    unknown = _PLACEHOLDER.sub("", template).partition("%")
+    if unknown[1]:
+        raise ConfigError(
+            f"name: {template!r} holds %{unknown[2][:1]}",
+            hint="%h is the name of the host, %i the index of the process",
+        )
+    values = {"%h": socket.gethostname(), "%i": str(index)}
+    return _PLACEHOLDER.sub(lambda found: values[found[0]], template)
 
 
 def _check_number(field_name: str, value: int, low: int, high: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ _log = logging.getLogger("hwqueue.worker")
 
 SUPERSEDED = 5
 """Exit code of a worker whose node another worker or login has taken over."""
+
+DRAIN, NOW = b"d", b"n"
+"""What a supervisor writes to the standard input of a worker: stop gracefully, or now."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -40,6 +44,11 @@ class Shutdown:
             self.draining.set()
         else:
             self.abort("stopping now")
+
+    def drain(self) -> None:
+        """Ask for a graceful stop; asked again, nothing changes."""
+        if not self.draining.is_set():
+            self.request()
 
     def abort(self, why: str, *, superseded: bool = False) -> None:
         """Stop now, with exit code 1, or `SUPERSEDED`."""
@@ -73,3 +82,23 @@ class Shutdown:
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+
+    @contextmanager
+    def on_orders(self, descriptor: int) -> Iterator[None]:
+        """Follow the orders of a supervisor, and drain when it is gone, while the block runs."""
+        loop = asyncio.get_running_loop()
+
+        def follow() -> None:
+            orders = os.read(descriptor, 64)
+            if not orders:
+                loop.remove_reader(descriptor)
+            if NOW in orders:
+                self.abort("stopping now")
+            else:
+                self.drain()
+
+        loop.add_reader(descriptor, follow)
+        try:
+            yield
+        finally:
+            loop.remove_reader(descriptor)

@@ -41,6 +41,8 @@ def test_the_reference_is_complete(path: str) -> None:
     assert begin >= 0, f"{path} is missing; run: {REFRESH}"
     section = text[begin : text.find("\n#", begin) if "\n#" in text[begin:] else None]
     for parameter in COMMANDS[path].params:
+        if getattr(parameter, "hidden", False):
+            continue
         name = parameter.opts[-1] if parameter.opts[-1].startswith("-") else parameter.name
         assert name in section, f"{path}: {name} is missing; run: {REFRESH}"
         if help_text := getattr(parameter, "help", None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -23,7 +24,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[WorkerSetti
     """The settings that workers were started with; none really runs."""
     seen: list[WorkerSettings] = []
 
-    def keep(_app: App, settings: WorkerSettings) -> int:
+    def keep(_app: App, settings: WorkerSettings, *, supervised: bool) -> int:
+        assert not supervised
         seen.append(settings)
         return 0
 
@@ -121,3 +123,46 @@ def test_isolation_is_told_to_the_worker(started: list[WorkerSettings]) -> None:
     assert settings.default_cpu_isolation == "whole_core"
     assert settings.gpu_share_mode == "exclusive"
     assert run("--default-cpu-isolation=whole_core") != 0
+
+
+def test_a_template_names_the_node(started: list[WorkerSettings]) -> None:
+    assert run() == run("--name=%h") == run("--name=gpu-%i@%h.x") == 0
+    host = socket.gethostname()
+    assert [settings.name for settings in started] == [host, host, f"gpu-0@{host}.x"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--name=%p"],
+        ["--name=box%"],
+        ["--processes=2", "--name=box"],
+        ["--processes=2", "--name=%h"],
+        ["--processes=2", f"--node-id={NODE}"],
+        ["--processes=2", "--cpu-isolation=whole_core"],
+        ["--processes=0"],
+        ["--watch-dir=no such folder"],
+        ["--gpu=:80"],
+        ["--gpu=A100:80TB"],
+        ["--gpu=A100x0"],
+        ["--gpu=A100x1000", "--gpu=T4x25"],
+    ],
+)
+def test_what_makes_no_sense_is_refused(started: list[WorkerSettings], options: list[str]) -> None:
+    """Before a process is started."""
+    assert run(*options) == 2
+    assert started == []
+
+
+def test_gpus_are_declared_by_hand(started: list[WorkerSettings]) -> None:
+    line = ["--gpu=A100:80GiBx2", "--gpu=RTX 4090", "--gpu=T4:15360", "--name=box"]
+    assert run(*line) == run(*line) == run("--gpu=A100", "--name=other") == 0
+    first, again, other = (settings.gpus or () for settings in started)
+    assert [(gpu.model, gpu.memory_mib) for gpu in first] == [
+        ("A100", 81920),
+        ("A100", 81920),
+        ("RTX 4090", None),
+        ("T4", 15360),
+    ]
+    assert first == again, "the same ids at every start"
+    assert len({gpu.resource_id for gpu in (*first, *other)}) == 5

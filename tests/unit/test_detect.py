@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from uuid import UUID
@@ -14,8 +15,10 @@ import pytest
 
 from hwqueue.types import Gpu
 from hwqueue.worker import detect
-from hwqueue.worker.node import combine
+from hwqueue.worker.amd import detect_amd_gpus
+from hwqueue.worker.node import combine, positions_of_share
 from hwqueue.worker.settings import WorkerSettings
+from tests.unit.fake_amdsmi import MI300X, FakeAmdSmi
 from tests.unit.fake_nvml import GPUS, OLD_PARTS, PARTS, FakeNvml
 
 UUIDS = [f"8f5b6c1e-0000-4000-8000-00000000000{n}" for n in range(3)]
@@ -195,6 +198,7 @@ MACHINE = detect.Machine(
     capacity={"cpu_milli": 8000, "memory_mib": 1024},
     cores=({"core": 0, "numa": 0, "threads": [0]},),
     gpus=(Gpu(resource_id=UUID(UUIDS[0]), model=A100, memory_mib=81920),),
+    gpu_names=(f"GPU-{UUIDS[0]}",),
 )
 
 
@@ -216,6 +220,50 @@ def test_given_facts_win_over_detected_ones() -> None:
     assert node.spec.custom == {"license": 2}
     assert node.gpu_names == ("0", "1")
     assert combine(WorkerSettings(dsn="x", gpus=()), MACHINE).spec.gpus == ()
+
+
+def test_several_processes_divide_what_there_is() -> None:
+    """Nothing twice, nothing lost, and each sees its own GPUs alone."""
+    gpus = tuple(Gpu(resource_id=UUID(int=n), model="T4") for n in range(5))
+    machine = replace(
+        MACHINE,
+        gpus=gpus,
+        gpu_names=tuple("01234"),
+        capacity={"cpu_milli": 8000, "memory_mib": 10},
+    )
+    nodes = [
+        combine(WorkerSettings(dsn="x", name=f"n-{index}", share=(index, 4)), machine)
+        for index in range(4)
+    ]
+    assert [node.spec.cpu_milli for node in nodes] == [2000] * 4
+    assert [node.spec.memory_mib for node in nodes] == [3, 3, 2, 2]
+    assert [node.spec.gpus for node in nodes] == [gpus[index::4] for index in range(4)]
+    assert [node.gpu_names for node in nodes] == [("0", "4"), ("1",), ("2",), ("3",)]
+    assert {node.spec.cores for node in nodes} == {()}
+    none = combine(WorkerSettings(dsn="x", gpus=gpus[:1], share=(1, 2)), machine)
+    assert (none.spec.gpus, none.gpu_names, none.is_divided) == ((), (), True)
+    assert not combine(WorkerSettings(dsn="x", gpus=(), share=(1, 2)), machine).is_divided
+    assert not combine(WorkerSettings(dsn="x"), machine).is_divided
+
+
+def test_parts_go_where_their_device_goes() -> None:
+    whole = tuple(Gpu(resource_id=UUID(int=n), partitionable=True) for n in range(2))
+    parts = tuple(
+        Gpu(resource_id=UUID(int=10 + n), parent_resource_id=UUID(int=n % 2)) for n in range(4)
+    )
+    apart = tuple(
+        Gpu(resource_id=UUID(int=20 + n), parent_resource_id=UUID(int=9)) for n in range(2)
+    )
+    gpus = (*whole, *parts, *apart)
+    first, second = (positions_of_share(gpus, (index, 2)) for index in range(2))
+    assert first == [0, 2, 4, 6]
+    assert second == [1, 3, 5, 7]
+
+
+def test_given_gpus_decide_the_label() -> None:
+    given = (Gpu(resource_id=UUIDS[1], model="MI300X"),)
+    labels = combine(WorkerSettings(dsn="x", gpus=given), MACHINE).spec.labels
+    assert labels == {**MACHINE.labels, "gpu_model": "MI300X"}
 
 
 def test_nothing_is_declared_without_detection() -> None:
@@ -251,3 +299,46 @@ def test_parts_of_gpus_are_named_by_their_id() -> None:
         {"resource_id": UUIDS[0], "partitionable": True},
         {"resource_id": UUIDS[1], "parent_resource_id": UUIDS[0]},
     ]
+
+
+def test_amd_gpus_are_read_where_there_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = FakeAmdSmi()
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    install_nvml(monkeypatch, None)
+    machine = detect.detect_machine()
+    assert [(gpu.model, gpu.memory_mib) for gpu in machine.gpus] == [(MI300X, 196592)] * 2
+    first, second = (gpu.resource_id for gpu in machine.gpus)
+    assert str(first) == smi.names[0]
+    assert second == detect_amd_gpus({})["1"].resource_id, "made up, and always the same"
+    assert machine.gpu_names == ("0", "1")
+    assert machine.labels["gpu_model"] == MI300X
+    assert smi.open == 0
+    install_nvml(monkeypatch, FakeNvml(GPUS))
+    assert {gpu.model for gpu in detect.detect_machine().gpus} == {A100, T4, "NVIDIA H100 PCIe"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "names"),
+    [
+        ({}, ["0", "1"]),
+        ({"HIP_VISIBLE_DEVICES": "1"}, ["1"]),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, ["0"]),
+        ({"CUDA_VISIBLE_DEVICES": " 1 , 0"}, ["0", "1"]),
+        ({"HIP_VISIBLE_DEVICES": ""}, []),
+    ],
+)
+def test_hidden_amd_gpus_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], names: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdSmi())
+    assert list(detect_amd_gpus(environment)) == names
+
+
+@pytest.mark.parametrize("smi", [None, FakeAmdSmi(driver=False), FakeAmdSmi(fails=True)])
+def test_without_amd_smi_there_are_no_amd_gpus(
+    monkeypatch: pytest.MonkeyPatch, smi: FakeAmdSmi | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    assert detect_amd_gpus({}) == {}
+    assert smi is None or smi.open == 0

@@ -1,0 +1,117 @@
+"""`hwqueue worker run --processes` and `--watch`, as a user runs them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import LeaseState, Node
+from tests.e2e.worker_support import QUEUE, is_in, wait_until
+
+TASKS = """
+import os
+from hwqueue.app import App
+app = App()
+
+@app.task("who")
+def who(params):
+    return "{answer}"
+"""
+
+
+@pytest.fixture
+def client(dsn: str) -> Iterator[Client]:
+    with Client(dsn) as connected:
+        connected.create_queue(QUEUE)
+        yield connected
+
+
+@contextmanager
+def hwqueue_worker(dsn: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`hwqueue worker run` in a folder with tasks; its workers end with it, as their pipe does."""
+    (folder / "tasks.py").write_text(TASKS.replace("{answer}", "first"))
+    line = [sys.executable, "-m", "hwqueue", "--dsn", dsn, "worker", "run", "--app", "tasks:app"]
+    process = subprocess.Popen(
+        [*line, "--queue", QUEUE, *options], cwd=folder, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def nodes(client: Client) -> dict[str, Node]:
+    return {node.name: node for node in client.list_nodes()}
+
+
+def pid_of_first(process: subprocess.Popen[str]) -> int:
+    """The pid that the supervisor tells of its first worker."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "process 0 runs as pid " in line:
+            return int(line.split()[-1])
+    raise AssertionError("it said nothing")
+
+
+def test_processes_divide_the_machine_and_stop_together(
+    client: Client, dsn: str, tmp_path: Path
+) -> None:
+    capacity = '{"cpu_milli": 5000, "licences": 1}'
+    options = ("--processes=2", "--gpu=A100:80GiBx3", f"--capacity={capacity}")
+    with hwqueue_worker(dsn, tmp_path, *options) as process:
+        wait_until(lambda: len(nodes(client)) == 2)
+        host = socket.gethostname()
+        first, second = (nodes(client)[f"{host}-{index}"] for index in (0, 1))
+        assert (first.capacity["cpu_milli"], second.capacity["cpu_milli"]) == (2500, 2500)
+        assert (first.capacity["licences"], second.capacity["licences"]) == (1, 0)
+        assert (len(first.gpus), len(second.gpus)) == (2, 1)
+        lease_id = client.spawn_lease(QUEUE, "who", {}).lease_id
+        wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert nodes(client) == {}
+
+
+def test_a_process_that_is_killed_comes_back(client: Client, dsn: str, tmp_path: Path) -> None:
+    with hwqueue_worker(dsn, tmp_path, "--processes=2", "--name=box-%i") as process:
+        pid = pid_of_first(process)
+        wait_until(lambda: len(nodes(client)) == 2)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: nodes(client)["box-0"].node_epoch == 2)
+        assert nodes(client)["box-1"].node_epoch == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_workers_stop_when_their_supervisor_is_gone(
+    client: Client, dsn: str, tmp_path: Path
+) -> None:
+    with hwqueue_worker(dsn, tmp_path, "--processes=2") as process:
+        wait_until(lambda: len(nodes(client)) == 2)
+        process.kill()
+        wait_until(lambda: nodes(client) == {})
+
+
+def test_changed_tasks_are_run(client: Client, dsn: str, tmp_path: Path) -> None:
+    def answer() -> object:
+        lease_id = client.spawn_lease(QUEUE, "who", {}).lease_id
+        wait_until(is_in(client, lease_id, LeaseState.COMPLETED))
+        return client.get_lease(lease_id).result
+
+    with hwqueue_worker(dsn, tmp_path, "--watch", "--name=box") as process:
+        assert answer() == "first"
+        (tmp_path / "tasks.py").write_text(TASKS.replace("{answer}", "second"))
+        wait_until(lambda: nodes(client).get("box") is None or nodes(client)["box"].node_epoch > 1)
+        assert answer() == "second"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
