@@ -63,13 +63,17 @@ def test_it_waits_for_what_it_needs(services: dict[str, Any]) -> None:
         assert services[name]["depends_on"] == {"queues": {"condition": done}}
 
 
-def test_the_nodes_differ(services: dict[str, Any]) -> None:
+def test_the_nodes_differ_and_scale(services: dict[str, Any]) -> None:
+    """What is named after the container, and has no port of the machine, may be there twice."""
     lines = [services[name]["command"] for name in NODES]
-    names, gpus, regions = (
+    for name, line in zip(NODES, lines, strict=True):
+        assert not [word for word in line if word.startswith(("--name", "--node-id"))]
+        assert not {"container_name", "hostname", "ports"} & set(services[name])
+    gpus, regions = (
         [next(word for word in line if word.startswith(option)) for line in lines]
-        for option in ("--name=", "--label=gpu=", "--label=region=")
+        for option in ("--label=gpu=", "--label=region=")
     )
-    assert len(set(names)) == len(set(gpus)) == len(set(regions)) == 2
+    assert len(set(gpus)) == len(set(regions)) == 2
 
 
 def test_files_exist_and_hold_the_app(services: dict[str, Any]) -> None:
