@@ -55,7 +55,7 @@ def test_every_operation_tells_its_problems(document: dict[str, Any]) -> None:
             assert "304" in responses, name
         for status, response in responses.items():
             assert response["description"], (name, status)
-            if status == "304":
+            if status in ("204", "304"):
                 continue
             kind = KINDS.get(name, "application/json")
             wanted = "application/problem+json" if status >= "4" else kind
