@@ -2095,8 +2095,8 @@ CREATE TABLE hwqueue.shard (
     event_base bigint DEFAULT 0 NOT NULL,
     storage_path text,
     event_days integer DEFAULT 14 NOT NULL,
-    wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
     node_expiry interval DEFAULT '7 days'::interval,
+    wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
@@ -2108,9 +2108,9 @@ COMMENT ON COLUMN hwqueue.shard.storage_path IS 'file of this table when server_
 
 COMMENT ON COLUMN hwqueue.shard.event_days IS 'for how many whole days prune keeps events; set_event_retention';
 
-COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifications';
-
 COMMENT ON COLUMN hwqueue.shard.node_expiry IS 'how long a node may be silent before prune deregisters it; null: for ever; set_node_expiry';
+
+COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifications';
 
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;

@@ -47,6 +47,7 @@ create table hwqueue.shard (
   event_base bigint not null default 0,
   storage_path text,
   event_days int not null default 14 check (event_days between 1 and 14),
+  node_expiry interval default '7 days',
   wake_key uuid not null default gen_random_uuid(),
   primary key (shard_id)
 );
@@ -56,6 +57,8 @@ comment on column hwqueue.shard.storage_path is
   'file of this table when server_started_at was written: every copy and every restore has another one';
 comment on column hwqueue.shard.event_days is
   'for how many whole days prune keeps events; set_event_retention';
+comment on column hwqueue.shard.node_expiry is
+  'how long a node may be silent before prune deregisters it; null: for ever; set_node_expiry';
 comment on column hwqueue.shard.wake_key is 'keeps names of queues out of notifications';
 insert into hwqueue.shard (shard_id) values (0);
 
