@@ -41,6 +41,7 @@ EVENT_CODES = (
     "class_unmatched",
     "class_unmatched_over",
     "term_published",
+    "node_expiry_set",
     "event_retention_set",
     "token_created",
     "token_revoked",

@@ -400,6 +400,9 @@ begin
     left join hwqueue.claim r on r.shard_id = l.shard_id and r.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = l.shard_id and o.lease_id = l.lease_id
     where l.shard_id = p_shard and l.lease_id = p_lease;
+  if not found then  -- pruned since
+    perform hwqueue.find_lease(p_lease, p_shard);
+  end if;
 end
 $$;
 

@@ -9,7 +9,7 @@ import pytest
 from hwqueue.testing import Clock
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, register
-from tests.races.interleave import interleave
+from tests.races.interleave import TIMEOUT, interleave
 from tests.races.terms import broken, lease, place, publish, spread
 from tests.sql.api import outlive
 
@@ -54,6 +54,32 @@ def test_beside_an_open_prune(conn: psycopg.Connection, dsn: str, clock: Clock, 
         outlive(conn)
         conn.execute(PRUNE, [10])
     assert conn.execute(CLASSES).fetchall() == [(0,)]
+
+
+def test_a_lease_is_pruned_while_it_is_read(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """The reader has found the lease, and waits for a table when it goes: an error, not nothing."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"retain_completed": 1})
+    node = register(conn)
+    lease = direct.spawn(QUEUE)["lease_id"]
+    [claim] = direct.claim(QUEUE, *node)
+    direct.complete(lease, claim["claim_token"])
+    clock.advance(DAY)
+    with interleave(dsn, SHORT) as actor:
+        pruner, reader = actor(), actor()
+        pruner.begin()
+        assert pruner.conn.execute(PRUNE, [10]).fetchall() == [(1,)]
+        pruner.conn.execute("lock table hwqueue.attempt in access exclusive mode")
+        reading = reader.start(
+            lambda d: d.conn.execute("select state from hwqueue.get_lease(%s)", [lease]).fetchall()
+        )
+        reader.wait_until_parked()
+        pruner.commit()
+        with pytest.raises(psycopg.Error) as refused:
+            reading.result(TIMEOUT)
+    assert refused.value.sqlstate == "QHL04"
 
 
 def test_one_of_many_prunes_at_a_time(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
