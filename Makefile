@@ -38,6 +38,7 @@ check: setup ## Lint, types, import directions, generated files, the site of the
 	$(BIN)/python tools/sql_reference.py --check
 	$(BIN)/python tools/openapi.py --check
 	$(BIN)/python tools/metrics_reference.py --check
+	$(BIN)/python tools/options_reference.py --check
 	$(MAKE) --no-print-directory docs
 
 docs: setup ## Build the site of the documentation in docs/_build/html
@@ -63,10 +64,11 @@ mutants: setup ## Plant known bugs one by one: the tests must catch each (25 min
 sync: setup ## Generate the sync client from the async one
 	$(BIN)/python tools/async_to_sync.py
 
-reference: setup ## Generate docs/reference/sql.md, openapi.json and metrics.md from their sources
+reference: setup ## Generate docs/reference: sql.md, options.md, metrics.md and openapi.json
 	$(BIN)/python tools/sql_reference.py
 	$(BIN)/python tools/openapi.py
 	$(BIN)/python tools/metrics_reference.py
+	$(BIN)/python tools/options_reference.py
 
 lock: setup ## Write docker/*.lock: what the image installs, by version and hash (needs PyPI)
 	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'

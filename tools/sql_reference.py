@@ -28,7 +28,8 @@ Generated from `sql/` by `make reference`; do not edit.
 Everything that hwqueue does is a function in schema `hwqueue`: any language with a Postgres
 driver is a client. Pass arguments by name (`p_queue => 'default'`) and name the result columns that
 you read: later versions may add arguments with defaults and columns at the end. Errors have a
-SQLSTATE of class `QH` ([errors](errors.md)), JSON as detail, and a hint.
+SQLSTATE of class `QH` ([errors](errors.md)), JSON as detail, and a hint. What may be in `p_options`
+and `p_policy` is in [options](options.md).
 """
 ABOUT = {
     "reports": """

@@ -1,0 +1,362 @@
+"""Write docs/reference/options.md: every option, read from what checks it.
+
+Keys, types, ranges and defaults of spawns, retries and policies come from the SQL functions that
+read them, settings of workers from `WorkerSettings` and the command line; meanings and examples
+from tools/options.toml. `python tools/options_reference.py` writes the page, `--check` fails when
+it is out of date.
+"""
+
+import inspect
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from typer.main import get_command
+
+from hwqueue.cli.main import app
+from hwqueue.schema.files import SQL_DIR
+from hwqueue.text import duration
+from hwqueue.worker import WorkerSettings
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reference" / "options.md"
+Kind = Literal["spawn", "retry", "policy"]
+
+INTRODUCTION = """# Options
+
+Generated from `sql/`, `hwqueue/worker/settings.py` and `tools/options.toml` by `make reference`; do
+not edit.
+
+Types are those of JSON. A *span* is a number of seconds, or text such as `"1 hour 30 minutes"`
+without months; HTTP takes seconds alone, Python a `timedelta`, the command line `90s`, `5m`,
+`1h30m` or `2d`. A *time* is text with an offset from UTC, in Python a `datetime` with a time zone.
+An option that is null counts as not given. An unknown key is an error that lists those allowed.
+"""
+SPAWN = """
+## Spawn
+
+```sql
+select lease_id from hwqueue.spawn_lease('renders', 'draw', '{"frame": 7}',
+  '{"priority": 5, "delay": 600}');
+```
+
+```python
+client.spawn_lease("renders", "draw", {"frame": 7}, priority=5, delay=timedelta(minutes=10))
+```
+
+```sh
+hwqueue lease spawn renders draw --params '{"frame": 7}' --priority 5 --delay 10m
+```
+
+```http
+POST /api/v1/leases
+{"queue": "renders", "task": "draw", "params": {"frame": 7},
+ "options": {"priority": 5, "delay": 600}}
+```
+
+A batch has them in each element: `{"task": ..., "params": ..., "options": {...}}`.
+"""
+RETRY = """
+## Retry
+
+The value of `retry`, in a spawn or in a queue's policy. The wait before attempt n is
+`base * factor ^ (n - 2)`, at most `max`, less a random part of it. In Python:
+`RetryPolicy(kind="fixed", base=timedelta(seconds=30))`.
+"""
+POLICY = """
+## Queue policy
+
+```sql
+select hwqueue.set_queue_policy('renders',
+  '{"claim_timeout": 300, "retry": {"kind": "fixed", "base": 30}}');
+```
+
+```python
+retry = RetryPolicy(kind="fixed", base=timedelta(seconds=30))
+client.set_queue_policy("renders", QueuePolicy(claim_timeout=timedelta(minutes=5), retry=retry))
+```
+
+```sh
+hwqueue queue policy renders '{"claim_timeout": 300, "retry": {"kind": "fixed", "base": 30}}'
+```
+
+```http
+PATCH /api/v1/queues/renders/policy
+{"claim_timeout": 300, "retry": {"kind": "fixed", "base": 30}}
+```
+
+`create_queue` takes the same. What is not given stays as it is, or is at its default in a new
+queue. On the command line a policy is JSON, as in SQL.
+"""
+RETENTION = """
+## Retention
+
+`prune`, which workers call about once a minute, deletes what is kept no longer.
+
+| what | kept for | change it with |
+|---|---|---|
+| completed and cancelled leases | `retain_completed` ({retain_completed}) | the queue's policy |
+| failed (dead) leases | `retain_failed` ({retain_failed}) | the queue's policy |
+| idempotency keys | as long as their lease | |
+| events | {event_days} days, 1 to 14 | `set_event_retention(7)` in SQL and Python |
+| silent nodes | {node_expiry}, then deregistered | `hwqueue node expiry 2d`, `set_node_expiry` |
+| deregistered nodes | 30 days | |
+| figures by minute | a day | |
+"""
+WORKER = """
+## Worker
+
+Fields of `hwqueue.WorkerSettings`, and the flags of `hwqueue worker run`.
+
+```python
+WorkerSettings(dsn="postgresql://gpu_worker@db.example/app", queues=("renders",), concurrency=4)
+```
+
+```sh
+hwqueue worker run --app tasks:app --queue renders --concurrency 4
+```
+
+| setting | default | flag | meaning |
+|---|---|---|---|
+"""
+# Flags that are not called as their setting.
+_FLAGS = {
+    "dsn": "--dsn",
+    "labels": "--label",
+    "queues": "--queue",
+    "detect": "--no-detect",
+    "gpus": "--gpu",
+    "pass_environment": "--pass-env",
+    "share": "--processes",
+}
+# What a reader of JSON takes, said with the bounds that it is called with.
+_TYPES = {
+    "boolean": "boolean",
+    "domain": "`node`, `rack` or `label:KEY`",
+    "integer": "integer, {0:,} to {1:,}",
+    "interval": "span, {0} to ten years",
+    "number": "number, {0:,} to {1:,}",
+    "short_interval": "span, {0} to {1}",
+    "text": "text, 1 to {0} characters",
+    "time": "time",
+    "uuid": "uuid",
+}
+_NAMES = {"window": "window_size", "probe": "probe_size"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A row of the page: `json`, `python` and `cli` are examples; "" where there is none."""
+
+    key: str
+    type: str
+    default: str
+    meaning: str
+    json: str
+    python: str
+    cli: str
+
+
+def _sql(name: str) -> str:
+    return (SQL_DIR / name).read_text(encoding="utf-8")
+
+
+def _function(text: str, name: str) -> str:
+    """The body of a SQL function."""
+    found = re.search(rf"function hwqueue\.{name}\(.*?as \$\$(.*?)\$\$;", text, re.S)
+    assert found, name
+    return found[1]
+
+
+def _list(text: str, pattern: str) -> list[str]:
+    """The words of the `array[...]` after a pattern."""
+    found = re.search(rf"{pattern}array\[(.*?)\]", text, re.S)
+    assert found, pattern
+    return re.findall(r"'(\w+)'", found[1])
+
+
+def keys(kind: Kind) -> list[str]:
+    """The keys that the SQL functions take, in their order; those within weights dotted."""
+    if kind == "spawn":
+        text = _sql("spawn/read.sql")
+        own = _list(_function(text, "own_options"), r"select ")
+        return [*_list(text, r"v_class_options text\[\] := "), *own]
+    text = _sql("queues/policy.sql")
+    if kind == "retry":
+        return _list(text, r"check_object\(p_retry, ")
+    weights = [f"weights.{name}" for name in _list(text, r"check_object\(v_weights, ")]
+    return [*_list(text, r"check_object\(p_policy, "), *weights]
+
+
+def _reader(kind: Kind) -> str:
+    """The SQL that reads the options of a kind."""
+    if kind == "spawn":
+        return _sql("spawn/read.sql")
+    return _function(
+        _sql("queues/policy.sql"), {"retry": "normalise_retry"}.get(kind, "apply_policy")
+    )
+
+
+def _type(kind: Kind, key: str) -> str:
+    """The type and range of an option, "" where its reader says neither."""
+    found = re.search(
+        rf"hwqueue\.json_(\w+)\([pv]_\w+ -> '{key.rpartition('.')[2]}',"
+        r" (?:p_field \|\| )?'[^']*'(?:,\s+([^()]*))?\)",
+        _reader(kind),
+    )
+    if not found:
+        return ""
+    given = [part.strip("' ") for part in (found[2] or "").split(",") if "QH" not in part]
+    range_ = [int(part) if part.lstrip("-").isdigit() else part for part in given if part]
+    return _TYPES.get(found[1], "").format(*(range_ or ["0"]))
+
+
+def policy_defaults() -> Mapping[str, Any]:
+    """What a queue has that asks for nothing special, as columns of the table."""
+    text = _function(_sql("queues/policy.sql"), "default_policy")
+    found: Mapping[str, Any] = json.loads(re.findall(r"'(\{.*\})'", text, re.S)[0])
+    return found
+
+
+def _default(kind: Kind, key: str) -> str:
+    """The default of an option as its reader has it, "" where that does not say it."""
+    if kind == "policy":
+        value = policy_defaults().get(_NAMES.get(key, key.replace("weights.", "weight_")))
+        if isinstance(value, bool):
+            return str(value).lower()
+        return f"{value:,}" if isinstance(value, int) else value if isinstance(value, str) else ""
+    found = re.search(
+        rf"coalesce\(hwqueue\.json_\w+\(p_\w+ -> '{key}'[^)]*\),\s*(?:interval )?'?([\w. ]+)'?\)",
+        _reader(kind),
+    )
+    return found[1] if found else ""
+
+
+def options(kind: Kind) -> list[Option]:
+    """The options of a kind, in the order of tools/options.toml.
+
+    Raises: SystemExit, if the file names others than the SQL functions take.
+    """
+    told = tomllib.loads((ROOT / "tools" / "options.toml").read_text(encoding="utf-8"))[kind]
+    if set(told) != set(keys(kind)):
+        wrong = ", ".join(sorted(set(told) ^ set(keys(kind))))
+        sys.exit(f"tools/options.toml and the SQL functions do not agree on [{kind}]: {wrong}")
+    return [
+        Option(
+            key=key,
+            type=about.get("type") or _type(kind, key),
+            default=about.get("default") or _default(kind, key),
+            meaning=about["meaning"],
+            **{name: about.get(name, "") for name in ("json", "python", "cli")},
+        )
+        for key, about in told.items()
+    ]
+
+
+def _rows(found: list[Option]) -> str:
+    lines = ["\n| option | type, range | default | meaning |\n|---|---|---|---|\n"]
+    lines += [f"| `{o.key}` | {o.type} | {o.default} | {o.meaning} |\n" for o in found]
+    return "".join(lines)
+
+
+def _examples(found: list[Option]) -> str:
+    columns = ["json", "python", *(["cli"] if any(o.cli for o in found) else [])]
+    heads = {"json": "SQL, HTTP", "python": "Python", "cli": "command line"}
+    lines = [
+        f"\n| {' | '.join(heads[name] for name in columns)} |\n{'|---' * len(columns)}|\n",
+        *(f"| {' | '.join(_cell(o, name) for name in columns)} |\n" for o in found if o.json),
+    ]
+    return "".join(lines)
+
+
+def _cell(option: Option, column: str) -> str:
+    text = getattr(option, column)
+    if column == "json":
+        text = f'"{option.key}": {text}'
+    return f"`{text}`" if text else ""
+
+
+def worker_meanings() -> Mapping[str, str]:
+    """The attributes in the docstring of WorkerSettings."""
+    text = inspect.getdoc(WorkerSettings) or ""
+    part = text.partition("Attributes:\n")[2].partition("\nRaises:")[0]
+    found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", part, re.M | re.S)
+    return {name: " ".join(meaning.split()) for name, meaning in found}
+
+
+def worker_flags() -> Mapping[str, str]:
+    """The flag of each setting that has one."""
+    worker: Any = get_command(app)
+    run = worker.commands["worker"].commands["run"]
+    known = {option for each in run.params for option in each.opts} | {"--dsn"}
+    named = {
+        f.name: _FLAGS.get(f.name, f"--{f.name.replace('_', '-')}") for f in fields(WorkerSettings)
+    }
+    return {name: flag for name, flag in named.items() if flag in known}
+
+
+def _worker_rows() -> str:
+    meanings, flags, lines = worker_meanings(), worker_flags(), []
+    for each in fields(WorkerSettings):
+        default = "the host's" if each.name == "name" else _plain(each.default)
+        default = "`{}`" if each.name == "labels" else default
+        flag = f"`{flags[each.name]}`" if each.name in flags else ""
+        lines.append(f"| `{each.name}` | {default} | {flag} | {meanings[each.name]} |\n")
+    return "".join(lines)
+
+
+def _plain(value: object) -> str:
+    match value:
+        case _ if value is MISSING:
+            return "required"
+        case timedelta():
+            return duration(value)
+        case None:
+            return "none"
+    return f"`{value!r}`"
+
+
+def page() -> str:
+    """The whole page."""
+    kept = policy_defaults()
+    tables = _tables()
+    days = re.search(r"event_days \w+ .*?default (\d+)", tables)
+    expiry = re.search(r"node_expiry interval default '(.+?)'", tables)
+    assert days
+    assert expiry
+    retention = RETENTION.format(event_days=days[1], node_expiry=expiry[1], **kept)
+    parts = [INTRODUCTION]
+    sections: tuple[tuple[str, Kind], ...] = (
+        (SPAWN, "spawn"),
+        (RETRY, "retry"),
+        (POLICY, "policy"),
+    )
+    for text, kind in sections:
+        found = options(kind)
+        parts += [text, _rows(found), _examples(found)]
+    return "".join([*parts, retention, WORKER, _worker_rows()])
+
+
+def _tables() -> str:
+    return (ROOT / "migrations" / "versions" / "0001_tables.sql").read_text(encoding="utf-8")
+
+
+def main() -> int:
+    """Write or check the page; return the exit code."""
+    wanted = page()
+    if "--check" not in sys.argv:
+        PAGE.write_text(wanted, encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
+        print("docs/reference/options.md is out of date: run `make reference`")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
