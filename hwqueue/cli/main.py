@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from hwqueue.cli import (
     db,
     demo,
+    doctor,
     events,
     lease,
     match,
@@ -54,6 +55,7 @@ COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (
     ("top", top.top, top.EXAMPLE),
     ("demo", demo.demo, demo.EXAMPLE),
     ("serve", serve.serve, serve.EXAMPLE),
+    ("doctor", doctor.doctor, doctor.EXAMPLE),
 )
 
 

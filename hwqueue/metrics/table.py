@@ -175,6 +175,21 @@ METRICS = (
         "Since the last reap. Each worker calls it every 10 seconds.",
     ),
     Metric(
+        "hwqueue_prune_lag_seconds",
+        "gauge",
+        "seconds",
+        (),
+        "Since the last prune. Each worker calls it every minute.",
+    ),
+    Metric(
+        "hwqueue_terms_unpublished",
+        "gauge",
+        "terms",
+        (),
+        "Affinity terms that wait for older transactions to end, so that no lease with one of them "
+        "is claimed yet; counted up to 10,000.",
+    ),
+    Metric(
         "hwqueue_statistics_lag_seconds",
         "gauge",
         "seconds",

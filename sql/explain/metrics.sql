@@ -250,6 +250,15 @@ as $$
   union all
   select 'hwqueue_statistics_lag_seconds', '{}', hwqueue.seconds_since(m.counted_to, p_now) from mark m
   union all
+  select 'hwqueue_prune_lag_seconds', '{}',
+         hwqueue.seconds_since(greatest(c.pruned_at, i.applied_at), p_now)
+  from hwqueue.schema_info i left join hwqueue.prune_cursor c on c.shard_id = p_shard
+  union all
+  select 'hwqueue_terms_unpublished', '{}', count(*)
+  from (
+    select 1 from hwqueue.affinity_term t where t.shard_id = p_shard and t.published_at is null
+    limit 10000) t
+  union all
   select 'hwqueue_claims_overdue', '{}', count(*)
   from mark m
   cross join lateral (

@@ -1,0 +1,211 @@
+"""Checks of the work: queues, workers, upkeep, invariants, and what is installed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import version as installed_version
+
+from packaging.requirements import Requirement
+
+from hwqueue.doctor.facts import Work
+from hwqueue.doctor.finding import Finding, fail, ok, warn
+from hwqueue.text import duration
+from hwqueue.types import BrokenInvariant
+
+_REAP_SECONDS = 120
+_PRUNE_SECONDS = 3600
+_BEHIND_SECONDS = 300
+_SHOWN = 5
+_NOT_FOR_USE = frozenset({"all", "dev", "docs"})
+
+
+def workers(work: Work) -> Finding:
+    """Whether anybody works."""
+    live = work.nodes.get("live", 0)
+    if not any(work.nodes.values()):
+        return warn(
+            "workers",
+            "no worker has ever registered",
+            "start one: hwqueue worker run --app tasks:app --queue NAME",
+        )
+    if not live:
+        return fail(
+            "workers",
+            f"no node is live: {_states(work.nodes)}",
+            "look at the workers' logs; hwqueue node list shows who is silent since when",
+        )
+    return ok("workers", _states(work.nodes))
+
+
+def silent(work: Work) -> Finding:
+    """Whether nodes have gone without saying so."""
+    count = work.nodes.get("silent", 0)
+    if count:
+        return warn(
+            "silent nodes",
+            f"{_some(count, [node.node_name for node in work.silent])} gave no sign of life",
+            "restart their workers; one that will not come back: hwqueue node deregister NAME",
+        )
+    return ok("silent nodes", "none")
+
+
+def queues(work: Work) -> Finding:
+    """Whether there are queues, and none is paused."""
+    paused = [queue.queue for queue in work.queues if queue.paused]
+    if not work.queues:
+        return warn("queues", "there are none", "make one: hwqueue queue create NAME")
+    if paused:
+        return warn(
+            "queues",
+            f"{_some(len(paused), paused)} paused",
+            f"let it go on: hwqueue queue resume {paused[0]}",
+        )
+    return ok("queues", f"{len(work.queues)}, none paused")
+
+
+def unserved(work: Work) -> list[Finding]:
+    """Leases that no worker asks for, and leases that no live node may ever run."""
+    findings = []
+    for reason in work.reasons:
+        if reason.code == "no_handler":
+            findings.append(
+                fail(
+                    "pending leases",
+                    f"{reason.pending} of task {reason.task_name} in queue {reason.queue}: "
+                    f"{reason.message}",
+                    "start a worker with --queue and an app that has the task, or cancel them",
+                )
+            )
+        elif reason.nodes_matching == 0:
+            findings.append(
+                warn(
+                    "pending leases",
+                    f"{reason.pending} of task {reason.task_name} in queue {reason.queue}: "
+                    f"{reason.message}",
+                    "hwqueue pending --kind no_match says what keeps which nodes from it",
+                )
+            )
+    return findings[:_SHOWN] or [ok("pending leases", "none waits for a worker that is not there")]
+
+
+def reaping(work: Work) -> Finding:
+    """Whether claims of dead workers come back."""
+    lag = work.figures["hwqueue_reap_lag_seconds"]
+    if lag > _REAP_SECONDS:
+        return fail(
+            "reap",
+            f"nobody has reaped for {duration(lag)}: leases of dead workers do not come back",
+            "start a worker, or run select hwqueue.reap() every ten seconds",
+        )
+    return ok("reap", "it runs")
+
+
+def pruning(work: Work) -> Finding:
+    """Whether what is kept no longer is deleted."""
+    lag = work.figures.get("hwqueue_prune_lag_seconds", 0)
+    if lag > _PRUNE_SECONDS:
+        return warn(
+            "prune",
+            f"nobody has pruned for {duration(lag)}: finished leases pile up",
+            "let workers prune (--prune-interval 1m), or run select hwqueue.prune() every minute",
+        )
+    return ok("prune", "it runs")
+
+
+def terms(work: Work) -> Finding:
+    """Whether what leases ask about each other is in force."""
+    count = work.figures.get("hwqueue_terms_unpublished", 0)
+    if count:
+        return warn(
+            "affinity terms",
+            f"{count:.0f} wait for older transactions to end; leases with them are not claimed",
+            "end the transactions that the vacuum horizon names; if it names none, look again "
+            "in a minute",
+        )
+    return ok("affinity terms", "all are in force")
+
+
+def statistics(work: Work) -> Finding:
+    """Whether counters keep up."""
+    lag = work.figures["hwqueue_statistics_lag_seconds"]
+    if lag > _BEHIND_SECONDS:
+        return warn(
+            "statistics",
+            f"they are {duration(lag)} behind, and alerts on them silent",
+            "end the transaction that holds them back: docs/howto/monitoring.md",
+        )
+    return ok("statistics", "they keep up")
+
+
+CHECKS: Sequence[Callable[[Work], Finding]] = (
+    queues,
+    workers,
+    silent,
+    reaping,
+    pruning,
+    terms,
+    statistics,
+)
+"""Those that look at what the queue says of itself, and find one thing each."""
+
+
+def invariants(broken: Sequence[BrokenInvariant]) -> list[Finding]:
+    """What must hold at every instant, counted again."""
+    advice = "report it with the output of hwqueue db verify --json"
+    found = [
+        fail("invariants", f"{each.rule} does not hold for {each.subject}: {each.detail}", advice)
+        for each in broken[:_SHOWN]
+    ]
+    return found or [ok("invariants", "all hold")]
+
+
+def extras(named: Sequence[str] | None = None) -> Finding:
+    """Which extras are whole here, and which have parts that are missing or too old."""
+    whole, wrong = [], []
+    for extra, needed in _needed(requires("hwqueue") or [] if named is None else named).items():
+        faults = [fault for each in needed if (fault := _fault(each))]
+        if not faults:
+            whole.append(extra)
+        elif len(faults) < len(needed) or any(" is " in fault for fault in faults):
+            wrong.append(f"{extra} ({', '.join(faults)})")
+    if wrong:
+        extra = wrong[0].partition(" ")[0]
+        return warn(
+            "packages",
+            f"incomplete extras: {'; '.join(wrong)}",
+            f"pip install 'hwqueue[{extra}]', or nothing where that extra is not used",
+        )
+    return ok("packages", f"hwqueue {installed_version('hwqueue')} with {', '.join(whole)}")
+
+
+def _needed(lines: Sequence[str]) -> Mapping[str, list[Requirement]]:
+    """What each extra needs itself, other extras left out."""
+    found: dict[str, list[Requirement]] = {}
+    for each in map(Requirement, lines):
+        if each.marker is None or each.name == "hwqueue":
+            continue
+        _, _, extra = str(each.marker).rpartition("extra == ")
+        found.setdefault(extra.strip("\"'()"), []).append(each)
+    return {extra: found[extra] for extra in sorted(found.keys() - _NOT_FOR_USE)}
+
+
+def _fault(needed: Requirement) -> str | None:
+    """What is wrong with a package that is needed."""
+    try:
+        there = installed_version(needed.name)
+    except PackageNotFoundError:
+        return f"no {needed.name}"
+    if not needed.specifier.contains(there, prereleases=True):
+        return f"{needed.name} is {there}, needed is {needed.specifier}"
+    return None
+
+
+def _states(nodes: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in nodes.items() if count)
+
+
+def _some(count: int, names: Sequence[str]) -> str:
+    """A number of names of which a few are said: `3 (a, b, c)`."""
+    more = ", ..." if count > _SHOWN else ""
+    return f"{count} ({', '.join(names[:_SHOWN])}{more})"

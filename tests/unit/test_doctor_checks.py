@@ -1,0 +1,228 @@
+"""Each check of `hwqueue doctor` finds nothing where all is well, and what is wrong where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from hwqueue.doctor import Finding, Level, server, work
+from hwqueue.doctor.facts import Holder, Server, Skew, Table, Work
+from hwqueue.schema.bundle import ROLES
+from hwqueue.types import BrokenInvariant, NodeUsage, PendingReason, Queue
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+GOOD = Server(
+    version="18.1",
+    version_number=180001,
+    database="app",
+    login="gpu_worker",
+    clock=NOW,
+    in_recovery=False,
+    read_only=False,
+    connections=97,
+    connected=12,
+    autovacuum=True,
+    outlives_crashes=True,
+    synchronous_commit="on",
+    has_standby=True,
+    idle_timeout=60.0,
+    oldest_xid_age=1_000_000,
+    is_superuser=False,
+    owns_schema=False,
+    roles_there=ROLES,
+    roles_held=("hwqueue_worker",),
+    sees_sessions=True,
+)
+BUSY = Work(
+    figures={
+        "hwqueue_reap_lag_seconds": 3,
+        "hwqueue_prune_lag_seconds": 40,
+        "hwqueue_terms_unpublished": 0,
+        "hwqueue_statistics_lag_seconds": 5,
+    },
+    nodes={"live": 3, "silent": 0, "cordoned": 0, "draining": 0},
+    silent=(),
+    queues=(
+        Queue(queue="q", paused=False, pending=0, scheduled=0, claimed=0, policy={}, shard_id=0),
+    ),
+    reasons=(),
+)
+
+
+def node(name: str) -> NodeUsage:
+    """A node that is silent."""
+    fields: dict[str, Any] = dict.fromkeys(NodeUsage.__dataclass_fields__)
+    return NodeUsage(**{**fields, "node_name": name, "state": "silent"})
+
+
+def reason(**said: Any) -> PendingReason:
+    """Why leases of a class are pending."""
+    fields: dict[str, Any] = dict.fromkeys(PendingReason.__dataclass_fields__)
+    return PendingReason(**{**fields, "queue": "q", "task_name": "draw", "pending": 7, **said})
+
+
+def levels(found: Finding | list[Finding]) -> set[Level]:
+    """How bad what was found is; what is not well comes with advice, and only that."""
+    findings = found if isinstance(found, list) else [found]
+    assert all((each.level is not Level.OK) == bool(each.advice) for each in findings)
+    return {each.level for each in findings}
+
+
+SERVER: list[tuple[Callable[[Server], Finding], dict[str, Any], Level, str]] = [
+    (server.version, {"version_number": 140012}, Level.FAIL, "upgrade"),
+    (server.version, {"version_number": 190000}, Level.WARN, "up to 18"),
+    (server.writable, {"in_recovery": True}, Level.FAIL, "target_session_attrs"),
+    (server.writable, {"read_only": True}, Level.FAIL, "default_transaction_read_only"),
+    (server.autovacuum, {"autovacuum": False}, Level.FAIL, "autovacuum = on"),
+    (server.durability, {"outlives_crashes": False}, Level.FAIL, "fsync = on"),
+    (server.durability, {"synchronous_commit": "off"}, Level.WARN, "synchronous_commit = on"),
+    (server.durability, {"synchronous_commit": "local"}, Level.WARN, "synchronous_commit = on"),
+    (server.idle_timeout, {"idle_timeout": 0.0}, Level.WARN, "alter role"),
+    (server.wraparound, {"oldest_xid_age": 1_500_000_000}, Level.FAIL, "vacuum freeze"),
+    (server.login, {"is_superuser": True}, Level.WARN, "roles.md"),
+    (server.login, {"roles_held": ()}, Level.FAIL, "grant hwqueue_worker to gpu_worker"),
+    (server.roles, {"roles_there": ROLES[1:]}, Level.WARN, "--from-owner"),
+]
+
+
+@pytest.mark.parametrize(("check", "wrong", "level", "advice"), SERVER)
+def test_a_check_of_the_server(
+    check: Callable[[Server], Finding], wrong: dict[str, Any], level: Level, advice: str
+) -> None:
+    assert levels(check(GOOD)) == {Level.OK}
+    found = check(replace(GOOD, **wrong))
+    assert levels(found) == {level}
+    assert advice in found.advice
+
+
+def test_every_check_of_the_server_can_fail() -> None:
+    assert set(server.CHECKS) <= {check for check, *_ in SERVER}
+
+
+def test_local_commits_are_fine_without_a_standby() -> None:
+    alone = replace(GOOD, synchronous_commit="local", has_standby=False)
+    assert levels(server.durability(alone)) == {Level.OK}
+
+
+def test_the_owner_needs_no_role() -> None:
+    assert levels(server.login(replace(GOOD, roles_held=(), owns_schema=True))) == {Level.OK}
+
+
+@pytest.mark.parametrize(("ahead", "side"), [(3.0, "ahead of"), (-3.0, "behind")])
+def test_a_clock_that_is_wrong(ahead: float, side: str) -> None:
+    found = server.clock(Skew(seconds=ahead, uncertainty=0.1))
+    assert levels(found) == {Level.WARN}
+    assert f"3 s {side} this machine's" in found.message
+    assert levels(server.clock(Skew(seconds=ahead, uncertainty=5.0))) == {Level.OK}
+
+
+def test_connections_are_short_when_most_are_open_or_workers_may_want_more() -> None:
+    assert levels(server.connections(GOOD, 19)) == {Level.OK}
+    assert "may open 100, there are 97" in server.connections(GOOD, 20).message
+    found = server.connections(replace(GOOD, connected=90), 1)
+    assert levels(found) == {Level.WARN}
+    assert found.message == "90 of 97 connections are open"
+
+
+@pytest.mark.parametrize("kind", ["session", "prepared", "slot", "standby"])
+def test_each_holder_is_named_with_what_ends_it(kind: str) -> None:
+    assert levels(server.horizon(GOOD, [])) == {Level.OK}
+    seconds = 900.0 if kind in ("session", "prepared") else None
+    holder = Holder(kind=kind, who="somebody", seconds=seconds, writes=kind == "session", name="42")
+    [found] = server.horizon(GOOD, [holder])
+    assert levels(found) == {Level.WARN}
+    assert "42" in found.advice
+    assert ("open for 15 min" in found.message) == (seconds is not None)
+    assert ("affinity terms" in found.message) == holder.writes
+
+
+def test_sessions_that_are_hidden_are_not_called_absent() -> None:
+    blind = replace(GOOD, sees_sessions=False)
+    assert levels(server.horizon(blind, [])) == {Level.SKIP}
+    slot = Holder(kind="slot", who="slot late", seconds=None, writes=False, name="late")
+    assert levels(server.horizon(blind, [slot])) == {Level.WARN, Level.SKIP}
+
+
+def test_tables_with_dead_tuples_or_of_a_size_that_no_queue_needs() -> None:
+    small = Table(name="ready", live=10, dead=90_000, bytes=2**20)
+    assert levels(server.tables([small])) == {Level.OK}
+    [bloated] = server.tables([replace(small, dead=900_000)])
+    assert "vacuum hwqueue.ready" in bloated.advice
+    [large] = server.tables([replace(small, bytes=2**40)])
+    assert "retain_completed" in large.advice
+    assert levels([bloated, large]) == {Level.WARN}
+
+
+WORK: list[tuple[Callable[[Work], Finding], dict[str, Any], Level, str]] = [
+    (work.queues, {"queues": ()}, Level.WARN, "hwqueue queue create"),
+    (work.queues, {"queues": (replace(BUSY.queues[0], paused=True),)}, Level.WARN, "resume q"),
+    (work.workers, {"nodes": {"live": 0}}, Level.WARN, "hwqueue worker run"),
+    (work.workers, {"nodes": {"live": 0, "silent": 2}}, Level.FAIL, "hwqueue node list"),
+    (work.silent, {"nodes": {"silent": 1}, "silent": (node("gpu-7"),)}, Level.WARN, "deregister"),
+    (work.reaping, {"hwqueue_reap_lag_seconds": 200}, Level.FAIL, "hwqueue.reap()"),
+    (work.pruning, {"hwqueue_prune_lag_seconds": 9000}, Level.WARN, "hwqueue.prune()"),
+    (work.terms, {"hwqueue_terms_unpublished": 2}, Level.WARN, "vacuum horizon"),
+    (work.statistics, {"hwqueue_statistics_lag_seconds": 400}, Level.WARN, "monitoring.md"),
+]
+
+
+@pytest.mark.parametrize(("check", "wrong", "level", "advice"), WORK)
+def test_a_check_of_the_work(
+    check: Callable[[Work], Finding], wrong: dict[str, Any], level: Level, advice: str
+) -> None:
+    assert levels(check(BUSY)) == {Level.OK}
+    if next(iter(wrong)) in BUSY.figures:
+        wrong = {"figures": {**BUSY.figures, **wrong}}
+    found = check(replace(BUSY, **wrong))
+    assert levels(found) == {level}
+    assert advice in found.advice
+
+
+def test_every_check_of_the_work_can_fail() -> None:
+    assert set(work.CHECKS) == {check for check, *_ in WORK}
+
+
+def test_many_names_are_cut() -> None:
+    silent = [node(f"gpu-{number}") for number in range(100)]
+    found = work.silent(replace(BUSY, nodes={"silent": 1000}, silent=silent))
+    assert "1000 (gpu-0, gpu-1, gpu-2, gpu-3, gpu-4, ...)" in found.message
+
+
+def test_leases_that_nobody_asks_for_and_those_that_nobody_may_run() -> None:
+    assert levels(work.unserved(BUSY)) == {Level.OK}
+    unserved = reason(code="no_handler", message="no live node polls queue q", nodes_matching=0)
+    unmatched = reason(code="label_mismatch", message="no live node will do", nodes_matching=0)
+    crowded = reason(code="nodes_support_but_contended", nodes_matching=3)
+    found = work.unserved(replace(BUSY, reasons=(crowded, unserved, unmatched)))
+    assert [each.level for each in found] == [Level.FAIL, Level.WARN]
+    assert found[0].message == "7 of task draw in queue q: no live node polls queue q"
+    assert len(work.unserved(replace(BUSY, reasons=(unserved,) * 20))) == 5
+
+
+def test_an_invariant_that_is_broken() -> None:
+    assert levels(work.invariants([])) == {Level.OK}
+    broken = BrokenInvariant(rule="capacity", subject=str(UUID(int=1)), detail={"used": 2})
+    [found] = work.invariants([broken])
+    assert levels(found) == {Level.FAIL}
+    assert "capacity does not hold" in found.message
+
+
+@pytest.mark.parametrize(
+    ("lines", "level", "words"),
+    [
+        (["psycopg>=3; extra == 'cli'"], Level.OK, "with cli"),
+        (["psycopg>=99; extra == 'cli'"], Level.WARN, "needed is >=99"),
+        (["psycopg; extra == 'cli'", "no-such-thing; extra == 'cli'"], Level.WARN, "no-such-thing"),
+        (["psycopg; extra == 'cli'", "no-such-thing; extra == 'top'"], Level.OK, "with cli"),
+        (["psycopg>=3", "no-such-thing; extra == 'dev'"], Level.OK, "hwqueue"),
+    ],
+)
+def test_extras_that_are_there_in_part(lines: list[str], level: Level, words: str) -> None:
+    found = work.extras(lines)
+    assert levels(found) == {level}
+    assert words in found.message
