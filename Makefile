@@ -70,9 +70,10 @@ reference: setup ## Generate docs/reference: sql.md, options.md, metrics.md and 
 	$(BIN)/python tools/metrics_reference.py
 	$(BIN)/python tools/options_reference.py
 
-lock: setup ## Write docker/*.lock: what the image installs, by version and hash (needs PyPI)
+lock: setup ## Write docker/*.lock: what the images install, by version and hash (needs PyPI)
 	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
-	$(LOCK) pyproject.toml --extra serve --output-file docker/requirements.lock
+	$(LOCK) pyproject.toml --extra serve --output-file docker/server.lock
+	$(LOCK) pyproject.toml --extra cli --constraint docker/server.lock --output-file docker/worker.lock
 	$(LOCK) docker/build.in --output-file docker/build.lock
 
 snapshot: setup ## Write sql/schema.snapshot.sql and sql/schema.manifest.json from a fresh install

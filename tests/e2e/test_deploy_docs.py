@@ -1,0 +1,126 @@
+"""What the pages about deployment say is done here: a pooler, Alembic, taking it all away."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from sqlalchemy import MetaData, create_engine
+from sqlalchemy.pool import NullPool
+from typer.testing import CliRunner
+
+from hwqueue import Client
+from hwqueue.cli.main import app
+from hwqueue.doctor import Level, examine
+from hwqueue.schema import upgrade
+from tests.e2e.worker_support import wait_until
+
+ROOT = Path(__file__).parents[2]
+runner = CliRunner()
+PAGES = ROOT / "docs" / "howto" / "deploy"
+pytestmark = pytest.mark.skipif(not PAGES.exists(), reason="no checkout")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of a page in a language."""
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+@pytest.fixture
+def bouncer(dsn: str, tmp_path: Path) -> Iterator[str]:
+    """The test's database through PgBouncer, as deploy/pgbouncer/pgbouncer.ini has it."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("pgbouncer is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    target = conninfo_to_dict(dsn)
+    keys = ("host", "port", "dbname", "user", "password")
+    server = " ".join(f"{key}={target[key]}" for key in keys if key in target)
+    text = (ROOT / "deploy" / "pgbouncer" / "pgbouncer.ini").read_text(encoding="utf-8")
+    # what is of the place: where it listens, whom it knows, certificates
+    text = re.sub(r"^app = .*$", f"app = {server}", text, flags=re.M)
+    text = re.sub(
+        r"^listen_port = .*$", f"listen_port = {port}\nunix_socket_dir =", text, flags=re.M
+    )
+    text = re.sub(r"^auth_type = .*$", "auth_type = any", text, flags=re.M)
+    text = re.sub(r"^(auth_file|server_tls_\w+) = .*\n", "", text, flags=re.M)
+    config = tmp_path / "pgbouncer.ini"
+    config.write_text(text, encoding="utf-8")
+    as_user = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
+    with subprocess.Popen([program, "-q", *as_user, str(config)]) as process:
+        try:
+            wait_until(lambda: answers(port))
+            yield make_conninfo("", host="127.0.0.1", port=port, dbname="app", user="any")
+        finally:
+            process.terminate()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_pooler_of_deploy_serves_all_but_listen(bouncer: str) -> None:
+    with Client(bouncer) as client:
+        client.create_queue("renders")
+        assert client.spawn_lease("renders", "draw").created
+    found = {finding.check: finding for finding in examine(bouncer, deep=True)}
+    assert found["notifications"].level is Level.WARN
+    assert "--listen" in found["notifications"].advice
+    for subject in ("schema", "drift", "reap", "prune", "invariants"):
+        assert found[subject].level is Level.OK, found[subject]
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+def test_autogenerate_leaves_our_tables_alone(dsn: str) -> None:
+    [env] = [block for block in blocks("alembic", "python") if "def include_name" in block]
+    names: dict[str, Any] = {}
+    exec(env.partition("\n\n\n")[0], names)
+    engine = create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool
+    )
+    with engine.connect() as connection:
+        for options, clean in (({}, False), ({"include_name": names["include_name"]}, True)):
+            context = MigrationContext.configure(
+                connection, opts={"include_schemas": True, "compare_type": False, **options}
+            )
+            assert (compare_metadata(context, MetaData()) == []) is clean
+
+
+def test_a_revision_of_your_own_calls_our_functions(conn: psycopg.Connection) -> None:
+    [revision] = [block for block in blocks("alembic", "python") if "op.execute" in block]
+    [call] = re.findall(r'op.execute\("(.*)"\)', revision)
+    conn.execute(call.replace('\\"', '"').encode())
+    row = conn.execute("select policy -> 'max_attempts' from hwqueue.list_queues()").fetchone()
+    assert row == (3,)
+
+
+def test_it_goes_away_and_comes_back(dsn: str, conn: psycopg.Connection) -> None:
+    [roles] = blocks("backup", "sql")
+    with Client(dsn) as client:
+        client.create_queue("renders")
+        client.spawn_lease("renders", "draw")
+    dropped = runner.invoke(app, ["--dsn", dsn, "db", "drop", "--yes"])
+    assert dropped.exit_code == 0, dropped.stderr
+    # the roles are those of the whole server, other tests' databases included
+    owned, taken = re.findall(r"drop (?:owned by|role) (.*);", roles)
+    assert owned == taken
+    with conn.transaction(force_rollback=True):
+        conn.execute(f"drop owned by {owned}".encode())
+    row = conn.execute("select count(*) from pg_namespace where nspname = 'hwqueue'").fetchone()
+    assert row == (0,)
+    assert upgrade(dsn).changed

@@ -1,0 +1,270 @@
+"""deploy/ and docker/Dockerfile name commands, options, files, images and secrets that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from typer.main import get_command
+
+from hwqueue.cli.inputs import span
+from hwqueue.cli.main import app
+from hwqueue.schema.bundle import OWNER, ROLES
+from hwqueue.server.routers import health
+from tests.metrics.test_names import unknown
+from tests.unit.test_doc_commands import parse
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+DOCKERFILE = ROOT / "docker" / "Dockerfile"
+pytestmark = pytest.mark.skipif(not DEPLOY.exists(), reason="no checkout")
+
+CANCEL_GRACE = timedelta(seconds=5)
+LAST_CALLS = timedelta(seconds=10)  # hooks of on_stop among them
+
+
+def needed_to_stop(words: list[str]) -> timedelta:
+    """How long a command may take to stop, by its options and their defaults."""
+    command: Any = get_command(app)
+    for word in words[: 2 if words[0] == "worker" else 1]:
+        command = command.commands[word]
+    options = dict(word.split("=", 1) for word in words if "=" in word)
+    default = next(p.default for p in command.params if p.name == "shutdown_timeout")
+    found = span(options.get("--shutdown-timeout", default), "--shutdown-timeout")
+    assert found is not None
+    return found + (CANCEL_GRACE + LAST_CALLS if words[0] == "worker" else timedelta(0))
+
+
+# systemd
+
+
+def settings(unit: Path) -> dict[str, str]:
+    """The settings of a unit; none may be there twice."""
+    lines = re.findall(r"^(\w+)=(.*)$", unit.read_text(encoding="utf-8"), re.M)
+    assert len(lines) == len(dict(lines))
+    return dict(lines)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_runs_a_command_that_exists(unit: Path) -> None:
+    found = settings(unit)
+    program, *words = shlex.split(found["ExecStart"])
+    assert program.endswith("/bin/hwqueue")
+    parse(words)
+    assert "password" not in found["ExecStart"]
+    if words[0] != "metrics":
+        assert timedelta(seconds=int(found["TimeoutStopSec"])) >= needed_to_stop(words)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_understands_a_unit(unit: Path, tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    text = re.sub(r"/\S+/bin/hwqueue", sys.executable, unit.read_text(encoding="utf-8"))
+    copy = tmp_path / unit.name.replace("@", "@1")
+    copy.write_text(text, encoding="utf-8")
+    run = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(copy)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert copy.name not in run.stderr  # unknown settings are only warned of
+
+
+# Kubernetes
+
+
+def documents(file: Path) -> list[dict[str, Any]]:
+    """The objects of a manifest."""
+    return [each for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each]
+
+
+def kustomization() -> dict[str, Any]:
+    [found] = documents(DEPLOY / "kubernetes" / "kustomization.yaml")
+    return found
+
+
+def objects(kind: str | None = None) -> Iterator[dict[str, Any]]:
+    """All objects, or those of a kind."""
+    for file in MANIFESTS:
+        for each in documents(file):
+            if kind in (None, each["kind"]):
+                yield each
+
+
+def pods() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Of each workload: its name, its pods' template, and its only container."""
+    found = []
+    for each in objects():
+        template = each.get("spec", {}).get("template")
+        if template:
+            [container] = template["spec"]["containers"]
+            found.append((each["metadata"]["name"], template, container))
+    return found
+
+
+def test_the_manifests_are_applied_or_named_as_apart() -> None:
+    apart = {"kustomization.yaml", "secret.example.yaml", "keda.yaml"}
+    assert {*kustomization()["resources"], *apart} == {file.name for file in MANIFESTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "container"), pods(), ids=[name for name, *_ in pods()]
+)
+def test_a_container_runs_a_command_that_exists(
+    name: str, template: dict[str, Any], container: dict[str, Any]
+) -> None:
+    words = container["args"]
+    parse(words)
+    assert container["image"] in {image["name"] for image in kustomization()["images"]}
+    [secret] = objects("Secret")
+    variables = {each["name"]: each["valueFrom"] for each in container["env"]}
+    assert variables["HWQUEUE_DSN"]["secretKeyRef"] == {"name": "hwqueue", "key": name[8:]}
+    assert name[8:] in secret["stringData"]
+    for variable in re.findall(r"\$\((\w+)\)", " ".join(words)):
+        assert variable in variables
+    if words[0] in ("worker", "serve"):
+        grace = template["spec"]["terminationGracePeriodSeconds"]
+        assert timedelta(seconds=grace) >= needed_to_stop(words)
+    assert template["spec"]["securityContext"] == {"runAsNonRoot": True}
+
+
+def test_selectors_find_their_pods() -> None:
+    labels = {name: template["metadata"]["labels"] for name, template, _ in pods()}
+    for each in objects("Deployment"):
+        assert each["spec"]["selector"]["matchLabels"] == labels[each["metadata"]["name"]]
+    for each in objects("Service"):
+        assert each["spec"]["selector"] == labels[each["metadata"]["name"]]
+        ports = [
+            port["name"]
+            for name, _, container in pods()
+            if name == each["metadata"]["name"]
+            for port in container.get("ports", [])
+        ]
+        assert [port["targetPort"] for port in each["spec"].get("ports", [])] == ports
+    [scaled] = objects("ScaledObject")
+    target = scaled["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", "hwqueue-worker")
+    assert target["name"] in labels
+
+
+def test_probes_ask_what_the_server_answers() -> None:
+    [server] = [container for name, _, container in pods() if name == "hwqueue-server"]
+    paths = {server[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")}
+    assert paths == {getattr(route, "path", None) for route in health.router.routes}
+
+
+def test_it_scales_by_metrics_that_exist() -> None:
+    [scaled] = objects("ScaledObject")
+    queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
+    page = (ROOT / "docs/howto/deploy/kubernetes.md").read_text(encoding="utf-8")
+    queries += re.findall(r"```promql\n(.*?)```", page, re.S)
+    assert len(queries) == 3
+    for query in queries:
+        assert "hwqueue_" in query
+        assert not unknown(query)
+    [worker] = [container for name, _, container in pods() if name == "hwqueue-worker"]
+    thresholds = [trigger["metadata"]["threshold"] for trigger in scaled["spec"]["triggers"]]
+    assert f"--concurrency={thresholds[0]}" in worker["args"]
+    assert worker["resources"]["limits"]["cpu"] == thresholds[1]
+
+
+def test_prometheus_understands_the_queries(tmp_path: Path) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+    [scaled] = objects("ScaledObject")
+    rules = [
+        {"record": f"demand:{number}", "expr": trigger["metadata"]["query"]}
+        for number, trigger in enumerate(scaled["spec"]["triggers"])
+    ]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "demand", "rules": rules}]}))
+    run = subprocess.run(
+        ["promtool", "check", "rules", str(file)], capture_output=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_kubectl_puts_the_images_in() -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY / "kubernetes")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    images = re.findall(r"image: (\S+)", built.stdout)
+    assert len(images) == 4
+    assert all(image.startswith("registry.example/") for image in images)
+
+
+# Images
+
+
+def stages() -> dict[str, tuple[str, str]]:
+    """Each stage of the Dockerfile: what it is made from, and its text."""
+    parts = re.split(r"^FROM ", DOCKERFILE.read_text(encoding="utf-8"), flags=re.M)[1:]
+    found = {}
+    for part in parts:
+        head, _, body = part.partition("\n")
+        source, _, name = head.partition(" AS ")
+        found[name] = (source, body)
+    return found
+
+
+def test_there_is_an_image_for_each_role() -> None:
+    found = stages()
+    assert list(found)[2:] == ["worker", "migrate", "server"]
+    assert found["migrate"][0] == "worker"
+    for name, lock in (("worker", "worker.lock"), ("server", "server.lock")):
+        assert f"COPY docker/{lock} /tmp/" in found[name][1]
+        assert f"-r /tmp/{lock}" in found[name][1]
+        assert "USER 10001" in found[name][1]
+
+
+@pytest.mark.parametrize("name", ["worker", "migrate", "server"])
+def test_an_image_runs_a_command_that_exists(name: str) -> None:
+    [words] = re.findall(r"^CMD (\[.*\])$", stages()[name][1], re.M)
+    command = [word for word in yaml.safe_load(words) if word != "--help"]
+    parse(command, whole=False)
+
+
+def test_files_of_the_images_exist() -> None:
+    for line in re.findall(r"^COPY ([^-].*)$", DOCKERFILE.read_text(encoding="utf-8"), re.M):
+        assert all((ROOT / source).exists() for source in line.split()[:-1]), line
+
+
+# Logins
+
+
+def test_each_login_has_its_role_and_no_more(conn: psycopg.Connection) -> None:
+    text = (DEPLOY / "logins.sql").read_text(encoding="utf-8")
+    logins = dict(re.findall(r"create role (\w+) login in role (\w+);", text))
+    assert set(logins.values()) == {OWNER, *ROLES}
+    suffix = conn.info.dbname[-12:]
+    for login in logins:
+        text = re.sub(rf"\b{login}\b", f"{login}_{suffix}", text)
+    with conn.transaction(force_rollback=True):
+        conn.execute(text.replace(':"app"', f'"{conn.info.dbname}"').encode())
+        for login, role in logins.items():
+            row = conn.execute(
+                "select array(select r.rolname::text from pg_roles r"
+                " where r.rolname = any (%s) and pg_has_role(%s, r.oid, 'member'))",
+                [[OWNER, *ROLES], f"{login}_{suffix}"],
+            ).fetchone()
+            assert row == ([role],)
