@@ -25,6 +25,7 @@ _log = logging.getLogger("hwqueue.worker")
 
 ExtendClaim = Callable[[Claim, timedelta], Awaitable[datetime]]
 Ended = tuple[Claim, Outcome]
+OnError = Callable[[BaseException], object]
 
 
 class StopReason(Enum):
@@ -310,19 +311,13 @@ class Runner:
 
         context = LeaseContext(claim=claim, extend_claim=extend)
         execution.cancelled = context.cancelled.set
-        return self._loop.run_in_executor(self._threads, _call, execution.task, context)
+        return self._loop.run_in_executor(self._threads, call, execution.task, context)
 
     async def _in_loop(self, execution: Execution) -> Outcome | None:
-        claim, task = execution.claim, execution.task
+        claim = execution.claim
         context = AsyncLeaseContext(claim=claim, extend_claim=lambda by: self._extend(claim, by))
         execution.cancelled = context.cancelled.set
-        with outcome.traced(claim) as ended:
-            try:
-                return ended(outcome.of_result(await task.run_async(context)))
-            except asyncio.CancelledError:
-                return ended(None)
-            except BaseException as error:  # asyncio would let SystemExit end the whole worker
-                return ended(outcome.of_exception(error, may_retry=task.may_retry(error)))
+        return await acall(execution.task, context)
 
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task
@@ -337,10 +332,15 @@ class Runner:
         return await self._extend_claim(claim, by)
 
 
-def _call(task: Task[..., Any], context: LeaseContext) -> Outcome | None:
-    """Run a sync handler, in a thread, on the CPUs of its lease; None when it gave way.
+def call(
+    task: Task[..., Any], context: LeaseContext, on_error: OnError | None = None
+) -> Outcome | None:
+    """Run a sync handler in this thread, on the CPUs of its lease; None when it gave way.
 
     No exception may leave the thread: a future does not take every kind, and would never be done.
+
+    Args:
+        on_error: Told what the handler raised.
     """
     with outcome.traced(context.claim) as ended:
         try:
@@ -349,4 +349,21 @@ def _call(task: Task[..., Any], context: LeaseContext) -> Outcome | None:
         except (Cancelled, asyncio.CancelledError):
             return ended(None)
         except BaseException as error:
+            if on_error is not None:
+                on_error(error)
+            return ended(outcome.of_exception(error, may_retry=task.may_retry(error)))
+
+
+async def acall(
+    task: Task[..., Any], context: AsyncLeaseContext, on_error: OnError | None = None
+) -> Outcome | None:
+    """Run an async handler in this event loop; None when it gave way. `on_error`: as in `call`."""
+    with outcome.traced(context.claim) as ended:
+        try:
+            return ended(outcome.of_result(await task.run_async(context)))
+        except asyncio.CancelledError:
+            return ended(None)
+        except BaseException as error:  # asyncio would let SystemExit end the whole worker
+            if on_error is not None:
+                on_error(error)
             return ended(outcome.of_exception(error, may_retry=task.may_retry(error)))
