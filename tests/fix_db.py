@@ -8,30 +8,23 @@ template; a test gets a copy of it.
 import os
 import shutil
 import subprocess
-import tempfile
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import LiteralString, NoReturn
+from typing import NoReturn
 
 import psycopg
 import pytest
 from filelock import FileLock
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.schema import upgrade
 from hwqueue.testing import Clock, install_clock
+from hwqueue.testing.databases import THROWAWAY, fresh_database, memory_disk
+from hwqueue.testing.databases import open_folder as open_folder_in
 
-# The embedded server's data is thrown away: speed matters, a crash does not.
-THROWAWAY = {
-    "fsync": "off",
-    "full_page_writes": "off",
-    "max_connections": "200",
-    "shared_buffers": "256MB",
-}
+__all__ = ["THROWAWAY", "fresh_database"]  # for tests, beside the fixtures
 
 
 @pytest.fixture(scope="session")
@@ -103,23 +96,6 @@ def eager_marks(dsn: str) -> None:
         )
 
 
-@contextmanager
-def fresh_database(server_dsn: str, template: str = "template1") -> Iterator[str]:
-    """A copy of `template`, dropped at the end, whoever is still connected."""
-    name = f"hwqueue_test_{uuid.uuid4().hex[:12]}"
-    # Copying files is a third of the work of copying through the WAL, where fsync is off.
-    _administer(server_dsn, "create database {} template {} strategy file_copy", name, template)
-    try:
-        yield make_conninfo(server_dsn, dbname=name)
-    finally:
-        _administer(server_dsn, "drop database {} with (force)", name)
-
-
-def _administer(server_dsn: str, statement: LiteralString, *names: str) -> None:
-    with psycopg.connect(server_dsn, autocommit=True) as connection:
-        connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
-
-
 def _docker_runs() -> bool:
     if shutil.which("docker") is None:
         return False
@@ -135,7 +111,7 @@ def _container() -> Iterator[str]:
 
 
 def _embedded() -> Iterator[str]:
-    with _open_folder(_memory_disk()) as folder:
+    with _open_folder(memory_disk()) as folder:
         server = EmbeddedServer(folder / "server", settings=THROWAWAY)
         try:
             yield server.ensure_running()
@@ -143,21 +119,9 @@ def _embedded() -> Iterator[str]:
             server.stop()
 
 
-def _memory_disk() -> Path | None:
-    """A file system in memory, where copying a database takes a twentieth of the time.
-
-    Not one that forbids programs: the server's own may have to be copied there.
-    """
-    shm = Path("/dev/shm")
-    if not os.access(shm, os.W_OK) or shutil.disk_usage(shm).free < 2 * 2**30:
-        return None
-    return None if os.statvfs(shm).f_flag & os.ST_NOEXEC else shm
-
-
 @contextmanager
 def _open_folder(parent: Path | None = None) -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="hwqueue-test-", dir=parent))
-    made.chmod(0o755)
+    made = open_folder_in(parent)
     try:
         yield made
     finally:

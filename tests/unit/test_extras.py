@@ -107,4 +107,4 @@ def test_all_has_every_extra_but_the_developers() -> None:
     ]
     [line] = extras["all"]
     named = set(line.removeprefix("hwqueue[").removesuffix("]").split(","))
-    assert set(extras) - named - {"schema", "worker"} == {"all", "dev", "docs"}
+    assert set(extras) - named - {"schema", "worker"} == {"all", "dev", "docs", "test"}

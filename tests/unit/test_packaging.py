@@ -44,7 +44,10 @@ def test_nothing_else_is_in_it(wheel: Path) -> None:
     """The laboratory, benchmarks and tests stay in the checkout."""
     packed = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in packed}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"hwqueue"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "hwqueue",
+        "pytest_hwqueue.py",
+    }
     assert not [name for name in packed if name.startswith(("hwqueue/replay", "hwqueue/lab"))]
     assert "hwqueue/demo/run.py" in packed
 

@@ -1,0 +1,261 @@
+"""Claim, run and settle what is due, in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+
+from hwqueue.app import App
+from hwqueue.client import AsyncClient
+from hwqueue.testing.handlers import arun_handler
+from hwqueue.testing.nodes import MadeUpNode, node_for
+from hwqueue.testing.runs import Drained, Run, raise_for
+from hwqueue.types import Claim, LeaseState, LeaseSummary, NodeSpec
+
+_MOST_LISTED = 1000
+_OPEN = (LeaseState.PENDING, LeaseState.SCHEDULED)
+
+
+async def drain(
+    client: AsyncClient,
+    app: App,
+    *,
+    queues: Sequence[str],
+    node: NodeSpec | MadeUpNode | None,
+    scheduled: bool,
+    retries: bool,
+    raises: bool,
+    limit: int,
+) -> Drained:
+    """See `hwqueue.testing.drain`."""
+    runs: list[Run] = []
+    bench = AsyncBench(client, app, node)
+    try:
+        while claim := await bench.claim(queues, scheduled=scheduled, retries=retries):
+            if len(runs) == limit:
+                await client.release_lease(claim.lease_id, claim.claim_token)
+                raise AssertionError(
+                    f"{limit} handlers have run and there is more to do: the last was {runs[-1]}; "
+                    "raise `limit`, or look for a handler that spawns or snoozes without end"
+                )
+            run = await bench.run(claim)
+            runs.append(run)
+            if raises and not (retries and run.state in _OPEN):
+                raise_for(run)
+    finally:
+        await bench.close()
+    return Drained(tuple(runs))
+
+
+async def run_one(
+    client: AsyncClient,
+    app: App,
+    *,
+    queues: Sequence[str],
+    lease_id: UUID | str | None,
+    node: NodeSpec | MadeUpNode | None,
+    raises: bool,
+) -> Run:
+    """See `hwqueue.testing.run_one`."""
+    bench = AsyncBench(client, app, node)
+    try:
+        if lease_id is None:
+            claim = await bench.claim(queues)
+            if claim is None:
+                raise AssertionError(f"nothing to run in {_named(queues)} for {_named(app.tasks)}")
+        else:
+            claim = await bench.claim_lease(lease_id)
+        run = await bench.run(claim)
+    finally:
+        await bench.close()
+    if raises:
+        raise_for(run)
+    return run
+
+
+async def create_queues(client: AsyncClient, queues: Sequence[str]) -> None:
+    """See `hwqueue.testing.create_queues`."""
+    for queue in queues:
+        await client.create_queue(queue)
+
+
+async def run_lease(
+    client: AsyncClient, app: App, lease_id: UUID | str, *, raises: bool
+) -> Run | None:
+    """Run this lease, if it is of one of the app's tasks; None for others."""
+    if (await client.get_lease(lease_id)).task_name not in app.tasks:
+        return None
+    return await run_one(client, app, queues=(), lease_id=lease_id, node=None, raises=raises)
+
+
+class AsyncBench:
+    """Made-up nodes that claim for one test, one lease at a time.
+
+    Args:
+        client: On the test's database.
+        app: Whose handlers run.
+        node: What claims; None: for each lease a node that may run it.
+    """
+
+    def __init__(
+        self, client: AsyncClient, app: App, node: NodeSpec | MadeUpNode | None = None
+    ) -> None:
+        self._client = client
+        self._app = app
+        self._given = node
+        self._nodes: list[MadeUpNode] = [node] if isinstance(node, MadeUpNode) else []
+        self._own: list[MadeUpNode] = []
+        self._held: dict[int, MadeUpNode] = {}
+
+    async def close(self) -> None:
+        """Take the nodes away that were made here; what they did not settle ends."""
+        with suppress(psycopg.errors.InFailedSqlTransaction):  # it takes them away itself
+            for node in self._own:
+                await self._client.deregister_node(node.node_id)
+
+    async def claim(
+        self, queues: Sequence[str], *, scheduled: bool = False, retries: bool = False
+    ) -> Claim | None:
+        """What is due next; with `scheduled` or `retries`, then what would be due later.
+
+        Raises: AssertionError, if no made-up node may run what is due.
+        """
+        if not self._nodes:
+            await self._register(self._given or {})
+        while True:
+            if (claim := await self._claim_due(queues)) is not None:
+                return claim
+            if not await self._make_due(queues, scheduled=scheduled, retries=retries):
+                return None
+
+    async def claim_lease(self, lease_id: UUID | str) -> Claim:
+        """Claim this lease; what comes before it goes back, with its attempts.
+
+        Raises: AssertionError, if it is not waiting or no made-up node may run it.
+        """
+        lease = await self._client.get_lease(lease_id)
+        if lease.task_name not in self._app.tasks:
+            known = _named(self._app.tasks)
+            raise AssertionError(f"the app has no task {lease.task_name!r}, but {known}")
+        if lease.state not in _OPEN:
+            raise AssertionError(f"lease {lease_id} is {lease.state.value}, it does not wait")
+        if lease.state is LeaseState.SCHEDULED:
+            await self._bring_forward(lease)
+        node = self._nodes[0] if self._nodes else None
+        if node is None:
+            node = await self._register(self._given or lease.placement)
+        others: list[Claim] = []
+        try:
+            while claims := await self._claim_as(node, [lease.queue], [lease.task_name]):
+                if claims[0].lease_id == lease.lease_id:
+                    return claims[0]
+                others += claims
+        finally:
+            for other in others:
+                await self._client.release_lease(other.lease_id, other.claim_token)
+        raise await self._refused(lease)
+
+    async def run(self, claim: Claim) -> Run:
+        """Run the handler of a claim and settle its lease with how it ended."""
+        task = self._app.tasks[claim.task_name]
+        ended, exception = await arun_handler(task, claim, self._client)
+        node = self._held[claim.claim_token]
+        try:
+            answer = await self._client.settle_and_claim(
+                node.node_id, node.epoch, [ended.settle(claim)], [claim.queue], qty=0
+            )
+        except psycopg.errors.InFailedSqlTransaction as refused:
+            if exception is None:
+                raise
+            raise exception from refused  # the handler's own statement has aborted it
+        if exception is not None and not isinstance(exception, Exception | SystemExit):
+            raise exception  # Ctrl-C, or the test framework's own
+        (settled,) = answer.settled
+        return Run(claim=claim, outcome=ended, exception=exception, state=settled.state)
+
+    async def _claim_due(self, queues: Sequence[str]) -> Claim | None:
+        for node in self._nodes:
+            if claims := await self._claim_as(node, queues, list(self._app.tasks)):
+                return claims[0]
+        if not (waiting := await self._waiting(queues)):
+            return None
+        await self._client.reap()  # so that what was just spawned is seen by all terms
+        if self._given is not None:
+            claims = await self._claim_as(self._nodes[0], queues, list(self._app.tasks))
+            return claims[0] if claims else None
+        for lease in _one_of_each(waiting):
+            node = await self._register(lease.placement)
+            if claims := await self._claim_as(node, queues, list(self._app.tasks)):
+                return claims[0]
+        raise await self._refused(waiting[0])
+
+    async def _claim_as(
+        self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str]
+    ) -> list[Claim]:
+        claims = await self._client.claim_task(queues, node.node_id, node.epoch, tasks=tasks)
+        for claim in claims:
+            self._held[claim.claim_token] = node
+        return claims
+
+    async def _waiting(self, queues: Sequence[str]) -> list[LeaseSummary]:
+        """What is pending, oldest first, of the app's tasks."""
+        return await self._listed(queues, LeaseState.PENDING)
+
+    async def _make_due(self, queues: Sequence[str], *, scheduled: bool, retries: bool) -> bool:
+        """Bring the next one forward that is wanted; False when there is none."""
+        if not (scheduled or retries):
+            return False
+        later = [
+            lease
+            for lease in await self._listed(queues, LeaseState.SCHEDULED)
+            if (retries if lease.attempt else scheduled)
+        ]
+        if later:
+            await self._bring_forward(min(later, key=lambda lease: lease.available_at))
+        return bool(later)
+
+    async def _bring_forward(self, lease: LeaseSummary) -> None:
+        await self._client.update_lease(lease.lease_id, available_at=lease.created_at)
+
+    async def _listed(self, queues: Sequence[str], state: LeaseState) -> list[LeaseSummary]:
+        found: list[LeaseSummary] = []
+        for queue in queues:
+            found += await self._client.list_leases(queue=queue, state=state, limit=_MOST_LISTED)
+        return [lease for lease in reversed(found) if lease.task_name in self._app.tasks]
+
+    async def _register(self, wanted: NodeSpec | MadeUpNode | Mapping[str, Any]) -> MadeUpNode:
+        """Register a node as it is given, or one for a placement."""
+        assert not isinstance(wanted, MadeUpNode)
+        if isinstance(wanted, NodeSpec):
+            node_id, spec = uuid4(), wanted
+        else:
+            node_id, spec = node_for(wanted, str(uuid4()))
+        epoch = await self._client.register_node(node_id, spec)
+        node = MadeUpNode(node_id=node_id, epoch=epoch, spec=spec)
+        self._nodes.append(node)
+        self._own.append(node)
+        return node
+
+    async def _refused(self, lease: LeaseSummary) -> AssertionError:
+        why = await self._client.explain_lease(lease.lease_id)
+        return AssertionError(
+            f"no made-up node may run lease {lease.lease_id} of task {lease.task_name!r}: "
+            f"{why.headline}; asks {why.words}. Name one that may: node=NodeSpec(...)"
+        )
+
+
+def _one_of_each(waiting: Sequence[LeaseSummary]) -> Iterator[LeaseSummary]:
+    """The first lease of each placement."""
+    seen: list[Mapping[str, Any]] = []
+    for lease in waiting:
+        if lease.placement not in seen:
+            seen.append(lease.placement)
+            yield lease
+
+
+def _named(names: Collection[str]) -> str:
+    return ", ".join(map(repr, names)) or "nothing"

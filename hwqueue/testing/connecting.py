@@ -1,0 +1,36 @@
+"""An async client that belongs to no event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+
+from hwqueue.client import AsyncClient
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.runner import AsyncConnectionRunner, Rows
+
+
+class _ConnectingRunner:
+    """Connects for each call: a pool would be bound to the event loop that opened it.
+
+    Fixtures are not async, so that they need no plugin for async tests, and fit all of them.
+    """
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+
+    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Run `sql` in a transaction of its own."""
+        connecting = psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+        async with await connecting as connection:
+            return await AsyncConnectionRunner(connection).run(sql, arguments, actor)
+
+
+def connecting_client(conninfo: str) -> AsyncClient:
+    """An `AsyncClient` without a pool; it needs no `open` and no `close`."""
+    client = AsyncClient.__new__(AsyncClient)
+    client._pool = None
+    AsyncCaller.__init__(client, _ConnectingRunner(conninfo))
+    return client

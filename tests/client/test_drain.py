@@ -1,0 +1,409 @@
+"""`drain`, `run_one` and `inline`: handlers of an app, run in the test's process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from hwqueue import App, Depends, Reject, Retry, Snooze
+from hwqueue.app import BadParams
+from hwqueue.client import AsyncClient, Client
+from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.testing import Fleet, create_queues, drain, inline, run_one
+from hwqueue.types import LeaseSpec, LeaseState, NodeSpec, RetryPolicy
+
+GPU = {"resources": {"gpu": 2}, "require": [{"tags": {"zone": "a"}}]}
+
+
+@pytest.fixture
+def client(dsn: str) -> Iterator[Client]:
+    with Client(dsn) as made:
+        yield made
+
+
+class Boom(Exception):
+    """What the handler `boom` raises."""
+
+
+def make_app(client: Client) -> App:
+    """Handlers for what a test may want; their queues are there."""
+    app = App()
+
+    @app.task("add", queue="work")
+    def add(params: Any) -> Any:
+        return params["a"] + params["b"]
+
+    @app.task("train", queue="gpu", placement=GPU)
+    async def train(params: Any, context: AsyncLeaseContext) -> Any:
+        await asyncio.sleep(0)
+        assert context.assignment is not None
+        return len(context.assignment.gpus)
+
+    @app.task("flaky", queue="work")
+    def flaky(params: Any, context: LeaseContext) -> Any:
+        if context.attempt < params["until"]:
+            raise Retry(after=timedelta(hours=1))
+        return context.attempt
+
+    @app.task("boom", queue="work", max_attempts=2)
+    def boom(params: Any) -> None:
+        raise Boom(params)
+
+    @app.task("where", queue="work")
+    def where(params: Any, context: LeaseContext) -> Any:
+        context.extend(timedelta(hours=1))
+        return threading.get_ident()
+
+    @app.task("chain", queue="work")
+    def chain(params: Any) -> Any:
+        if params["left"]:
+            chain.spawn(client, {"left": params["left"] - 1})
+        return params["left"]
+
+    create_queues(client, app)
+    return app
+
+
+def test_all_that_is_due_runs_until_nothing_is_left(client: Client) -> None:
+    app = make_app(client)
+    add = app.tasks["add"].spawn(client, {"a": 1, "b": 2}).lease_id
+    app.tasks["chain"].spawn(client, {"left": 2})
+    later = app.tasks["add"].spawn(client, {"a": 0, "b": 0}, delay=timedelta(hours=1)).lease_id
+    client.spawn_lease("work", "elsewhere")
+    done = drain(client, app)
+    assert done.results == [3, 2, 1, 0]
+    assert [run.claim.task_name for run in done] == ["add", "chain", "chain", "chain"]
+    assert client.get_lease(add).result == 3
+    assert client.get_lease(later).state is LeaseState.SCHEDULED
+    assert drain(client, app).results == []
+    assert drain(client, app, scheduled=True).results == [0]
+    assert client.list_nodes() == []
+
+
+def test_a_node_is_made_up_for_each_placement(client: Client) -> None:
+    app = make_app(client)
+    app.tasks["train"].spawn(client)
+    app.tasks["add"].spawn(client, {"a": 1, "b": 1}, affinity_tags={"disk": "ssd"})
+    app.tasks["add"].spawn(client, {"a": 1, "b": 2})
+    assert sorted(drain(client, app).results) == [2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        {"require": [{"label": "n", "op": "gt", "values": [3]}]},
+        {"require": [{"label": "n", "op": "lt", "values": [3]}]},
+        {"require": [{"label": "n", "op": "exists"}]},
+        {"require": [{"label": "a", "op": "in", "other_label": "b"}]},
+        {"require": [{"label": "a", "op": "gt", "other_label": "b"}]},
+        {"require": [{"label": "a", "op": "not_in", "values": ["x"]}]},
+        {"require": [{"label": "a", "op": "contains_all", "values": ["x", "y"]}]},
+        {"require": [{"label": "a", "op": "contains_any", "values": ["x", "y"]}]},
+        {
+            "require": [
+                {"any": [[{"tags": {"a": {"b": 1}}}, {"rack": [7, 8]}], [{"tags": {"c": 1}}]]}
+            ]
+        },
+        {"require": [{"node": "00000000-0000-0000-0000-00000000000a"}]},
+        {"require": [{"resource": "00000000-0000-0000-0000-00000000000b"}]},
+        {"require": [{"rack": 7, "away": True}]},
+        {"resources": {"cpu_milli": 2000, "memory_mib": 10, "license": 2}},
+        {"resources": {"gpu_milli": 500}},
+        {"isolation": {"cpu": "whole_core", "gpu": "device_exclusive"}},
+        {"prefer": [{"weight": 50, "when": {"tags": {"zone": "a"}}}]},
+        {"spread": [{"domain": "node", "max_per_domain": 1, "select": {"labels": {}}}]},
+    ],
+)
+def test_what_can_be_made_up(client: Client, placement: dict[str, Any]) -> None:
+    app = make_app(client)
+    # a live node that suits better must not make the made-up one wait for it
+    Fleet(client).add("real", labels={"zone": "a"}, cpu_milli=10)
+    for _ in range(2):
+        app.tasks["add"].spawn(client, {"a": 1, "b": 1}, placement=placement)
+    assert drain(client, app).results == [2, 2]
+
+
+def test_what_no_made_up_node_may_run_is_told(client: Client) -> None:
+    app = make_app(client)
+    spawned = app.tasks["add"].spawn(
+        client, {"a": 1, "b": 1}, placement={"require": [{"trust": "tee"}]}
+    )
+    with pytest.raises(AssertionError, match=r"no made-up node may run lease .* of task 'add'"):
+        drain(client, app)
+    with pytest.raises(AssertionError, match="no made-up node may run"):
+        run_one(client, app, lease_id=spawned.lease_id)
+
+
+def test_a_node_of_the_tests_own(client: Client) -> None:
+    app = make_app(client)
+    fleet = Fleet(client)
+    small = fleet.add("small", labels={"zone": "a"})
+    big = fleet.add("big", labels={"zone": "a"}, gpus=2, gpu_model="A100")
+    assert fleet.matching(app.tasks["train"].defaults.placement, queue="gpu") == {"big"}
+    assert (fleet["big"], len(fleet), small.name) == (big, 2, "small")
+    app.tasks["train"].spawn(client)
+    assert drain(client, app, node=small).runs == ()
+    assert fleet.claim("small", "gpu") is None
+    assert drain(client, app, node=big).results == [2]
+    app.tasks["train"].spawn(client)
+    assert fleet.claim("big", "gpu") is not None
+    assert {node.name for node in client.list_nodes()} == {"small", "big"}
+    app.tasks["add"].spawn(client, {"a": 1, "b": 1})
+    own = NodeSpec(name="own", instance_id="i")
+    assert drain(client, app, node=own).results == [2]
+
+
+def test_what_a_handler_raises_comes_out(client: Client) -> None:
+    app = make_app(client)
+    lease = app.tasks["boom"].spawn(client, {"n": 1}).lease_id
+    with pytest.raises(Boom):
+        drain(client, app)
+    found = client.get_lease(lease)
+    assert (found.state, found.attempt) == (LeaseState.SCHEDULED, 1)
+    assert found.attempts[0].error["type"].endswith("Boom")
+    assert drain(client, app).runs == ()
+
+
+def test_errors_are_collected(client: Client) -> None:
+    app = make_app(client)
+    app.tasks["boom"].spawn(client)
+    app.tasks["add"].spawn(client, {"a": 1, "b": 2})
+    done = drain(client, app, raises=False)
+    assert (len(done), done.results, len(done.completed)) == (2, [3], 1)
+    (failed,) = done.failed
+    assert isinstance(failed.exception, Boom)
+    assert failed.state is LeaseState.SCHEDULED
+    assert "attempt 1: scheduled" in str(failed)
+
+
+def test_retries_run_until_the_lease_ends(client: Client) -> None:
+    app = make_app(client)
+    policy = RetryPolicy(kind="fixed", base=timedelta(hours=1))
+    app.tasks["flaky"].spawn(client, {"until": 3})
+    later = app.tasks["add"].spawn(client, {"a": 0, "b": 0}, delay=timedelta(hours=1)).lease_id
+    done = drain(client, app, retries=True)
+    assert [run.claim.attempt for run in done] == [1, 2, 3]
+    assert done.results == [3]
+    boom = app.tasks["boom"].spawn(client, retry=policy).lease_id
+    with pytest.raises(Boom):
+        drain(client, app, retries=True)
+    assert client.get_lease(boom).state is LeaseState.FAILED
+    assert client.get_lease(later).state is LeaseState.SCHEDULED
+
+
+def test_a_failure_without_exception_is_one(client: Client) -> None:
+    app = make_app(client)
+
+    @app.task("odd", queue="work")
+    def odd(params: Any) -> Any:
+        return object()
+
+    odd.spawn(client)
+    with pytest.raises(AssertionError, match="of task 'odd', attempt 1: failed: ResultNotJson"):
+        drain(client, app)
+
+
+def test_what_never_ends_is_stopped(client: Client) -> None:
+    app = make_app(client)
+    app.tasks["chain"].spawn(client, {"left": 100})
+    with pytest.raises(AssertionError, match="3 handlers have run and there is more"):
+        drain(client, app, limit=3)
+    assert run_one(client, app).result == 97
+
+
+def test_ctrl_c_ends_a_drain(client: Client) -> None:
+    app = make_app(client)
+
+    @app.task("interrupted", queue="work")
+    def interrupted(params: Any) -> None:
+        raise KeyboardInterrupt
+
+    interrupted.spawn(client)
+    with pytest.raises(KeyboardInterrupt):
+        drain(client, app, raises=False)
+    assert client.list_nodes() == []
+
+
+def test_one_lease_of_many(client: Client) -> None:
+    app = make_app(client)
+    with pytest.raises(AssertionError, match="nothing to run in 'gpu', 'work'"):
+        run_one(client, app)
+    first, second = (app.tasks["add"].spawn(client, {"a": n, "b": 0}).lease_id for n in (1, 2))
+    later = app.tasks["add"].spawn(client, {"a": 3, "b": 0}, delay=timedelta(hours=1)).lease_id
+    assert run_one(client, app, lease_id=second).result == 2
+    assert run_one(client, app, lease_id=later).result == 3
+    assert client.get_lease(first).attempt == 0
+    assert run_one(client, app, queue="work").claim.lease_id == first
+    with pytest.raises(AssertionError, match="is completed, it does not wait"):
+        run_one(client, app, lease_id=first)
+    other = client.spawn_lease("work", "unknown").lease_id
+    with pytest.raises(AssertionError, match="the app has no task 'unknown'"):
+        run_one(client, app, lease_id=other)
+
+
+def test_a_sync_handler_runs_in_the_tests_thread(client: Client) -> None:
+    app = make_app(client)
+    app.tasks["where"].spawn(client)
+    assert drain(client, app).results == [threading.get_ident()]
+
+
+async def test_the_same_of_an_async_client(dsn: str, client: Client) -> None:
+    app = make_app(client)
+    async with AsyncClient(dsn) as aclient:
+        await app.tasks["add"].spawn(aclient, {"a": 1, "b": 2})
+        await app.tasks["train"].spawn(aclient)
+        assert sorted((await drain(aclient, app)).results) == [2, 3]
+        await app.tasks["where"].spawn(aclient)
+        assert (await run_one(aclient, app)).result != threading.get_ident()
+        await app.tasks["boom"].spawn(aclient)
+        with pytest.raises(Boom):
+            await run_one(aclient, app)
+        await create_queues(aclient, app)
+
+
+async def test_a_sync_client_in_an_event_loop(client: Client) -> None:
+    app = make_app(client)
+    app.tasks["train"].spawn(client)
+    assert drain(client, app).results == [2]
+
+
+def test_spawns_run_inline(client: Client) -> None:
+    app = make_app(client)
+    waiting = app.tasks["add"].spawn(client, {"a": 9, "b": 9}).lease_id
+    with inline(app):
+        spawned = app.tasks["add"].spawn(client, {"a": 1, "b": 2})
+        assert (spawned.created, spawned.state) == (True, LeaseState.PENDING)
+        assert client.get_lease(spawned.lease_id).result == 3
+        late = app.tasks["chain"].spawn(client, {"left": 2}, delay=timedelta(hours=1))
+        assert client.get_lease(late.lease_id).result == 2
+        batch = client.spawn_leases(
+            "work", [LeaseSpec(task="add", params={"a": 1, "b": n}) for n in (1, 2)]
+        )
+        assert [client.get_lease(one.lease_id).result for one in batch] == [2, 3]
+        other = client.spawn_lease("work", "elsewhere")
+        assert client.get_lease(other.lease_id).state is LeaseState.PENDING
+        keyed = {"a": 1, "b": 2}
+        again = [app.tasks["add"].spawn(client, keyed, idempotency_key="k") for _ in range(2)]
+        assert [one.created for one in again] == [True, False]
+        gpu = app.tasks["train"].spawn(client)
+        assert client.get_lease(gpu.lease_id).result == 2
+    assert client.get_lease(waiting).state is LeaseState.PENDING
+    after = app.tasks["add"].spawn(client, {"a": 1, "b": 2})
+    assert client.get_lease(after.lease_id).state is LeaseState.PENDING
+    assert "spawn_lease" not in vars(Client)
+
+
+def test_what_fails_inline(client: Client) -> None:
+    app = make_app(client)
+    with inline(app), pytest.raises(Boom):
+        app.tasks["boom"].spawn(client)
+    with inline(app, raises=False):
+        spawned = app.tasks["boom"].spawn(client)
+    assert client.get_lease(spawned.lease_id).state is LeaseState.SCHEDULED
+
+
+async def test_async_spawns_run_inline(dsn: str, client: Client) -> None:
+    app = make_app(client)
+    async with AsyncClient(dsn) as aclient:
+        with inline(app):
+            spawned = await app.tasks["train"].spawn(aclient)
+            add = LeaseSpec(task="add", params={"a": 1, "b": 2})
+            (one,) = await aclient.spawn_leases("work", [add])
+        assert (await aclient.get_lease(spawned.lease_id)).result == 2
+        assert (await aclient.get_lease(one.lease_id)).result == 3
+
+
+def test_in_a_transaction_that_is_rolled_back(dsn: str, client: Client) -> None:
+    app = make_app(client)
+    with psycopg.connect(dsn) as connection:
+        mine = Client.on(connection)
+        app.tasks["add"].spawn(mine, {"a": 1, "b": 2})
+        app.tasks["train"].spawn(mine)
+        assert sorted(drain(mine, app).results) == [2, 3]
+        with inline(app):
+            spawned = app.tasks["add"].spawn(mine, {"a": 2, "b": 2})
+        assert mine.get_lease(spawned.lease_id).result == 4
+        connection.rollback()
+    assert client.list_leases() == []
+    assert client.list_nodes() == []
+
+
+def test_a_statement_that_aborts_the_transaction(dsn: str, client: Client) -> None:
+    app = make_app(client)
+    with psycopg.connect(dsn) as connection:
+
+        @app.task("wrong", queue="work")
+        def wrong(params: Any) -> None:
+            connection.execute("select 1 / 0")
+
+        wrong.spawn(Client.on(connection))
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            drain(Client.on(connection), app)
+
+
+def test_rejected_leases_are_dead(client: Client) -> None:
+    app = make_app(client)
+
+    @app.task("never", queue="work")
+    def never(params: Any) -> None:
+        raise Reject("never")
+
+    never.spawn(client)
+    (run,) = drain(client, app, raises=False)
+    assert run.state is LeaseState.FAILED
+
+
+def test_arguments_are_converted_as_in_a_worker(client: Client) -> None:
+    app = make_app(client)
+
+    def opened(context: LeaseContext) -> int:
+        return context.attempt
+
+    @app.task("typed", queue="work", no_retry_on=LookupError)
+    def typed(at: date, attempt: int = Depends(opened)) -> date:
+        if at.year < 2000:
+            raise LookupError(at)
+        return at + timedelta(days=attempt)
+
+    typed.spawn(client, at=date(2030, 1, 1))
+    assert drain(client, app).results == ["2030-01-02"]
+    client.spawn_lease("work", "typed", {"at": "no date"})
+    typed.spawn(client, at=date(1999, 1, 1))
+    bad, old = drain(client, app, raises=False)
+    assert (bad.state, isinstance(bad.exception, BadParams)) == (LeaseState.FAILED, True)
+    assert (old.state, isinstance(old.exception, LookupError)) == (LeaseState.FAILED, True)
+    client.spawn_lease("work", "typed", {})
+    with pytest.raises(BadParams):
+        drain(client, app)
+
+
+def test_a_batch_of_a_task_runs_inline(client: Client) -> None:
+    app = make_app(client)
+    with inline(app):
+        batch = app.tasks["add"].spawn_many(client, [{"a": 1, "b": 2}, {"a": 2, "b": 2}])
+    assert [client.get_lease(one.lease_id).result for one in batch] == [3, 4]
+
+
+def test_middleware_and_snoozes_are_those_of_a_worker(client: Client) -> None:
+    app = make_app(client)
+
+    @app.middleware
+    def doubled(call_next: Any, context: LeaseContext) -> Any:
+        return 2 * call_next(context)
+
+    @app.task("sleepy", queue="work")
+    def sleepy(params: Any) -> None:
+        raise Snooze(after=timedelta(hours=1))
+
+    app.tasks["add"].spawn(client, {"a": 1, "b": 2})
+    sleepy.spawn(client)
+    added, snoozed = drain(client, app)
+    assert (added.result, snoozed.state) == (6, LeaseState.SCHEDULED)
+    with pytest.raises(AssertionError, match="5 handlers have run"):
+        drain(client, app, scheduled=True, limit=5)
