@@ -56,7 +56,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who keeps dead tuples from being removed, and, if it writes, new terms from coming in force.
+    """Who keeps dead tuples from being removed, and, if it writes, new terms from being published.
 
     kind: session, prepared, slot or standby. seconds: since when; None of the last two.
     """

@@ -114,7 +114,7 @@ def pruning(work: Work) -> Finding:
 
 
 def terms(work: Work) -> Finding:
-    """Whether what leases ask about each other is in force."""
+    """Whether the affinity terms of leases are published."""
     count = work.figures.get("hwqueue_terms_unpublished", 0)
     if count:
         return warn(
@@ -123,7 +123,7 @@ def terms(work: Work) -> Finding:
             "end the transactions that the vacuum horizon names; if it names none, look again "
             "in a minute",
         )
-    return ok("affinity terms", "all are in force")
+    return ok("affinity terms", "all are published")
 
 
 def statistics(work: Work) -> Finding:

@@ -360,7 +360,7 @@ $$;
 -- Takes a step in the publication of affinity terms, while the claim holds what it has picked. The step
 -- may move ready entries to other classes (assign_target_class). So a single entry is deleted first, and
 -- of several those before the first moved one stay picked.
--- published: how many terms came into force. some_moved: nothing is left of what was picked.
+-- published: how many terms were published. some_moved: nothing is left of what was picked.
 -- Locks as publish_terms.
 create or replace function hwqueue.publish_while_holding(inout picked hwqueue.picked_entries,
   p_now timestamptz, p_shard int, out published int, out some_moved boolean)

@@ -149,10 +149,13 @@ def test_not_if_another_instance_came_since(api: Api) -> None:
 def test_unknown_nodes(api: Api, conn: psycopg.Connection, function: str) -> None:
     [(login,)] = conn.execute("select session_user::text").fetchall()
     arguments: Row = {"login": login} if function == "hand_over_node" else {}
+    api.refused("QHN01", function, node=NOBODY, **arguments)
+
+
+def test_a_node_that_left_is_not_confirmed(api: Api) -> None:
     gone = api.node()
     api.rows("deregister_node", node=gone.node_id)
-    for node in (NOBODY, gone.node_id):
-        api.refused("QHN01", function, node=node, **arguments)
+    api.refused("QHN01", "confirm_node", node=gone.node_id)
 
 
 def test_nodes_without_attestations_tell_nothing(api: Api) -> None:
