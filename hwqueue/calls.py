@@ -12,7 +12,16 @@ from functools import lru_cache
 
 from hwqueue import types
 
-__all__ = ["ACT_AS", "CALLS", "LIMIT_TIME", "SET_ACTOR", "Call", "statement"]
+__all__ = [
+    "ACT_AS",
+    "BACKEND_PID",
+    "CALLS",
+    "LIMIT_TIME",
+    "LISTEN_ENDED",
+    "SET_ACTOR",
+    "Call",
+    "statement",
+]
 
 SET_ACTOR = "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true)"
 """Says, until the transaction ends, who does what it does: the `actor` of its events."""
@@ -29,6 +38,12 @@ take, until the transaction ends.
 Times come in UTC: in the zone of a session the last hours of the year 9999 may be in a year that
 Python does not have.
 """
+
+BACKEND_PID = "select pg_catalog.pg_backend_pid()"
+"""The process id of the server's session, which a pooler's clients are not told."""
+
+LISTEN_ENDED = "listen hwqueue_ended"
+"""Hears the payloads that `await_leases` returns, when the claims of those leases end."""
 
 _NONE: Mapping[str, str] = {}
 _SHARD = {"p_shard": "integer"}
@@ -108,6 +123,9 @@ SPAWN_LEASE = _call(
 )
 SPAWN_LEASES = _call("spawn_leases", {**_QUEUE, "p_leases": "jsonb"}, row=types.SpawnResult)
 GET_LEASE = _call("get_lease", _LEASE, row=types.Lease)
+AWAIT_LEASES = _call(
+    "await_leases", {"p_lease_ids": "uuid[]"}, {"p_notify": "boolean"}, types.AwaitedLease
+)
 LIST_LEASES = _call(
     "list_leases",
     optional={"p_filter": "jsonb", **_LIMIT, "p_before": "uuid"},

@@ -11,6 +11,8 @@ HwqueueError
     LeaseClaimed             QHL07  not while the lease is claimed
     ClaimNotYours            QHL08  the claim belongs to another login
     LeaseBusy                QHL09  another session holds the claim; nothing was done
+    LeaseFailed                     a lease whose result was waited for has failed for good
+    WaitTimeout                     a lease that was waited for has not ended in time
   NodeError
     NodeUnknown              QHN01  no node has this id
     NodeNameTaken            QHN02  another node has this name
@@ -70,6 +72,7 @@ __all__ = [
     "LeaseClaimed",
     "LeaseError",
     "LeaseExists",
+    "LeaseFailed",
     "LeaseFinished",
     "LeaseLost",
     "LeaseNotFound",
@@ -93,6 +96,7 @@ __all__ = [
     "TokenError",
     "TokenNameTaken",
     "TokenUnknown",
+    "WaitTimeout",
     "WireInvalid",
     "translate",
 ]
@@ -207,6 +211,19 @@ class LeaseBusy(LeaseError):
     """
 
     default_sqlstate = "QHL09"
+    default_retryable = True
+
+
+class LeaseFailed(LeaseError):
+    """A lease whose result was waited for has failed, and no attempt is left.
+
+    `detail["error"]` is what its last attempt failed with.
+    """
+
+
+class WaitTimeout(LeaseError):
+    """A lease that was waited for has not ended in time; `detail["lease_ids"]` has which."""
+
     default_retryable = True
 
 

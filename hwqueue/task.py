@@ -19,7 +19,7 @@ from typing import (
 )
 
 from hwqueue.binding import Binding, Handler
-from hwqueue.client import AsyncClient, Client
+from hwqueue.client import AsyncClient, AsyncSpawned, Client, Spawned
 from hwqueue.client._json import given, plain
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import BadArgument
@@ -32,7 +32,6 @@ from hwqueue.types import (
     LeaseState,
     RetryPolicy,
     SpawnOptions,
-    SpawnResult,
 )
 
 P = ParamSpec("P")
@@ -142,14 +141,14 @@ class Task(Generic[P, R_co]):
     @overload
     def spawn(
         self, client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, SpawnResult]: ...
+    ) -> Coroutine[Any, Any, AsyncSpawned]: ...
 
     @overload
-    def spawn(self, client: Client, /, *args: P.args, **kwargs: P.kwargs) -> SpawnResult: ...
+    def spawn(self, client: Client, /, *args: P.args, **kwargs: P.kwargs) -> Spawned: ...
 
     def spawn(
         self, client: AsyncClient | Client, /, *args: Any, **kwargs: Any
-    ) -> Coroutine[Any, Any, SpawnResult] | SpawnResult:
+    ) -> Coroutine[Any, Any, AsyncSpawned] | Spawned:
         """Spawn a lease of this task, with the task's defaults.
 
         Options are given before: `task.with_options(priority=5).spawn(client, frame=1)`.
@@ -167,7 +166,7 @@ class Task(Generic[P, R_co]):
 
     def _spawn(
         self, client: AsyncClient | Client, params: Json
-    ) -> Coroutine[Any, Any, SpawnResult] | SpawnResult:
+    ) -> Coroutine[Any, Any, AsyncSpawned] | Spawned:
         options = self._spawn_options()
         return client.spawn_lease(
             self.defaults.queue, self.name, params, shard=self.shard, **options
@@ -193,16 +192,16 @@ class Task(Generic[P, R_co]):
     @overload
     def spawn_many(
         self, client: AsyncClient, leases: Iterable[LeaseSpec | Mapping[str, Any]]
-    ) -> Coroutine[Any, Any, list[SpawnResult]]: ...
+    ) -> Coroutine[Any, Any, list[AsyncSpawned]]: ...
 
     @overload
     def spawn_many(
         self, client: Client, leases: Iterable[LeaseSpec | Mapping[str, Any]]
-    ) -> list[SpawnResult]: ...
+    ) -> list[Spawned]: ...
 
     def spawn_many(
         self, client: AsyncClient | Client, leases: Iterable[LeaseSpec | Mapping[str, Any]]
-    ) -> Coroutine[Any, Any, list[SpawnResult]] | list[SpawnResult]:
+    ) -> Coroutine[Any, Any, list[AsyncSpawned]] | list[Spawned]:
         """Spawn leases of this task in one statement, all or nothing.
 
         Args:
@@ -293,7 +292,7 @@ class ParamsTask(Task[[T], R_co]):
         queue: str | None = None,
         shard: int | None = None,
         **options: Unpack[SpawnOptions],
-    ) -> Coroutine[Any, Any, SpawnResult]: ...
+    ) -> Coroutine[Any, Any, AsyncSpawned]: ...
 
     @overload
     def spawn(
@@ -304,7 +303,7 @@ class ParamsTask(Task[[T], R_co]):
         queue: str | None = None,
         shard: int | None = None,
         **options: Unpack[SpawnOptions],
-    ) -> SpawnResult: ...
+    ) -> Spawned: ...
 
     def spawn(
         self,
@@ -314,7 +313,7 @@ class ParamsTask(Task[[T], R_co]):
         queue: str | None = None,
         shard: int | None = None,
         **options: Unpack[SpawnOptions],
-    ) -> Coroutine[Any, Any, SpawnResult] | SpawnResult:
+    ) -> Coroutine[Any, Any, AsyncSpawned] | Spawned:
         """Spawn a lease of this task, with the task's defaults.
 
         Args:

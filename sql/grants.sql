@@ -16,6 +16,7 @@ grant execute on function
   hwqueue.update_lease(uuid, jsonb, int),
   hwqueue.cancel_lease(uuid, text, int),
   hwqueue.get_lease(uuid, int),
+  hwqueue.await_leases(uuid[], boolean, int),
   hwqueue.match_nodes(jsonb, jsonb, int),
   hwqueue.match_page(jsonb, jsonb, int, int, int),
   hwqueue.match_groups(jsonb, jsonb, int)

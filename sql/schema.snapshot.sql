@@ -628,6 +628,10 @@ CREATE FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp with ti
 CREATE FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, state text, payload text, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -964,7 +968,8 @@ CREATE TABLE hwqueue.claim (
     stop_detail text,
     term_deltas jsonb,
     login text,
-    eligible_at timestamp with time zone
+    eligible_at timestamp with time zone,
+    is_awaited boolean DEFAULT false NOT NULL
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
@@ -977,6 +982,8 @@ COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counte
 COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
 
 COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
+
+COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'somebody listens for the end of the lease (await_leases)';
 
 CREATE TABLE hwqueue.lease (
     shard_id integer NOT NULL,
@@ -1485,6 +1492,9 @@ CREATE FUNCTION hwqueue.fitting_classes(p_request hwqueue.claim_request, p_node 
 
 CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -2281,6 +2291,9 @@ CREATE FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) RETURNS
 
 CREATE FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.notify_ended(p_leases uuid[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
     LANGUAGE sql STABLE;
@@ -4860,6 +4873,11 @@ REVOKE ALL ON FUNCTION hwqueue.attested_at(p_node hwqueue.node, p_now timestamp 
 
 REVOKE ALL ON FUNCTION hwqueue.await_claims(p_leases uuid[], p_wait text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -5260,6 +5278,8 @@ REVOKE ALL ON FUNCTION hwqueue.fits_at_once(p_class hwqueue.placement_class, p_n
 REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_request hwqueue.claim_request, p_node hwqueue.node, p_room hwqueue.headroom, p_only bigint[], p_extra jsonb, p_without bigint[], OUT fit hwqueue.scored_classes) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5718,6 +5738,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_served(p_node uuid, p_spec jsonb, p_shard in
 REVOKE ALL ON FUNCTION hwqueue.note_server(p_timeline integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nothing_is_stopping(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.notify_ended(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

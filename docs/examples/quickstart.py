@@ -5,6 +5,7 @@ Run: HWQUEUE_DSN=$(hwqueue db url) python quickstart.py
 
 import asyncio
 import os
+from datetime import timedelta
 
 import hwqueue
 from hwqueue.worker import Worker, WorkerSettings
@@ -27,8 +28,7 @@ async def main() -> None:
         worker = Worker(app, settings)
         working = asyncio.create_task(worker.run())
 
-        while (lease := await client.get_lease(spawned.lease_id)).finished_at is None:
-            await asyncio.sleep(0.1)
+        lease = await spawned.wait(timeout=timedelta(seconds=30))
         print(lease.state.value, greet.result_of(lease))
 
         worker.stop()

@@ -27,6 +27,12 @@ from hwqueue.types import LeaseEvent, LeaseState, LeaseSummary, SpawnOptions, Sp
 
 app = typer.Typer(no_args_is_help=True, help="Spawn work, look at it, cancel it, run it again.")
 
+_EXIT_CODES = {
+    LeaseState.COMPLETED: ExitCode.OK,
+    LeaseState.FAILED: ExitCode.FAILED,
+    LeaseState.CANCELLED: ExitCode.CANCELLED,
+}
+
 LeaseIds = Annotated[list[str], typer.Argument(help="Ids of leases.", show_default=False)]
 
 
@@ -123,6 +129,29 @@ def show(
         lease = client.get_lease(identifier(lease_id, "LEASE_ID"))
         names = {node.node_id: node.name for node in client.list_nodes()} if lease.attempts else {}
     show_lease(ctx, lease, names)
+
+
+@app.command(
+    epilog="Example: hwqueue lease wait 01890a5d-ac96-774b-bcce-b302099a8057 --timeout 10m"
+)
+def wait(
+    ctx: typer.Context,
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    *,
+    timeout: Annotated[str | None, typer.Option(help="How long at most, such as 10m.")] = None,
+) -> None:
+    """Wait until a lease has ended and show how; exits with 0 if it has completed.
+
+    With 1 if it has failed, with 6 if it was cancelled, with 7 if it has not ended in time.
+    """
+    wanted, at_most = identifier(lease_id, "LEASE_ID"), span(timeout, "--timeout")
+    with open_client(ctx) as client:
+        lease = client.wait(wanted, timeout=at_most)
+    names = ("lease_id", "state", "attempt", "finished_at", "result", "error")
+    show_one(ctx, {name: getattr(lease, name) for name in names})
+    code = _EXIT_CODES[lease.state]
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command(epilog="Example: hwqueue lease explain 01890a5d-ac96-774b-bcce-b302099a8057")

@@ -103,7 +103,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A task queue inside Postgres that knows which machine may run what.",
     epilog="Without --dsn, HWQUEUE_DSN or PG* variables an embedded Postgres is used. "
-    "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 schema, 5 node taken over (`worker run`).",
+    "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 schema, 5 node taken over (`worker run`), "
+    "6 cancelled, 7 not in time (`lease wait`).",
 )
 
 

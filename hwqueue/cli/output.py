@@ -35,6 +35,7 @@ from hwqueue.errors import (
     QueueUnknown,
     SchemaError,
     TokenUnknown,
+    WaitTimeout,
 )
 
 
@@ -46,10 +47,13 @@ class ExitCode(IntEnum):
     USAGE = 2
     NOT_FOUND = 3
     SCHEMA = 4
+    CANCELLED = 6
+    TIMEOUT = 7
 
 
 _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
     (SchemaError, ExitCode.SCHEMA),
+    (WaitTimeout, ExitCode.TIMEOUT),
     (LeaseNotFound, ExitCode.NOT_FOUND),
     (NodeUnknown, ExitCode.NOT_FOUND),
     (QueueUnknown, ExitCode.NOT_FOUND),

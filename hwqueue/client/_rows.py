@@ -262,6 +262,10 @@ def _moment(value: str | None) -> datetime | None:
     return None if value is None else datetime.fromisoformat(value)
 
 
+def _state(value: str | None) -> types.LeaseState | None:
+    return None if value is None else types.LeaseState(value)
+
+
 _Converters = Mapping[str, Callable[[Any], Any]]
 _LEASE: _Converters = {"state": types.LeaseState, "headers": _headers}
 _EXPLANATION: _Converters = {
@@ -272,6 +276,7 @@ _EXPLANATION: _Converters = {
 }
 _CONVERTERS: Mapping[type, _Converters] = {
     types.SpawnResult: {"state": types.LeaseState},
+    types.AwaitedLease: {"state": _state},
     types.LeaseSummary: _LEASE,
     types.LeaseOutlook: {"state": types.LeaseState},
     types.Lease: {**_LEASE, "attempts": _attempts, "assignment": _assignment},

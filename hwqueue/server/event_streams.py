@@ -1,4 +1,7 @@
-"""Event streams: how many are open, whose, what they follow; they end when the server stops."""
+"""Event streams: how many are open, whose, what they follow; they end when the server stops.
+
+A request that waits for a lease holds a slot like a stream.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ CAUGHT_UP = "from here on"
 UNAVAILABLE = "the database is not there just now"
 IDLE = "nothing new"
 _POLL_SECONDS = 1.0  # between two polls
+_FIRST_WAIT_SECONDS = 0.05  # of who waits for a lease
 _IDLE_POLLS = 15  # without an event; a proxy closes what stays silent
 # Then it ends and the client comes back, with a token that is good by then.
 _LIFETIME_SECONDS = 600.0
@@ -89,6 +93,23 @@ class EventStreams:
             self._open[who] -= 1
             if not self._open[who]:
                 del self._open[who]  # there may be many addresses over time
+
+    async def wait_until(self, has_ended: Callable[[], Awaitable[bool]], at_most: float) -> None:
+        """Ask until it has ended, for `at_most` seconds, or until the server stops.
+
+        Raises: As `has_ended`.
+        """
+        until, pause = time.monotonic() + at_most, _FIRST_WAIT_SECONDS
+        while not self.stopping:
+            # a client that disconnects during a call does not break a connection of the pool
+            with anyio.CancelScope(shield=True):
+                if await has_ended():
+                    return
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, _POLL_SECONDS)
 
     async def follow(
         self,

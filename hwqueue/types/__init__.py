@@ -32,6 +32,7 @@ from hwqueue.types.explain import (
 )
 from hwqueue.types.leases import (
     Attempt,
+    AwaitedLease,
     Lease,
     LeaseChanges,
     LeaseSpec,
@@ -78,6 +79,7 @@ __all__ = [
     "Assignment",
     "Attempt",
     "Attestation",
+    "AwaitedLease",
     "BrokenInvariant",
     "Claim",
     "ClaimHint",

@@ -85,6 +85,20 @@ class SpawnResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedLease:
+    """The state of a lease that somebody waits for; None: there is no such lease.
+
+    payload: what a notification of its end on channel `hwqueue_ended` carries; None if none was
+    asked for.
+    """
+
+    lease_id: UUID
+    state: LeaseState | None
+    payload: str | None
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """A claim that ended without completing the lease.
 

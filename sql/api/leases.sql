@@ -406,6 +406,43 @@ begin
 end
 $$;
 
+-- Returns the state of each lease, for those who wait until leases end. A lease that does not exist, or
+-- is another tenant's, has the state null. With p_notify the end of each that is claimed is notified on
+-- channel hwqueue_ended, where its payload names it. A notification may be lost and there is none for a
+-- lease that ends unclaimed, so ask again now and then.
+-- Locks: the claims, skip locked, with p_notify.
+-- Raises: QHA01.
+create or replace function hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean default false,
+  p_shard int default 0)
+returns table (lease_id uuid, state text, payload text, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_tenants text[] := hwqueue.my_tenants();
+  v_own uuid[];
+begin
+  perform hwqueue.check_shard(p_shard);
+  if (cardinality(p_lease_ids) between 1 and 1000) is not true
+    or array_position(p_lease_ids, null) is not null then
+    perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of 1 to 1000 ids',
+      jsonb_build_object('field', 'p_lease_ids'), 'ask for more in several calls');
+  end if;
+  v_own := array(
+    select distinct i.lease_id from unnest(p_lease_ids) i(lease_id)
+    where v_tenants is null or hwqueue.is_own_lease(i.lease_id, v_tenants, p_shard));
+  if p_notify then
+    perform hwqueue.flag_awaited(v_own, p_shard);
+  end if;
+  -- read after the flags are set: a claim that has ended by then is seen to have ended
+  return query
+    select i.lease_id, case when i.lease_id = any (v_own) then hwqueue.lease_state(i.lease_id, p_shard) end,
+           case when p_notify and i.lease_id = any (v_own)
+             then hwqueue.wake_payload(s.wake_key, i.lease_id::text, p_shard) end, p_shard
+    from (select distinct u.lease_id from unnest(p_lease_ids) u(lease_id)) i
+    cross join hwqueue.shard s where s.shard_id = p_shard;
+end
+$$;
+
 -- Lists leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of
 -- the next.
 -- p_filter: {"queue", "state", "task", "tenant", "service", "node"}, all of them optional. "node": only

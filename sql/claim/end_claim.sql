@@ -44,6 +44,9 @@ begin
     p_claim.node_id, v_attempts, v_state,
     coalesce(p_error, case when v_cancelled
       then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end));
+  if p_claim.is_awaited then
+    perform hwqueue.notify_ended(array[p_claim.lease_id], p_shard);
+  end if;
   perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end,
     array[p_claim.lease_id],
     case when v_cancelled then 'cancelled while it ran'
@@ -86,14 +89,16 @@ declare
   v_assignment jsonb;
   v_deltas jsonb;
   v_eligible_at timestamptz;
+  v_is_awaited boolean;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
     and (c.assignment is null or not p_is_plain)
     and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
     and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
-  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at
-  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at;
+  returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at,
+    c.is_awaited
+  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at, v_is_awaited;
   if not found then
     return false;
   end if;
@@ -109,6 +114,9 @@ begin
     'completed', case when v_eligible_at is null then p_result end, v_eligible_at);
   if v_eligible_at is not null then
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+  end if;
+  if v_is_awaited then
+    perform hwqueue.notify_ended(array[p_lease], p_shard);
   end if;
   return true;
 end
@@ -126,6 +134,7 @@ declare
   v_now timestamptz;
   v_done int[];
   v_gone uuid[];
+  v_awaited uuid[];
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
@@ -136,7 +145,7 @@ begin
       and c.assignment is null and c.term_deltas is null
       and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
-      c.eligible_at
+      c.eligible_at, c.is_awaited
   ), noted as (
     insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
       attempt, state, eligible_at)
@@ -144,8 +153,12 @@ begin
            'completed', e.eligible_at
     from ended e
   )
-  select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null)
-  into v_done, v_gone from ended e;
+  select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null),
+         array_agg(e.lease_id) filter (where e.is_awaited)
+  into v_done, v_gone, v_awaited from ended e;
+  if v_awaited is not null then
+    perform hwqueue.notify_ended(v_awaited, p_shard);
+  end if;
   if v_gone is not null then
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_gone);
   end if;

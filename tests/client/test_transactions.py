@@ -92,7 +92,7 @@ def test_sync_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn: str) -
     with sync_connection(kind, dsn) as connection:
         client = Client.on(connection)
         result = client.spawn_lease("work", "rolled-back", {"a": 1})
-        assert type(result) is SpawnResult
+        assert isinstance(result, SpawnResult)
         assert client.get_lease(result.lease_id).params == {"a": 1}
         assert spawned(dsn) == []
         connection.rollback()
@@ -108,7 +108,7 @@ async def test_async_spawns_commit_and_roll_back_with_the_caller(kind: str, dsn:
     async with async_connection(kind, dsn) as connection:
         client = AsyncClient.on(connection)
         result = await client.spawn_lease("work", "rolled-back", {"a": 1})
-        assert type(result) is SpawnResult
+        assert isinstance(result, SpawnResult)
         assert (await client.get_lease(result.lease_id)).params == {"a": 1}
         assert spawned(dsn) == []
         await connection.rollback()

@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hwqueue.cli.main import app
+from hwqueue.client import Client
+from hwqueue.types import NodeSpec
 
 Cli = Callable[..., Result]
 GPU_NODE = ("--tags", '{"gpu_model": "T4"}', "--capacity", '{"cpu_milli": 8000}', "--gpu", "T4")
@@ -420,3 +422,24 @@ def test_an_installation_without_its_right_says_what_to_grant(empty_dsn: str) ->
 def test_a_node_is_shown_in_json_throughout(cli: Cli) -> None:
     cli("node", "register", "box")
     assert "NodeIsolation(" not in cli("node", "show", "box").stdout
+
+
+def test_waiting_tells_how_a_lease_ended(cli: Cli, shown: Callable[..., Any], dsn: str) -> None:
+    cli("queue", "create", "renders")
+    ids = [
+        shown("lease", "spawn", "renders", "draw", "--max-attempts", "1")["lease_id"]
+        for _ in range(3)
+    ]
+    with Client(dsn) as client:
+        node_id = uuid.uuid4()
+        epoch = client.register_node(node_id, NodeSpec(name="n", instance_id="i"))
+        done, failed = client.claim_task(["renders"], node_id, epoch, qty=2)
+        client.complete_lease(done.lease_id, done.claim_token, result={"drawn": 7})
+        client.fail_lease(failed.lease_id, failed.claim_token, error={"message": "no paint"})
+    assert shown("lease", "wait", str(done.lease_id))["result"] == {"drawn": 7}
+    assert shown("lease", "wait", str(failed.lease_id), code=1)["error"] == {"message": "no paint"}
+    late = cli("lease", "wait", ids[2], "--timeout", "0s", code=7)
+    assert f"lease explain {ids[2]}" in late.stderr
+    cli("lease", "cancel", ids[2])
+    assert shown("lease", "wait", ids[2], code=6)["state"] == "cancelled"
+    cli("lease", "wait", "01890a5d-ac96-774b-bcce-b302099a8057", code=3)

@@ -20,13 +20,22 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hwqueue import Worker
-from hwqueue.client import AsyncClient
+from hwqueue.client import AsyncClient, _pauses
+from hwqueue.client._async.runner import AsyncPoolRunner
 from hwqueue.errors import SchemaTooOld
 from hwqueue.types import Heartbeat, LeaseState, SettledAndClaimed
 from hwqueue.worker import listen as listening
 from hwqueue.worker import queues
 from tests.e2e.worker_app import app
-from tests.e2e.worker_support import QUEUE, ended, settings, until, wait_until, worker
+from tests.e2e.worker_support import (
+    BOUND_SECONDS,
+    QUEUE,
+    ended,
+    settings,
+    until,
+    wait_until,
+    worker,
+)
 
 CUT = (
     "select pg_terminate_backend(pid) from pg_stat_activity"
@@ -292,6 +301,30 @@ async def test_workers_run_through_pgbouncer_in_transaction_mode(
             leases = await asyncio.gather(*(ended(producer, one.lease_id) for one in spawned))
     assert {lease.state for lease in leases} == {LeaseState.COMPLETED}
     assert {lease.attempt for lease in leases} == {1}
+
+
+async def test_a_wait_through_pgbouncer_polls(
+    client: AsyncClient, dsn: str, bouncer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It notices that nothing would be heard, and polls alone."""
+    monkeypatch.setattr(_pauses, "LISTEN_AFTER_SECONDS", 0.0)
+    listened: list[object] = []
+    listen = AsyncPoolRunner.listen
+
+    async def watched(self: AsyncPoolRunner, statement: str) -> object:
+        heard = await listen(self, statement)
+        listened.append(heard)
+        return heard
+
+    monkeypatch.setattr(AsyncPoolRunner, "listen", watched)
+    async with AsyncClient(bouncer) as producer:
+        spawned = await producer.spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
+        waiting = asyncio.create_task(spawned.result(timeout=timedelta(seconds=BOUND_SECONDS)))
+        while not listened:
+            await asyncio.sleep(0)
+        async with worker(dsn):
+            assert await waiting == 3
+    assert listened == [None]
 
 
 async def test_an_actor_is_not_handed_on_by_a_pooler(client: AsyncClient, bouncer: str) -> None:

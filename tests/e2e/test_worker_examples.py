@@ -43,6 +43,12 @@ def test_quickstart(dsn: str) -> None:
     assert run_example("quickstart.py", dsn) == "completed hello world, this is attempt 1\n"
 
 
+def test_results(dsn: str) -> None:
+    lines = run_example("results.py", dsn).splitlines()
+    assert sorted(lines[:3]) == ["2 completed", "3 completed", "four failed"]
+    assert lines[3:] == ["9", "ValueError"]
+
+
 def test_sqlalchemy_outbox(dsn: str) -> None:
     assert run_example("sqlalchemy_outbox.py", dsn) == "1 order, 1 lease\n"
 

@@ -1,5 +1,6 @@
 """Leases over HTTP: spawn, list, get, change, cancel, run again."""
 
+import asyncio
 from base64 import b64encode
 from typing import Any
 from uuid import uuid4
@@ -250,3 +251,23 @@ async def test_the_last_time_of_all_is_read_in_every_zone(
         ok(await http.post(f"{V1}/leases", json=body), 201)
         [lease] = ok(await http.get(f"{V1}/leases", params={"queue": queue}))["items"]
         assert lease["available_at"] == last
+
+
+async def test_waiting_for_the_end(http: Http, sql: Client, queue: str) -> None:
+    lease_id = (await spawned(http, queue))["lease_id"]
+    at = f"{V1}/leases/{lease_id}"
+    assert ok(await http.get(at, params={"wait": 0.01}))["state"] == "pending"
+    claim = claimed(sql, queue)
+    waiting = asyncio.create_task(http.get(at, params={"wait": 60}))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(lambda: sql.complete_lease(**claim, result={"drawn": 7}))
+    assert ok(await waiting)["result"] == {"drawn": 7}
+    problem(await http.get(f"{V1}/leases/{NOBODY}", params={"wait": 60}), 404, "QHL04")
+    for wrong in (-1, 61, "soon"):
+        problem(await http.get(at, params={"wait": wrong}), 422, "QHA01")
+
+
+async def test_waiting_is_limited_as_streams_are(serving: Serving, queue: str) -> None:
+    async with serving(max_streams=0) as http:
+        lease_id = (await spawned(http, queue))["lease_id"]
+        problem(await http.get(f"{V1}/leases/{lease_id}", params={"wait": 60}), 503)

@@ -27,6 +27,7 @@ MAY_CALL: dict[str, set[str]] = {
     "update_lease": {PRODUCER, OPERATOR, ADMIN},
     "cancel_lease": {PRODUCER, OPERATOR, ADMIN},
     "get_lease": {PRODUCER, OPERATOR, ADMIN},
+    "await_leases": {PRODUCER, OPERATOR, ADMIN},
     "match_nodes": {PRODUCER, OPERATOR, ADMIN},
     "match_page": {PRODUCER, OPERATOR, ADMIN},
     "match_groups": {PRODUCER, OPERATOR, ADMIN},

@@ -153,6 +153,7 @@ def _list(_caller: str, _queue: str, its: Things) -> list[Row]:
 # Answers about another's as about nothing.
 ALIKE: dict[str, Calls] = {
     "get_lease": _by_lease(),
+    "await_leases": lambda _caller, _queue, its: [{"lease_ids": [its.lease]}],
     "update_lease": _update,
     "cancel_lease": _by_lease(reason="no"),
     "requeue_lease": lambda _caller, _queue, its: [{"lease": its.done}],

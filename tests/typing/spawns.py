@@ -12,8 +12,9 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 import hwqueue
-from hwqueue import AsyncLeaseContext, Depends, Lease, LeaseContext, LeaseSpec, SpawnResult
+from hwqueue import AsyncLeaseContext, Depends, Lease, LeaseContext, LeaseSpec
 from hwqueue.app import ParamsTask
+from hwqueue.client import AsyncSpawned, Spawned
 
 app = hwqueue.App()
 
@@ -62,29 +63,29 @@ async def old_picture(params: Picture) -> list[Picture]:
 
 
 def right(client: hwqueue.Client, lease: Lease, context: LeaseContext) -> None:
-    assert_type(draw.spawn(client, frame=1), SpawnResult)
-    assert_type(draw.spawn(client, 1, scene="end"), SpawnResult)
-    assert_type(draw.with_options(queue="big", priority=9).spawn(client, 1), SpawnResult)
+    assert_type(draw.spawn(client, frame=1), Spawned)
+    assert_type(draw.spawn(client, 1, scene="end"), Spawned)
+    assert_type(draw.with_options(queue="big", priority=9).spawn(client, 1), Spawned)
     assert_type(draw.spec(frame=1), LeaseSpec)
-    assert_type(draw.spawn_many(client, [draw.spec(1), {"frame": 2}]), list[SpawnResult])
+    assert_type(draw.spawn_many(client, [draw.spec(1), {"frame": 2}]), list[Spawned])
     assert_type(draw.result_of(lease), Picture)
     assert_type(draw(frame=1), Picture)
-    assert_type(store.spawn(client, picture=Picture("a")), SpawnResult)
+    assert_type(store.spawn(client, picture=Picture("a")), Spawned)
     assert_type(upload.result_of(lease), str)
     assert_type(old, ParamsTask[dict[str, Any], int])
-    assert_type(old.spawn(client, {"a": 1}, priority=3, queue="big"), SpawnResult)
-    assert_type(old.spawn(client), SpawnResult)
+    assert_type(old.spawn(client, {"a": 1}, priority=3, queue="big"), Spawned)
+    assert_type(old.spawn(client), Spawned)
     assert_type(old.result_of(lease), int)
-    assert_type(old_context.spawn(client, {"a": 1}), SpawnResult)
-    assert_type(old_picture.spawn(client, Picture("a")), SpawnResult)
+    assert_type(old_context.spawn(client, {"a": 1}), Spawned)
+    assert_type(old_picture.spawn(client, Picture("a")), Spawned)
     assert_type(old_picture.result_of(lease), list[Picture])
 
 
 async def right_async(client: hwqueue.AsyncClient) -> None:
-    assert_type(await draw.spawn(client, frame=1), SpawnResult)
-    assert_type(await upload.spawn(client, Picture("a")), SpawnResult)
-    assert_type(await draw.spawn_many(client, [draw.spec(1)]), list[SpawnResult])
-    assert_type(await old.spawn(client, {"a": 1}), SpawnResult)
+    assert_type(await draw.spawn(client, frame=1), AsyncSpawned)
+    assert_type(await upload.spawn(client, Picture("a")), AsyncSpawned)
+    assert_type(await draw.spawn_many(client, [draw.spec(1)]), list[AsyncSpawned])
+    assert_type(await old.spawn(client, {"a": 1}), AsyncSpawned)
 
 
 def wrong(client: hwqueue.Client) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from hwqueue import calls, tracing
-from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.waiting import AsyncSpawned, AsyncWaiting
 from hwqueue.client._json import given, plain
 from hwqueue.client._spawn import spawn_item, spawn_options, with_headers
 from hwqueue.types import (
@@ -23,7 +23,7 @@ from hwqueue.types import (
 )
 
 
-class AsyncLeases(AsyncCaller):
+class AsyncLeases(AsyncWaiting):
     """Spawn leases and follow them."""
 
     async def spawn_lease(
@@ -34,8 +34,8 @@ class AsyncLeases(AsyncCaller):
         *,
         shard: int = 0,
         **options: Unpack[SpawnOptions],
-    ) -> SpawnResult:
-        """Spawn one lease.
+    ) -> AsyncSpawned:
+        """Spawn one lease; wait for it with `result` or `wait` of what this returns.
 
         Args:
             params: JSON for the handler; None: an empty object. Dataclasses, pydantic models,
@@ -47,7 +47,7 @@ class AsyncLeases(AsyncCaller):
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
         with tracing.spawning(queue, task) as headers:
-            return await self._row(
+            spawned = await self._row(
                 calls.SPAWN_LEASE,
                 SpawnResult,
                 p_queue=queue,
@@ -56,10 +56,11 @@ class AsyncLeases(AsyncCaller):
                 p_options=spawn_options(with_headers(options, headers), "options"),
                 p_shard=shard,
             )
+        return AsyncSpawned.of(spawned, self)
 
     async def spawn_leases(
         self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]], *, shard: int = 0
-    ) -> list[SpawnResult]:
+    ) -> list[AsyncSpawned]:
         """Spawn a batch in one statement, all or nothing; the results are in the order given.
 
         Args:
@@ -72,9 +73,10 @@ class AsyncLeases(AsyncCaller):
             items = [
                 spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)
             ]
-            return await self._rows(
+            spawned = await self._rows(
                 calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items, p_shard=shard
             )
+        return [AsyncSpawned.of(one, self) for one in spawned]
 
     async def get_lease(self, lease_id: UUID | str, *, shard: int = 0) -> Lease:
         """All that is known about a lease, every attempt's error included.

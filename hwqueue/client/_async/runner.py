@@ -11,7 +11,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
 
-from hwqueue.calls import SET_ACTOR
+from hwqueue.calls import BACKEND_PID, SET_ACTOR
 from hwqueue.client._foreign import async_sqlalchemy, async_unwrapped, check_dialect, refusal
 from hwqueue.client._json import read_json
 from hwqueue.connections import named_conninfo
@@ -98,6 +98,31 @@ class AsyncPoolRunner:
                 # The server has become a standby; a new connection may reach the new primary.
                 await connection.close()
                 raise
+
+    async def listen(self, statement: str) -> psycopg.AsyncConnection[Any] | None:
+        """A connection beside the pool that has run this LISTEN; None where it would hear nothing.
+
+        That is behind a pooler, whose clients are told another process id than the server's, and
+        while the server refuses connections.
+        """
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                self._conninfo, autocommit=True, prepare_threshold=None
+            )
+        except psycopg.OperationalError:
+            return None
+        try:
+            [[pid]] = await _fetch(connection, BACKEND_PID, {})
+            if pid == connection.info.backend_pid:
+                await connection.execute(statement)
+                return connection
+        except psycopg.OperationalError:
+            pass
+        except BaseException:
+            await connection.close()
+            raise
+        await connection.close()
+        return None
 
 
 async def _configure(connection: psycopg.AsyncConnection[Any]) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 from hwqueue import calls, tracing
 from hwqueue.client._json import given, plain
 from hwqueue.client._spawn import spawn_item, spawn_options, with_headers
-from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.waiting import Spawned, Waiting
 from hwqueue.types import (
     Json,
     Lease,
@@ -24,7 +24,7 @@ from hwqueue.types import (
 )
 
 
-class Leases(Caller):
+class Leases(Waiting):
     """Spawn leases and follow them."""
 
     def spawn_lease(
@@ -35,8 +35,8 @@ class Leases(Caller):
         *,
         shard: int = 0,
         **options: Unpack[SpawnOptions],
-    ) -> SpawnResult:
-        """Spawn one lease.
+    ) -> Spawned:
+        """Spawn one lease; wait for it with `result` or `wait` of what this returns.
 
         Args:
             params: JSON for the handler; None: an empty object. Dataclasses, pydantic models,
@@ -48,7 +48,7 @@ class Leases(Caller):
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
         with tracing.spawning(queue, task) as headers:
-            return self._row(
+            spawned = self._row(
                 calls.SPAWN_LEASE,
                 SpawnResult,
                 p_queue=queue,
@@ -57,10 +57,11 @@ class Leases(Caller):
                 p_options=spawn_options(with_headers(options, headers), "options"),
                 p_shard=shard,
             )
+        return Spawned.of(spawned, self)
 
     def spawn_leases(
         self, queue: str, leases: Iterable[LeaseSpec | Mapping[str, Any]], *, shard: int = 0
-    ) -> list[SpawnResult]:
+    ) -> list[Spawned]:
         """Spawn a batch in one statement, all or nothing; the results are in the order given.
 
         Args:
@@ -73,9 +74,10 @@ class Leases(Caller):
             items = [
                 spawn_item(lease, f"leases[{index}]", headers) for index, lease in enumerate(leases)
             ]
-            return self._rows(
+            spawned = self._rows(
                 calls.SPAWN_LEASES, SpawnResult, p_queue=queue, p_leases=items, p_shard=shard
             )
+        return [Spawned.of(one, self) for one in spawned]
 
     def get_lease(self, lease_id: UUID | str, *, shard: int = 0) -> Lease:
         """All that is known about a lease, every attempt's error included.

@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
-from hwqueue.calls import SET_ACTOR
+from hwqueue.calls import BACKEND_PID, SET_ACTOR
 from hwqueue.client._foreign import check_dialect, refusal, sync_sqlalchemy, sync_unwrapped
 from hwqueue.client._json import read_json
 from hwqueue.connections import named_conninfo
@@ -99,6 +99,31 @@ class PoolRunner:
                 # The server has become a standby; a new connection may reach the new primary.
                 connection.close()
                 raise
+
+    def listen(self, statement: str) -> psycopg.Connection[Any] | None:
+        """A connection beside the pool that has run this LISTEN; None where it would hear nothing.
+
+        That is behind a pooler, whose clients are told another process id than the server's, and
+        while the server refuses connections.
+        """
+        try:
+            connection = psycopg.Connection.connect(
+                self._conninfo, autocommit=True, prepare_threshold=None
+            )
+        except psycopg.OperationalError:
+            return None
+        try:
+            [[pid]] = _fetch(connection, BACKEND_PID, {})
+            if pid == connection.info.backend_pid:
+                connection.execute(statement)
+                return connection
+        except psycopg.OperationalError:
+            pass
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return None
 
 
 def _configure(connection: psycopg.Connection[Any]) -> None:

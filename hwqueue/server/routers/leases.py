@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from hwqueue.client._ends import ENDED
 from hwqueue.errors import BadArgument
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id, Name, Task, Tenant
@@ -146,8 +147,27 @@ async def list_leases(
 
 
 @router.get("/{lease_id:uuid}", response_model=LeaseOut, responses=NO_LEASE)
-async def get_lease(lease_id: Id, caller: LeaseReader) -> Any:
-    """All that is known about a lease, every attempt's error included."""
+async def get_lease(
+    lease_id: Id,
+    caller: LeaseReader,
+    wait: Annotated[
+        float, Query(ge=0, le=60, description="Seconds to wait at most, until it has ended.")
+    ] = 0,
+) -> Any:
+    """All that is known about a lease, every attempt's error included.
+
+    With `wait` the answer comes when the lease has completed, failed or been cancelled, at the
+    latest after those seconds: look at its state. Such a request counts as an event stream.
+    """
+    if wait:
+
+        async def has_ended() -> bool:
+            async with caller.call() as client:
+                [now] = await client.await_leases([lease_id], shard=caller.shard)
+            return now.state is None or now.state in ENDED
+
+        with caller.services.streams.slot(caller.principal.caller):
+            await caller.services.streams.wait_until(has_ended, wait)
     async with caller.call() as client:
         return await client.get_lease(lease_id, shard=caller.shard)
 

@@ -1,0 +1,263 @@
+"""Waiting until leases end.
+
+Polling is the truth, and its pauses grow. A wait that takes longer than a moment also listens on a
+connection of its own: the end of a claim wakes it. Where nothing can be heard (behind a pooler) it
+polls alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+import psycopg
+
+from hwqueue import calls
+from hwqueue.client import _pauses
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.runner import AsyncPoolRunner
+from hwqueue.client._ends import ENDED, result_of, timed_out, unique_ids
+from hwqueue.client._pauses import Pauses, apause
+from hwqueue.errors import ConfigError, LeaseNotFound
+from hwqueue.types import AwaitedLease, Json, Lease, LeaseState, SpawnResult
+
+_MOST_IDS = 1000  # of one call
+
+
+class AsyncWaiting(AsyncCaller):
+    """Wait for leases."""
+
+    async def await_leases(
+        self, lease_ids: Sequence[UUID | str], *, notify: bool = False, shard: int = 0
+    ) -> list[AwaitedLease]:
+        """The states of leases now, for a wait of your own; `wait` and its like call it for you.
+
+        Args:
+            lease_ids: 1 to 1000.
+            notify: Let the end of each that is claimed be notified on channel `hwqueue_ended`.
+
+        Raises: BadArgument.
+        SQL: await_leases. Safe inside your transaction: without `notify`; with it the claims stay
+            locked until your transaction ends.
+        """
+        return await self._rows(
+            calls.AWAIT_LEASES,
+            AwaitedLease,
+            p_lease_ids=list(lease_ids),
+            p_notify=notify or None,
+            p_shard=shard,
+        )
+
+    async def wait(
+        self, lease_id: UUID | str, *, timeout: timedelta | None = None, shard: int = 0
+    ) -> Lease:
+        """Wait until a lease has completed, failed for good or been cancelled, and return it.
+
+        Args:
+            timeout: How long at most; None: for ever.
+
+        Raises: WaitTimeout, BadArgument, LeaseNotFound (also when its queue keeps no completed
+            leases), ConfigError (a client made with `on` cannot wait).
+        SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
+        """
+        [lease] = await self.wait_many([lease_id], timeout=timeout, shard=shard)
+        return lease
+
+    async def wait_many(
+        self,
+        lease_ids: Iterable[UUID | str],
+        *,
+        timeout: timedelta | None = None,
+        shard: int = 0,
+    ) -> list[Lease]:
+        """Wait until all of these leases have ended, and return them in the order given.
+
+        Args:
+            timeout: How long at most, for all together; None: for ever.
+
+        Raises: As `wait`; `detail["lease_ids"]` of a WaitTimeout has those that have not ended.
+        SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
+        """
+        wanted = unique_ids(lease_ids)
+        ended: dict[UUID, Lease] = {}
+        async for lease in self._ends(wanted, timeout, shard):
+            ended[lease.lease_id] = lease
+        return [ended[lease_id] for lease_id in wanted]
+
+    def as_completed(
+        self,
+        lease_ids: Iterable[UUID | str],
+        *,
+        timeout: timedelta | None = None,
+        shard: int = 0,
+    ) -> AsyncIterator[Lease]:
+        """The leases as they end, the first to end first; an iterator.
+
+        Args:
+            timeout: How long at most, for all together; None: for ever.
+
+        Raises: As `wait_many`, from the iterator.
+        SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
+        """
+        return self._ends(unique_ids(lease_ids), timeout, shard)
+
+    async def result(
+        self, lease_id: UUID | str, *, timeout: timedelta | None = None, shard: int = 0
+    ) -> Json:
+        """Wait until a lease has ended, and return the result of its handler.
+
+        Args:
+            timeout: How long at most; None: for ever.
+
+        Raises: LeaseFailed and LeaseCancelled, whose `detail["error"]` is what the last attempt
+            failed with; else as `wait`.
+        SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
+        """
+        return result_of(await self.wait(lease_id, timeout=timeout, shard=shard))
+
+    async def _ends(
+        self, lease_ids: list[UUID], timeout: timedelta | None, shard: int
+    ) -> AsyncIterator[Lease]:
+        """What `as_completed` iterates over."""
+        left, pauses = dict.fromkeys(lease_ids), Pauses(timeout)
+        async with AsyncEndings(self._own_connections()) as endings:
+            while left:
+                states = await self._states(list(left), endings.is_open, shard)
+                for one in states:
+                    if one.state is None:
+                        raise _gone(one.lease_id)
+                    if one.state in ENDED:
+                        del left[one.lease_id]
+                        yield await self._row(
+                            calls.GET_LEASE, Lease, p_lease=one.lease_id, p_shard=shard
+                        )
+                if not left:
+                    return
+                if pauses.is_over:
+                    raise timed_out(left, timeout)
+                if pauses.elapsed >= _pauses.LISTEN_AFTER_SECONDS and await endings.open():
+                    continue  # what ended before it listened is seen at once
+                await endings.pause(states, pauses)
+
+    async def _states(
+        self, lease_ids: Sequence[UUID], notify: bool, shard: int
+    ) -> list[AwaitedLease]:
+        states: list[AwaitedLease] = []
+        for start in range(0, len(lease_ids), _MOST_IDS):
+            some = lease_ids[start : start + _MOST_IDS]
+            states += await self.await_leases(some, notify=notify, shard=shard)
+        return states
+
+    def _own_connections(self) -> AsyncPoolRunner:
+        if isinstance(self._runner, AsyncPoolRunner):
+            return self._runner
+        raise ConfigError(
+            "cannot wait on your connection",
+            hint="commit first, so that workers see the lease; then wait with a client of its own "
+            "connections, Client(dsn) or AsyncClient(dsn)",
+        )
+
+
+class AsyncEndings:
+    """The ends of claims, as they are notified, once `open` was called.
+
+    Args:
+        runner: Says where to connect.
+
+    Attributes:
+        is_open: Whether it listens.
+    """
+
+    def __init__(self, runner: AsyncPoolRunner) -> None:
+        self._runner = runner
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self._was_opened = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens."""
+        return self._connection is not None
+
+    async def open(self) -> bool:
+        """Begin to listen, once; False if it did before or nothing could be heard."""
+        if self._was_opened:
+            return False
+        self._was_opened = True
+        self._connection = await self._runner.listen(calls.LISTEN_ENDED)
+        return self.is_open
+
+    async def pause(self, states: Sequence[AwaitedLease], pauses: Pauses) -> None:
+        """Wait for the next look, or until one of these is said to have ended."""
+        left = [one for one in states if one.state not in ENDED]
+        notified = self.is_open and all(one.state is LeaseState.CLAIMED for one in left)
+        seconds = pauses.next(notified=notified)
+        if self._connection is None:
+            await apause(seconds)
+            return
+        wanted = {one.payload for one in left}
+        try:
+            async for notification in self._connection.notifies(timeout=seconds):
+                if notification.payload in wanted:
+                    return
+        except psycopg.Error:
+            await self._close()  # the database says at the next look whether it is there
+
+    async def _close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+
+class AsyncSpawned(SpawnResult):
+    """A spawned lease that can be waited for, with the client that spawned it.
+
+    Attributes:
+        client: No field of the dataclass: what prints a result does not print it.
+    """
+
+    __slots__ = ("client",)
+    client: AsyncWaiting
+
+    @classmethod
+    def of(cls, spawned: SpawnResult, client: AsyncWaiting) -> Self:
+        """The same, with the client to wait with."""
+        made = cls(**{name: getattr(spawned, name) for name in SpawnResult.__dataclass_fields__})
+        object.__setattr__(made, "client", client)
+        return made
+
+    async def wait(self, *, timeout: timedelta | None = None) -> Lease:
+        """See `AsyncClient.wait`."""
+        return await self.client.wait(self.lease_id, timeout=timeout, shard=self.shard_id)
+
+    async def result(self, *, timeout: timedelta | None = None) -> Json:
+        """See `AsyncClient.result`."""
+        return await self.client.result(self.lease_id, timeout=timeout, shard=self.shard_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied without the client, whose connections stay here."""
+        facts = {name: getattr(self, name) for name in SpawnResult.__dataclass_fields__}
+        return (partial(SpawnResult, **facts), ())
+
+
+def _gone(lease_id: UUID) -> LeaseNotFound:
+    return LeaseNotFound(
+        f"lease {lease_id} does not exist",
+        detail={"lease_id": str(lease_id)},
+        hint="check the id; a lease goes when its queue's retention is over: with "
+        "retain_completed 0 as soon as it completes",
+    )
