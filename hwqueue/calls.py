@@ -159,6 +159,7 @@ FAIL_LEASE = _call(
 )
 RELEASE_LEASE = _call("release_lease", _CLAIM, {"p_delay": "interval"})
 EXTEND_CLAIM = _call("extend_claim", {**_CLAIM, "p_extend": "interval"})
+REPORT_PROGRESS = _call("report_progress", {"p_reports": "jsonb"})
 CLAIM_HINT = _call("claim_hint", {**_QUEUES, **_NODE}, row=types.ClaimHint)
 LEASE_OUTLOOK = _call("lease_outlook", {**_NODE, "p_lease_ids": "uuid[]"}, row=types.LeaseOutlook)
 ADOPT_LEASE = _call(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 from uuid import UUID
 
+from hwqueue.errors import BadArgument
 from hwqueue.types import Assignment, Claim, Json
+
+Report = dict[str, Any]
+"""What a handler has said of its progress, as the database takes it."""
+
+_MOST_MESSAGE_CHARS = 200
 
 
 class Cancelled(BaseException):
@@ -20,15 +27,44 @@ class Cancelled(BaseException):
     """
 
 
+def progress_report(done: float, message: str, total: float | None) -> Report:
+    """What a handler said, as the database takes it.
+
+    Raises: BadArgument.
+    """
+    for name, value in (("done", done), ("total", total)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise BadArgument(
+                f"{name} must be a finite number of at least 0, got {value}",
+                detail={"field": name},
+                hint="progress(0.4) is a fraction, progress(40, total=100) a count",
+            )
+    # what Postgres cannot hold must not fail a handler that has done its work
+    text = message.replace("\0", " ").encode("utf-8", "replace").decode()
+    said: Report = {"message": text[:_MOST_MESSAGE_CHARS]} if text else {}
+    if total is None:
+        return {"fraction": min(done, 1.0)} | said
+    if total == 0:
+        return {"fraction": 1.0} | said
+    counts = {"done": int(min(done, total)), "total": int(total)} if total >= 1 else {}
+    return {"fraction": min(done / total, 1.0)} | counts | said
+
+
+def _forget(_report: Report) -> None:
+    """Where nobody keeps reports, as in a test of a handler."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _LeaseFacts:
     """What both kinds of context tell.
 
     Attributes:
         claim: The claim that this run is; the properties below are its parts.
+        tell_progress: Keeps what `progress` reports.
     """
 
     claim: Claim
+    tell_progress: Callable[[Report], None] = _forget
 
     @property
     def task_name(self) -> str:
@@ -76,6 +112,24 @@ class _LeaseFacts:
     def assignment(self) -> Assignment | None:
         """What was set aside (CPU, memory, GPUs); None when nothing is counted."""
         return self.claim.assignment
+
+    def progress(self, done: float, message: str = "", *, total: float | None = None) -> None:
+        """Say how far the work has come: `progress(0.4)`, `progress(40, "frame 40", total=100)`.
+
+        The lease shows it while it runs, and afterwards with the attempt. It costs nothing to
+        call often: the worker sends the last report of each claim, once a second at most.
+
+        Args:
+            done: From 0 to 1; with `total` how many of these are done. What is more counts as all.
+            message: What is being done; 200 characters of it are kept.
+            total: How many there are to do.
+
+        Raises:
+            BadArgument: `done` or `total` is negative or no number.
+
+        SQL: report_progress, in the worker.
+        """
+        self.tell_progress(progress_report(done, message, total))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -33,6 +33,7 @@ grant execute on function
   hwqueue.fail_lease(uuid, bigint, jsonb, boolean, timestamptz, int),
   hwqueue.release_lease(uuid, bigint, interval, int),
   hwqueue.extend_claim(uuid, bigint, interval, int),
+  hwqueue.report_progress(jsonb, int),
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.lease_outlook(uuid, uuid[], int),
   hwqueue.reap(int, interval, int),

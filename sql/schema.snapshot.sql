@@ -872,6 +872,9 @@ CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS 
 CREATE FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.check_progress(p_reports jsonb) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_queue_names(p_queues text[]) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1525,7 +1528,7 @@ CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
 CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea)
+CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea, progress jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2443,6 +2446,9 @@ CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
 CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -2712,6 +2718,16 @@ CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
 
 CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer DEFAULT 0) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -3295,6 +3311,9 @@ CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smalli
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.write_progress(p_reports jsonb, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) RETURNS void
@@ -3961,6 +3980,24 @@ ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDEN
     CACHE 1
 );
 
+CREATE TABLE hwqueue.progress (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    claim_token bigint NOT NULL,
+    reported_at timestamp with time zone NOT NULL,
+    fraction double precision,
+    done bigint,
+    total bigint,
+    message text
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.progress IS 'how far a claim has come, as its handler said last; it stays when the claim ends, until the lease goes';
+
+COMMENT ON COLUMN hwqueue.progress.fraction IS 'from 0 to 1; null: not known';
+
+COMMENT ON COLUMN hwqueue.progress.done IS 'of total, in a unit of the handler''s; null: it does not count';
+
 CREATE VIEW hwqueue.queue_depth AS
  SELECT d.shard_id,
     d.queue,
@@ -4208,6 +4245,9 @@ ALTER TABLE ONLY hwqueue.profile_queue
 
 ALTER TABLE ONLY hwqueue.profile
     ADD CONSTRAINT profile_shard_id_digest_key UNIQUE (shard_id, digest);
+
+ALTER TABLE ONLY hwqueue.progress
+    ADD CONSTRAINT progress_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
 
 ALTER TABLE ONLY hwqueue.prune_cursor
     ADD CONSTRAINT prune_cursor_pkey PRIMARY KEY (shard_id);
@@ -4978,6 +5018,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[]
 REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_payload(p_value jsonb, p_field text, p_max_bytes integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_progress(p_reports jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_queue_names(p_queues text[]) FROM PUBLIC;
 
@@ -5835,6 +5877,8 @@ REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.progress_of(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.promote_due(p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.promote_if_due(p_queues text[], p_queue_ids integer[], p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -6008,6 +6052,10 @@ REVOKE ALL ON FUNCTION hwqueue.repair_positions(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.repeated_pattern(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.report_unmatched(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6389,6 +6437,8 @@ REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_profile(p_node hwqueue.node, p_digest bytea, p_left_out text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_progress(p_reports jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 

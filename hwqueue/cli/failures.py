@@ -31,6 +31,7 @@ def show_lease(ctx: typer.Context, lease: Lease, names: Mapping[UUID, str]) -> N
         return
     del facts["attempts"]
     facts["error"] = None if lease.error is None else error_line(lease.error)
+    facts["progress"] = lease.progress.words if lease.progress else None
     show_one(ctx, facts)
     for attempt in lease.attempts:
         typer.echo()
@@ -44,6 +45,8 @@ def _attempt(attempt: Attempt, names: Mapping[UUID, str]) -> Iterator[str]:
     lasted = duration(attempt.ended_at - attempt.claimed_at)
     when = plain_text(attempt.ended_at)
     yield f"attempt {attempt.attempt} {attempt.outcome} on {node} after {lasted}, {when}"
+    if attempt.progress is not None:
+        yield f"  had come to {plain_text(attempt.progress.words)}"
     error = attempt.error
     if error is None:
         return

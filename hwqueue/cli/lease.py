@@ -6,6 +6,7 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
+from rich.console import Console
 
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import open_client
@@ -20,6 +21,8 @@ from hwqueue.cli.inputs import (
     pairs,
     span,
 )
+from hwqueue.cli.lease_bar import wait_with_bar
+from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_item, show_items, show_one, show_rows
 from hwqueue.errors import ConfigError, LeaseError
 from hwqueue.text import duration
@@ -146,7 +149,11 @@ def wait(
     """
     wanted, at_most = identifier(lease_id, "LEASE_ID"), span(timeout, "--timeout")
     with open_client(ctx) as client:
-        lease = client.wait(wanted, timeout=at_most)
+        screen = Console(stderr=True)
+        if screen.is_terminal and not options_of(ctx).json:
+            lease = wait_with_bar(client, wanted, at_most, screen)
+        else:
+            lease = client.wait(wanted, timeout=at_most)
     names = ("lease_id", "state", "attempt", "finished_at", "result", "error")
     show_one(ctx, {name: getattr(lease, name) for name in names})
     code = _EXIT_CODES[lease.state]

@@ -64,6 +64,13 @@ def _assignment(value: Mapping[str, Any]) -> types.Assignment:
     )
 
 
+def _progress(value: Mapping[str, Any] | None) -> types.Progress | None:
+    if value is None:
+        return None
+    told = {name: value[name] for name in ("fraction", "done", "total", "message")}
+    return types.Progress(**told, reported_at=datetime.fromisoformat(value["reported_at"]))
+
+
 def _attempts(value: Iterable[Mapping[str, Any]] | str) -> tuple[types.Attempt, ...]:
     if isinstance(value, str):  # an error in it is nested too deep to be read
         return ()
@@ -76,6 +83,7 @@ def _attempts(value: Iterable[Mapping[str, Any]] | str) -> tuple[types.Attempt, 
             claimed_at=datetime.fromisoformat(attempt["claimed_at"]),
             ended_at=datetime.fromisoformat(attempt["ended_at"]),
             error=attempt["error"],
+            progress=_progress(attempt.get("progress")),
         )
         for attempt in value
     )
@@ -279,7 +287,12 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.AwaitedLease: {"state": _state},
     types.LeaseSummary: _LEASE,
     types.LeaseOutlook: {"state": types.LeaseState},
-    types.Lease: {**_LEASE, "attempts": _attempts, "assignment": _assignment},
+    types.Lease: {
+        **_LEASE,
+        "attempts": _attempts,
+        "assignment": _assignment,
+        "progress": _progress,
+    },
     types.Claim: {"assignment": _assignment, "headers": _headers},
     types.Settled: {"verdict": types.Verdict, "state": types.LeaseState},
     types.Heartbeat: {"verdict": types.Verdict},

@@ -37,6 +37,7 @@ from hwqueue.types.leases import (
     LeaseChanges,
     LeaseSpec,
     LeaseSummary,
+    Progress,
     SpawnOptions,
     SpawnResult,
 )
@@ -115,6 +116,7 @@ __all__ = [
     "NodeTaint",
     "NodeUsage",
     "PendingReason",
+    "Progress",
     "PruneResult",
     "Queue",
     "QueueDepth",

@@ -99,10 +99,35 @@ class AwaitedLease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a handler said it had come, when it said so last.
+
+    fraction: from 0 to 1; None: not known. done, total: in the handler's unit; None: it does not
+    count.
+    """
+
+    fraction: float | None
+    done: int | None
+    total: int | None
+    message: str | None
+    reported_at: datetime
+
+    @property
+    def words(self) -> str:
+        """It in a line: `40 %, 40 of 100: frame 40`."""
+        share = None if self.fraction is None else f"{100 * self.fraction:.0f} %"
+        counts = None if self.done is None else f"{self.done:,}"
+        if counts and self.total is not None:
+            counts += f" of {self.total:,}"
+        figures = ", ".join(part for part in (share, counts) if part)
+        return ": ".join(part for part in (figures, self.message) if part) or "reported"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """A claim that ended without completing the lease.
 
-    outcome: failed, expired, superseded, released or cancelled.
+    outcome: failed, expired, superseded, released or cancelled. progress: as reported last.
     """
 
     attempt: int
@@ -112,6 +137,7 @@ class Attempt:
     claimed_at: datetime
     ended_at: datetime
     error: Json
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +180,8 @@ class Lease(LeaseSummary):
     """All that is known about a lease.
 
     assignment: of the running claim. wire: the params blob as it was sent; what it asks is in
-    `placement`.
+    `placement`. progress: of the running claim, or of the one that ended the lease; None: it has
+    reported none.
     """
 
     params: Json
@@ -162,3 +189,4 @@ class Lease(LeaseSummary):
     attempts: tuple[Attempt, ...]
     assignment: Assignment | None
     wire: bytes | None
+    progress: Progress | None = None

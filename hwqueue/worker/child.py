@@ -9,46 +9,93 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import os
 import pickle
 import runpy
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
 
 from hwqueue import logs
 from hwqueue.app import Cancelled, Task
-from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
 from hwqueue.errors import ConfigError
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pin
-from hwqueue.worker.process import Job
+from hwqueue.worker.process import MESSAGE_HEAD_BYTES, OUTCOME, PROGRESS, Job
+
+_PAUSE_SECONDS = 0.25  # between two reports of progress
 
 
 def main() -> int:
-    """Run one job and report; the report is empty when the handler gave way to SIGTERM.
-
-    The report begins with its length: a process that the handler started may hold the pipe open.
-    """
+    """Run one job and report; the outcome is empty when the handler gave way to SIGTERM."""
     own_pid = os.getpid()
     control = _take_over(0, os.open(os.devnull, os.O_RDONLY))
-    reports = _take_over(1, os.dup(2))
+    reports = _Reports(_take_over(1, os.dup(2)))
     size = int.from_bytes(_read_exactly(control, 8), "big")
     job = pickle.loads(_read_exactly(control, size))
     threading.Thread(target=_die_with_parent, args=(control,), daemon=True).start()
     pin(job.claim)
-    ended = _run(job)
+    ended = _run(job, reports)
     if os.getpid() != own_pid:
         os._exit(0)  # a copy that the handler forked off; the report is not its to make
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended; a cut report would hide how
-    report = b"" if ended is None else ended.to_json().encode()
-    with os.fdopen(reports, "wb") as pipe:
-        pipe.write(len(report).to_bytes(8, "big") + report)
+    reports.finish(b"" if ended is None else ended.to_json().encode())
     return 0
+
+
+class _Reports:
+    """The way to the worker: reports of progress, then the outcome.
+
+    A thread writes what the handler reports: a signal, which ends the handler in the main thread,
+    cuts no message. A message begins with its size: a process that the handler started may hold the
+    pipe open. A copy of this process that the handler forked off has no such thread, and so reports
+    nothing.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._writing = threading.Lock()
+        self._told = threading.Event()
+        self._unsent: Report | None = None
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def tell(self, report: Report) -> None:
+        """Send this soon, unless a later one comes before."""
+        self._unsent = report
+        self._told.set()
+
+    def finish(self, ended: bytes) -> None:
+        """Send the last report and the outcome, and close the pipe."""
+        with self._writing:
+            self._send_told()
+            self._write(OUTCOME, ended)
+            os.close(self._descriptor)
+
+    def _run(self) -> None:
+        while True:
+            self._told.wait()
+            with self._writing:
+                self._send_told()
+            time.sleep(_PAUSE_SECONDS)
+
+    def _send_told(self) -> None:
+        self._told.clear()
+        report, self._unsent = self._unsent, None
+        if report is not None:
+            self._write(PROGRESS, json.dumps(report).encode())
+
+    def _write(self, kind: bytes, message: bytes) -> None:
+        left = memoryview(kind + len(message).to_bytes(MESSAGE_HEAD_BYTES - 1, "big") + message)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
 
 
 def _take_over(descriptor: int, replacement: int) -> int:
@@ -77,7 +124,7 @@ def _die_with_parent(control: int) -> None:
     os._exit(1)
 
 
-def _run(job: Job) -> Outcome | None:
+def _run(job: Job, reports: _Reports) -> Outcome | None:
     """The outcome, or None when the handler was cancelled."""
     if job.log is not None:
         logs.set_up(job.log)
@@ -87,7 +134,8 @@ def _run(job: Job) -> Outcome | None:
         return outcome.of_exception(error)
     with outcome.traced(job.claim) as ended:
         try:
-            result = _run_async(task, job) if task.is_async else _run_sync(task, job)
+            run = _run_async if task.is_async else _run_sync
+            result = run(task, job, reports.tell)
             return ended(outcome.of_result(result))
         except (Cancelled, asyncio.CancelledError):
             return ended(None)
@@ -117,7 +165,7 @@ def _load(job: Job) -> Task[..., Any]:
     return task
 
 
-def _run_sync(task: Task[..., Any], job: Job) -> Any:
+def _run_sync(task: Task[..., Any], job: Job, tell_progress: Callable[[Report], None]) -> Any:
     cancelled = threading.Event()
 
     def give_way(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -125,11 +173,16 @@ def _run_sync(task: Task[..., Any], job: Job) -> Any:
         raise Cancelled
 
     signal.signal(signal.SIGTERM, give_way)
-    context = LeaseContext(claim=job.claim, cancelled=cancelled, extend_claim=_refuse_extend)
+    context = LeaseContext(
+        claim=job.claim,
+        cancelled=cancelled,
+        extend_claim=_refuse_extend,
+        tell_progress=tell_progress,
+    )
     return task.run(context)
 
 
-def _run_async(task: Task[..., Any], job: Job) -> Any:
+def _run_async(task: Task[..., Any], job: Job, tell_progress: Callable[[Report], None]) -> Any:
     async def run() -> Any:
         cancelled = asyncio.Event()
         running = asyncio.current_task()
@@ -141,7 +194,10 @@ def _run_async(task: Task[..., Any], job: Job) -> Any:
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, give_way)
         context = AsyncLeaseContext(
-            claim=job.claim, cancelled=cancelled, extend_claim=_refuse_extend
+            claim=job.claim,
+            cancelled=cancelled,
+            extend_claim=_refuse_extend,
+            tell_progress=tell_progress,
         )
         return await task.run_async(context)
 

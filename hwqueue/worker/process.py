@@ -8,12 +8,13 @@ that libraries that look at either while they are imported see the right thing.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,9 +23,14 @@ from typing import Any
 
 from hwqueue import logs
 from hwqueue.app import Task
+from hwqueue.context import Report
 from hwqueue.types import Claim
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
+
+OUTCOME, PROGRESS = b"O", b"P"
+"""Kinds of messages that a child sends."""
+MESSAGE_HEAD_BYTES = 9
 
 _STANDARD_OUTPUT = 1
 _CREDENTIALS = ("PG", "HWQUEUE_")
@@ -117,7 +123,11 @@ def environment_of_gpus(names: Iterable[str]) -> dict[str, str]:
 
 
 async def run_in_process(
-    job: Job, environment: Mapping[str, str], grace: timedelta, now: asyncio.Event
+    job: Job,
+    environment: Mapping[str, str],
+    grace: timedelta,
+    now: asyncio.Event,
+    tell_progress: Callable[[Report], None] = lambda _report: None,
 ) -> Outcome:
     """Run a handler in a child process until it ends; what it started ends with it.
 
@@ -130,7 +140,7 @@ async def run_in_process(
     """
     payload = pickle.dumps(job)
     transport, child = await asyncio.get_running_loop().subprocess_exec(
-        _Child,
+        lambda: _Child(tell_progress),
         sys.executable,
         "-m",
         "hwqueue.worker.child",
@@ -153,7 +163,9 @@ async def run_in_process(
 
 
 class _Child(asyncio.SubprocessProtocol):
-    """What comes from the child.
+    """What comes from the child: messages of a kind (a byte), a size (eight bytes) and JSON.
+
+    Reports of progress come first, as many as there are; the last message is the outcome.
 
     asyncio's own `Process` waits until every copy of the pipe is closed, and a process that the
     handler forked may hold one for ever.
@@ -161,13 +173,18 @@ class _Child(asyncio.SubprocessProtocol):
     Attributes:
         exited: Set when the process has ended.
         told: Set when its report is there, or none can come any more.
-        size: Bytes of the report, as it says in its first eight; None: not known yet.
+        size: Bytes of the message that comes; None: not known yet.
+
+    Args:
+        tell_progress: Takes reports of progress.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell_progress: Callable[[Report], None]) -> None:
+        self._tell_progress = tell_progress
         self.exited = asyncio.Event()
         self.told = asyncio.Event()
         self.size: int | None = None
+        self._kind = bytearray()
         self._received = bytearray()
         self._transport: asyncio.SubprocessTransport
 
@@ -186,14 +203,22 @@ class _Child(asyncio.SubprocessProtocol):
         if self.told.is_set():
             return
         self._received += data
-        if self.size is None and len(self._received) >= 8:
-            self.size = int.from_bytes(self._received[:8], "big")
-            del self._received[:8]
-        if self.is_too_large:
-            self.told.set()
-            _send_to_group(self._transport, signal.SIGKILL)
-        elif self.size is not None and len(self._received) >= self.size:
-            self.told.set()
+        while not self.told.is_set():
+            if self.size is None and len(self._received) >= MESSAGE_HEAD_BYTES:
+                self._kind = self._received[:1]
+                self.size = int.from_bytes(self._received[1:MESSAGE_HEAD_BYTES], "big")
+                del self._received[:MESSAGE_HEAD_BYTES]
+            if self.is_too_large:
+                self.told.set()
+                _send_to_group(self._transport, signal.SIGKILL)
+            if self.size is None or len(self._received) < self.size:
+                return
+            if self._kind == OUTCOME:
+                self.told.set()
+                return
+            self._tell_progress(json.loads(self._received[: self.size]))
+            del self._received[: self.size]
+            self.size = None
 
     def pipe_connection_lost(self, descriptor: int, _error: Exception | None) -> None:
         """Nobody holds the other end any more."""
@@ -206,7 +231,7 @@ class _Child(asyncio.SubprocessProtocol):
 
     def report(self) -> bytes | None:
         """The report, once all of it is there."""
-        if self.size is None or len(self._received) < self.size:
+        if self._kind != OUTCOME or self.size is None or len(self._received) < self.size:
             return None
         return bytes(self._received[: self.size])
 

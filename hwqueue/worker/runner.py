@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from hwqueue.app import App, Cancelled, Task
-from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
 from hwqueue.logs import lease_fields
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim
@@ -23,6 +24,7 @@ from hwqueue.worker.report import tell_started
 
 _log = logging.getLogger("hwqueue.worker")
 
+TellProgress = Callable[[Claim, Report], None]
 ExtendClaim = Callable[[Claim, timedelta], Awaitable[datetime]]
 Ended = tuple[Claim, Outcome]
 OnError = Callable[[BaseException], object]
@@ -113,6 +115,7 @@ class Runner:
         now: Ends that grace when set.
         gpu_names: What `CUDA_VISIBLE_DEVICES` calls the node's GPUs, by position.
         extend_claim: Extends the claim of one lease.
+        tell_progress: Keeps what a handler says of itself.
         pass_environment: What child processes get of the worker's own variables.
 
     Attributes:
@@ -128,6 +131,7 @@ class Runner:
         now: asyncio.Event,
         gpu_names: tuple[str, ...],
         extend_claim: ExtendClaim,
+        tell_progress: TellProgress,
         pass_environment: tuple[str, ...] = (),
     ) -> None:
         self.wake = asyncio.Event()
@@ -137,6 +141,7 @@ class Runner:
         self._now = now
         self._gpu_names = gpu_names
         self._extend_claim = extend_claim
+        self._tell_progress = tell_progress
         self._pass_environment = pass_environment
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="hwqueue-handler")
@@ -309,13 +314,19 @@ class Runner:
             asked = asyncio.run_coroutine_threadsafe(self._extend(claim, by), self._loop)
             return asked.result()
 
-        context = LeaseContext(claim=claim, extend_claim=extend)
+        context = LeaseContext(
+            claim=claim, extend_claim=extend, tell_progress=partial(self._tell_progress, claim)
+        )
         execution.cancelled = context.cancelled.set
         return self._loop.run_in_executor(self._threads, call, execution.task, context)
 
     async def _in_loop(self, execution: Execution) -> Outcome | None:
         claim = execution.claim
-        context = AsyncLeaseContext(claim=claim, extend_claim=lambda by: self._extend(claim, by))
+        context = AsyncLeaseContext(
+            claim=claim,
+            extend_claim=lambda by: self._extend(claim, by),
+            tell_progress=partial(self._tell_progress, claim),
+        )
         execution.cancelled = context.cancelled.set
         return await acall(execution.task, context)
 
@@ -326,6 +337,7 @@ class Runner:
             process.environment_for(claim, self._gpu_names, self._pass_environment),
             self._grace,
             self._now,
+            partial(self._tell_progress, claim),
         )
 
     async def _extend(self, claim: Claim, by: timedelta) -> datetime:

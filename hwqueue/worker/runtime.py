@@ -118,6 +118,7 @@ class Worker:
             now=shutdown.now,
             gpu_names=node.gpu_names,
             extend_claim=session.extend,
+            tell_progress=session.progress.tell,
             pass_environment=settings.pass_environment,
         )
         session.put_off = runner.put_off
@@ -180,6 +181,7 @@ class Worker:
             asyncio.ensure_future(heartbeat.run()),
             asyncio.ensure_future(self._enforce_deadline(runner, shutdown)),
             asyncio.ensure_future(self._listen(session, runner, heartbeat)),
+            asyncio.ensure_future(session.progress.run()),
             *map(asyncio.ensure_future, self._upkeep(session)),
         ]
         await asyncio.wait({claiming, *others}, return_when=asyncio.FIRST_COMPLETED)

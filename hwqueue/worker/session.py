@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -44,6 +44,7 @@ from hwqueue.types import (
 )
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.progress import ProgressBook
 from hwqueue.worker.queues import Queues
 from hwqueue.worker.report import Reports, tell_unsettled
 from hwqueue.worker.settings import WorkerSettings
@@ -76,6 +77,7 @@ class NodeSession:
         epoch: Of its latest registration.
         reports: Told what was settled.
         in_doubt: Whether a call has failed since the last heartbeat; then nothing is claimed.
+        progress: What handlers say of themselves, until it is sent.
         put_off: Takes what could not be settled yet, because another session holds its claim, and
             the seconds to wait before it is tried again.
     """
@@ -101,6 +103,7 @@ class NodeSession:
         self._shutdown = shutdown
         self._in_flight: set[asyncio.Future[Any]] = set()
         self.put_off: PutOff | None = None
+        self.progress = ProgressBook(self.report_progress)
 
     @property
     def in_flight(self) -> int:
@@ -156,6 +159,8 @@ class NodeSession:
         SQL: settle_and_claim.
         """
         settlements = [how.settle(claim) for claim, how in ended]
+        if settlements:
+            await self.progress.flush()  # nothing is recorded of a claim that has ended
         while True:
             queues = self._queues.usable()
             if not queues:
@@ -224,6 +229,13 @@ class NodeSession:
             lambda client: client.extend_claim(
                 claim.lease_id, claim.claim_token, extend=by, shard=self._shard
             ),
+        )
+
+    async def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:
+        """Record how far claims have come. SQL: report_progress."""
+        return await self._call(
+            "report progress",
+            lambda client: client.report_progress(reports, shard=self._shard),
         )
 
     async def retry_after(self) -> float | None:

@@ -302,6 +302,22 @@ begin
 end
 $$;
 
+-- Records how far claims have come: [{"lease_id", "claim_token", "fraction", "done", "total",
+-- "message"}], at most 1000. fraction is from 0 to 1; without it done of total says it; message has at
+-- most 200 characters; all of these may be missing. The last report stays with the attempt. Of a claim
+-- that has ended, was granted again or is another login's nothing is recorded. Returns how many were.
+-- Locks: the rows of the leases, for key share, skip locked. Raises: QHA01, QHA02. Idempotent.
+create or replace function hwqueue.report_progress(p_reports jsonb, p_shard int default 0) returns int
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+begin
+  perform hwqueue.require_read_committed(), hwqueue.check_progress(p_reports);
+  return hwqueue.write_progress(p_reports, p_shard);
+end
+$$;
+
 -- Records that a node is alive, and extends its claims [{"lease_id", "claim_token"}], in one call. Each
 -- claim that the node still holds is extended by p_extend, or by its own timeout; a cancelled one by no
 -- more than its own. The verdict says what the worker should do: ok (go on), cancelled (stop), preempted

@@ -375,7 +375,7 @@ returns table (lease_id uuid, shard_id int, queue text, task_name text, state te
   attempt smallint, max_attempts smallint, available_at timestamptz, deadline timestamptz,
   created_at timestamptz, claimed_at timestamptz, finished_at timestamptz, expires_at timestamptz,
   node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb,
-  idempotency_key text, stop_reason text, wire bytea)
+  idempotency_key text, stop_reason text, wire bytea, progress jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -391,9 +391,11 @@ begin
            coalesce((select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token,
                'node_id', a.node_id,
                        'outcome', a.outcome, 'claimed_at', a.claimed_at, 'ended_at', a.ended_at, 'error',
-                         a.error) order by a.claim_token)
+                         a.error, 'progress', hwqueue.progress_of(a.lease_id, a.claim_token, a.shard_id))
+                         order by a.claim_token)
                      from hwqueue.attempt a where a.shard_id = l.shard_id and a.lease_id = l.lease_id), '[]'),
-           l.idempotency_key, r.stop_reason, l.wire
+           l.idempotency_key, r.stop_reason, l.wire,
+           hwqueue.progress_of(l.lease_id, coalesce(r.claim_token, o.claim_token), l.shard_id)
     from hwqueue.lease l
     join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
     join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id

@@ -148,6 +148,8 @@ async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
         for resources in ({"cpu_milli": 1000, "gpu": 1}, {"cpu_milli": 99_000})
     )
     [claim] = sql.claim_task([queue], node_id, epoch)
+    said = {"lease_id": runs, "claim_token": claim.claim_token, "message": HOSTILE[:200]}
+    sql.report_progress([said | {"done": 3, "total": 4}])
     sql.fail_lease(runs, claim.claim_token, error={"message": HOSTILE}, retry=False)
     [row] = sql.pending_reasons()
     paths = (
@@ -170,6 +172,7 @@ async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
         assert "<em>" not in text
     text = await pages.page(f"/leases/{runs}")
     assert str(BIG) in text
+    assert text.count("75 %, 3 of 4") == 2  # of the lease, and of the attempt
     assert "hunter2" not in text
     # the link in the list leads to the page
     listed = await pages.page("/queues")

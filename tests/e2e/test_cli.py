@@ -1,20 +1,25 @@
 """The command line against a real database: what each noun does, prints and exits with."""
 
+import io
 import json
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from hwqueue.cli.lease_bar import wait_with_bar
 from hwqueue.cli.main import app
 from hwqueue.client import Client
+from hwqueue.errors import WaitTimeout
 from hwqueue.types import NodeSpec
 
 Cli = Callable[..., Result]
@@ -422,6 +427,27 @@ def test_an_installation_without_its_right_says_what_to_grant(empty_dsn: str) ->
 def test_a_node_is_shown_in_json_throughout(cli: Cli) -> None:
     cli("node", "register", "box")
     assert "NodeIsolation(" not in cli("node", "show", "box").stdout
+
+
+def test_progress_is_shown(cli: Cli, shown: Callable[..., Any], dsn: str) -> None:
+    cli("queue", "create", "renders")
+    lease_id = shown("lease", "spawn", "renders", "draw")["lease_id"]
+    with Client(dsn) as client:
+        node_id = uuid.uuid4()
+        epoch = client.register_node(node_id, NodeSpec(name="n", instance_id="i"))
+        [claim] = client.claim_task(["renders"], node_id, epoch)
+        said = {"lease_id": lease_id, "claim_token": claim.claim_token, "message": "tile\x1b 3"}
+        assert client.report_progress([said | {"done": 3, "total": 4}]) == 1
+        screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+        with pytest.raises(WaitTimeout, match="has not ended within 0:00:00"):
+            wait_with_bar(client, claim.lease_id, timedelta(0), screen)
+        client.complete_lease(claim.lease_id, claim.claim_token)
+        assert wait_with_bar(client, claim.lease_id, None, screen).state == "completed"
+    assert isinstance(screen.file, io.StringIO)
+    assert "75 %, 3 of 4: tile\\x1b 3" in screen.file.getvalue()
+    assert "75 %, 3 of 4: tile\\x1b 3" in cli("lease", "show", lease_id).stdout
+    progress = shown("lease", "show", lease_id)["progress"]
+    assert (progress["fraction"], progress["done"], progress["total"]) == (0.75, 3, 4)
 
 
 def test_waiting_tells_how_a_lease_ended(cli: Cli, shown: Callable[..., Any], dsn: str) -> None:

@@ -49,6 +49,37 @@ def add_process(params: dict[str, int]) -> dict[str, int]:
     return {"sum": params["a"] + params["b"], "pid": os.getpid()}
 
 
+def paint(params: dict[str, Any], context: LeaseContext | AsyncLeaseContext) -> None:
+    for frame in range(1, 41):
+        context.progress(frame, f"frame {frame}", total=100)
+    mark(params, "told")
+
+
+@app.task("paint")
+async def paint_async(params: dict[str, Any], context: AsyncLeaseContext) -> None:
+    paint(params, context)
+    while not has(params, "go"):
+        await asyncio.sleep(0.01)
+    context.progress(1)
+
+
+def paint_until(params: dict[str, Any], context: LeaseContext) -> None:
+    paint(params, context)
+    while not has(params, "go"):
+        time.sleep(0.01)
+    context.progress(1)
+
+
+@app.task("paint-sync")
+def paint_sync(params: dict[str, Any], context: LeaseContext) -> None:
+    paint_until(params, context)
+
+
+@app.task("paint-process", process=True)
+def paint_process(params: dict[str, Any], context: LeaseContext) -> None:
+    paint_until(params, context)
+
+
 def cpus(_params: Any, context: LeaseContext) -> dict[str, Any]:
     assert context.assignment is not None
     return {"given": context.assignment.cpus, "on": sorted(os.sched_getaffinity(0))}

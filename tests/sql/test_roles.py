@@ -41,6 +41,7 @@ MAY_CALL: dict[str, set[str]] = {
     "release_lease": {WORKER, ADMIN},
     "extend_claim": {WORKER, ADMIN},
     "lease_outlook": {WORKER, ADMIN},
+    "report_progress": {WORKER, ADMIN},
     "claim_hint": {WORKER, OPERATOR, ADMIN},
     "reap": {WORKER, OPERATOR, ADMIN},
     "list_queues": {WORKER, OPERATOR, ADMIN},

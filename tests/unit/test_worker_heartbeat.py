@@ -89,6 +89,7 @@ async def runner() -> Runner:
         now=asyncio.Event(),
         gpu_names=(),
         extend_claim=no_extension,
+        tell_progress=lambda _claim, _report: None,
     )
 
 

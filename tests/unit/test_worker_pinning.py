@@ -53,6 +53,7 @@ async def outcomes(*claims: Claim) -> list[Outcome]:
         now=asyncio.Event(),
         gpu_names=(),
         extend_claim=extend,
+        tell_progress=lambda _claim, _report: None,
     )
     for one in claims:
         runner.start(one)

@@ -98,7 +98,8 @@ def test_the_workers_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_report_in_many_pieces_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    child, looks = process._Child(), []
+    told: list[Any] = []
+    child, looks = process._Child(told.append), []
     whole = process._Child.report
 
     def counted(self: process._Child) -> bytes | None:
@@ -107,13 +108,15 @@ def test_a_report_in_many_pieces_is_put_together_once(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(process._Child, "report", counted)
     text = b"x" * 100_000
-    sent = len(text).to_bytes(8, "big") + text + b"what a copy of the process wrote after it"
+    before = b"P" + (15).to_bytes(8, "big") + b'{"fraction": 1}'
+    sent = before + b"O" + len(text).to_bytes(8, "big") + text + b"what a copy wrote after it"
     for start in range(0, len(sent), 7):
-        assert child.told.is_set() is (start >= 8 + len(text))
+        assert child.told.is_set() is (start >= len(before) + 9 + len(text))
         child.pipe_data_received(1, sent[start : start + 7])
     assert child.told.is_set()
     assert looks == []
     assert child.report() == text
+    assert told == [{"fraction": 1}]
 
 
 async def test_a_report_that_is_too_large_kills_the_process(

@@ -58,6 +58,7 @@ def runner() -> Iterator[Runner]:
         now=asyncio.Event(),
         gpu_names=(),
         extend_claim=never,
+        tell_progress=lambda _claim, _report: None,
     )
     try:
         yield made

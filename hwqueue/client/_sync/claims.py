@@ -10,6 +10,7 @@ from uuid import UUID
 
 from hwqueue import calls
 from hwqueue.client._arguments import claim_keys
+from hwqueue.client._json import plain
 from hwqueue.client._settle import Batch
 from hwqueue.client._spawn import spawn_options
 from hwqueue.client._sync.caller import Caller
@@ -240,6 +241,27 @@ class Claims(Caller):
             p_shard=shard,
         )
         return expires_at
+
+    def report_progress(self, reports: Sequence[Mapping[str, Any]], *, shard: int = 0) -> int:
+        """Record how far claims have come; the last report stays with the attempt.
+
+        Args:
+            reports: At most 1000 mappings of `lease_id`, `claim_token` and, as far as known,
+                `fraction` (0 to 1), `done` and `total` (counts) and `message` (200 characters).
+
+        Returns: How many were recorded; not those of claims that have ended or are another login's.
+        Raises: BadArgument, IsolationLevel.
+        SQL: report_progress. Safe inside your transaction: yes, but prune leaves out the leases
+            until it ends.
+        """
+        items = [
+            {name: str(value) if isinstance(value, UUID) else value for name, value in one.items()}
+            for one in reports
+        ]
+        recorded: int = self._value(
+            calls.REPORT_PROGRESS, p_reports=plain(items, "reports"), p_shard=shard
+        )
+        return recorded
 
     def heartbeat_node(
         self,

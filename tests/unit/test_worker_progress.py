@@ -1,0 +1,100 @@
+"""What handlers report, until it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hwqueue.context import AsyncLeaseContext, Report, progress_report
+from hwqueue.errors import BadArgument
+from hwqueue.worker.progress import ProgressBook
+from tests.unit.claims import claim
+
+pytestmark = pytest.mark.embedded
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "said"),
+    [
+        (0.4, None, {"fraction": 0.4}),
+        (1.5, None, {"fraction": 1.0}),
+        (40, 100, {"fraction": 0.4, "done": 40, "total": 100}),
+        (101, 100, {"fraction": 1.0, "done": 100, "total": 100}),
+        (0, 0, {"fraction": 1.0}),
+        (0.1, 0.4, {"fraction": 0.25}),
+    ],
+)
+def test_fractions_and_counts(done: float, total: float | None, said: Report) -> None:
+    assert progress_report(done, "", total) == said
+
+
+@pytest.mark.parametrize(("done", "total"), [(-1, None), (math.nan, None), (1, math.inf), (0, -1)])
+def test_what_is_no_progress(done: float, total: float | None) -> None:
+    with pytest.raises(BadArgument, match="must be a finite number"):
+        progress_report(done, "", total)
+
+
+def test_any_message_can_be_kept() -> None:
+    said = progress_report(0, "a\0b\ud800" + "x" * 300, None)["message"]
+    assert said.startswith("a b?x")
+    assert len(said) == 200
+
+
+async def test_the_last_of_many_is_sent() -> None:
+    sent: list[Sequence[Report]] = []
+
+    async def send(reports: Sequence[Report]) -> None:
+        sent.append(reports)
+
+    book = ProgressBook(send)
+    one, two = claim("see"), claim("see")
+    for fraction in (0.1, 0.2):
+        book.tell(one, {"fraction": fraction})
+        await asyncio.to_thread(book.tell, two, {"fraction": fraction})
+    await book.flush()
+    await book.flush()
+    assert [[report["fraction"] for report in reports] for reports in sent] == [[0.2, 0.2]]
+
+
+async def test_a_settlement_waits_for_what_is_under_way() -> None:
+    order: list[str] = []
+    may_end = asyncio.Event()
+
+    async def send(_reports: Sequence[Report]) -> None:
+        order.append("begun")
+        await may_end.wait()
+        order.append("sent")
+
+    book = ProgressBook(send)
+    sending = asyncio.create_task(book.run())
+    book.tell(claim("see"), {"fraction": 1})
+    while not order:
+        await asyncio.sleep(0)
+    settling = asyncio.create_task(book.flush())
+    await asyncio.sleep(0)
+    assert not settling.done()
+    may_end.set()
+    await settling
+    assert order == ["begun", "sent"]
+    sending.cancel()
+
+
+async def test_what_is_refused_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    async def send(_reports: Sequence[Report]) -> None:
+        raise BadArgument("no")
+
+    book = ProgressBook(send)
+    book.tell(claim("see"), {"fraction": 1})
+    await book.flush()
+    assert caplog.messages == ["progress was not recorded: no"]
+
+
+def test_a_handler_under_test_needs_nobody_who_keeps_it() -> None:
+    async def extend(_by: Any) -> Any:
+        raise AssertionError
+
+    AsyncLeaseContext(claim=claim("see"), extend_claim=extend).progress(0.5, "half")
