@@ -615,6 +615,7 @@ create table hwqueue.claim (
   term_deltas jsonb,
   login text,
   eligible_at timestamptz,
+  is_awaited boolean not null default false,
   primary key (shard_id, lease_id)
 ) with (fillfactor = 60, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0,
         autovacuum_vacuum_cost_delay = 0, autovacuum_vacuum_insert_threshold = -1);
@@ -628,6 +629,8 @@ comment on column hwqueue.claim.term_deltas is
   'what it has added to term_counter; null when no term has to do with it';
 comment on column hwqueue.claim.login is
   'that of its node, copied: who settles a claim reads this row and not the node''s';
+comment on column hwqueue.claim.is_awaited is
+  'somebody listens for the end of the lease (await_leases)';
 comment on column hwqueue.claim.eligible_at is
   'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or'
   ' its idempotency key wants it';
@@ -677,6 +680,24 @@ create table hwqueue.attempt (
         autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05);
 -- for roll_up
 create index attempt_ended on hwqueue.attempt (ended_at);
+
+-- How far claims have come, as their handlers say: a row for each claim that reports.
+create table hwqueue.progress (
+  shard_id int not null,
+  lease_id uuid not null,
+  claim_token bigint not null,
+  reported_at timestamptz not null,
+  fraction double precision,
+  done bigint,
+  total bigint,
+  message text,
+  primary key (shard_id, lease_id, claim_token)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0.05);
+comment on table hwqueue.progress is
+  'how far a claim has come, as its handler said last; it stays when the claim ends, until the lease goes';
+comment on column hwqueue.progress.fraction is 'from 0 to 1; null: not known';
+comment on column hwqueue.progress.done is 'of total, in a unit of the handler''s; null: it does not count';
+
 
 
 -- == Affinity terms and their counters ==
