@@ -1,4 +1,5 @@
--- Makes the four roles that are granted to logins. Roles belong to the whole server, so the upgrade of
+-- Makes the four roles that are granted to logins; owner.sql makes the fifth, hwqueue_owner, which owns
+-- the schema. Roles belong to the whole server, so the upgrade of
 -- another database may have made them already. Applied before the tables; it may run again and again.
 -- Needs CREATEROLE the first time. `hwqueue db upgrade --no-roles` leaves it out.
 do $$

@@ -4,10 +4,13 @@
 -- lock_node. The second waits until the first commits, and then reads the load that the first has
 -- written.
 --
--- Every call that grants on a node, settles for it or edits it starts with lock_node. The invariant:
--- node_load is written only while node_state is locked.
+-- Every call that grants on a node, settles for it or edits it starts with lock_node. One that edits it
+-- calls refresh_node_state, which computes what claims read of the node: has_limits (its claims
+-- allocate), on_fast_path (a plain node), moved_xid. The invariant: node_load is written only while
+-- node_state is locked.
 --
--- Reading order: lock_node, read_node, read_load, write_load, refresh_node_state, wake_node.
+-- Reading order: lock_node, read_node, read_load, write_load, then refresh_node_state, has_limits and
+-- wake_node.
 
 -- Locks a node's state. Every call that grants on the node, settles for it or edits it does this first.
 -- p_epoch: functions that a node calls pass its epoch, 0 for none. Null is for callers that act on a

@@ -1,9 +1,11 @@
--- The classes that a claim compares, and their scores.
+-- The classes that a claim compares, scored and ordered (fitting_classes), and the cache of those that
+-- are not blocked (claim_candidates).
 --
--- pick_leases (claim/claim), take_at_head (claim/single_queue) and claim_at_head (claim/head) call this
--- module. An example: 1,000 classes must keep away from leases that run on gpu-1. The first claim that
--- meets them finds out what blocks each, and caches the classes that are left with the proof
--- (node_candidates). Later claims only read the counters that block, instead of 1,000 classes.
+-- pick_leases (claim/claim) scores with fitting_classes what claim_candidates left. take_at_head
+-- (claim/single_queue) calls claim_candidates, claim_at_head (claim/head) calls read_past_blocked. An
+-- example: 1,000 classes must keep away from leases that run on gpu-1. The first claim that meets them
+-- finds out what blocks each, and caches the classes that are left with the proof (node_candidates).
+-- Later claims only read the counters that block, instead of 1,000 classes.
 --
 -- The proof holds as long as
 --   the counters of affinity terms in the node's domains that block are above 0 (away, both ways);
@@ -16,7 +18,7 @@
 -- Invariant: the cache only leaves classes out. A class that is left out for too long is late, until
 -- `until` at most. One that is not left out is decided under locks as always.
 --
--- Read claim_candidates first, then fitting_classes, which scores.
+-- Read fitting_classes and eligible_classes first, then claim_candidates and cached_candidates.
 
 -- What is cached of a node and these queues, if its proof holds. Null: a cache miss, or leases for this
 -- node only may wait.

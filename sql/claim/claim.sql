@@ -1,10 +1,10 @@
 -- The general claim: n leases, several queues, nodes with limits, classes that score differently.
 --
 -- claim_task and settle_and_claim (api/claims) call claim_general when claim_at_head (claim/head) does
--- not apply or found nothing. An example: gpu-1 asks for four leases of two queues. The claim promotes
--- what fell due, finds the best score group, locks its four oldest entries and grants them in one
--- statement. A node with limits is granted one lease at a time, because each grant changes what fits
--- next.
+-- not apply or found nothing. An example: cpu-1, a node without limits, asks for four leases of two
+-- queues. The claim promotes what fell due, finds the best score group, locks its four oldest entries
+-- and grants them in one statement (grant_batch). A node with limits, as each one with GPUs, is granted
+-- one lease after the other (grant_single), because each grant changes what fits next.
 --
 -- Invariant: an entry leaves `ready` before its claim is written, in the same transaction. A claim waits
 -- for its own node's row only, never for an entry.
@@ -179,12 +179,16 @@ begin
 end
 $$;
 
--- Locks the best ready entries that a node may run now, of one score, best first; no ctids: there are
--- none. p_on_fast_path: the node may start at the head of its only queue (take_at_head). When nothing
--- can be had there the result's on_fast_path is false, so that the next call of the same claim skips
--- that attempt. p_queue_head: what this claim has read of the head. is_tried: it has tried the low-water
--- mark in vain, and of up to 64 classes their heads (lock_window). For a single entry term_deltas is what
--- its claim records, and entry is the row, if it is deleted already.
+-- Locks the best ready entries that a node may run now. p_on_fast_path: try the head of the node's only
+-- queue first (take_at_head). p_queue_head: what this claim has read of the head; with is_tried it has
+-- tried the low-water mark in vain, and of up to 64 classes their heads (lock_window).
+-- Returns:
+--   ctids: the entries, all of one score, best first; {}: there are none.
+--   score: theirs.
+--   entry: the row of a single entry, if it is deleted already.
+--   term_deltas: of a single entry, what its claim adds to the counters.
+--   on_fast_path: false when nothing could be had at the head, so that the next call of the same claim
+--     does not try there again.
 -- Locks as pick_leases. Raises QHN01 for a deregistered node.
 create or replace function hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hwqueue.node_state,
   p_room hwqueue.headroom, p_on_fast_path boolean, p_queue_head hwqueue.queue_head, p_window int,
@@ -340,8 +344,8 @@ begin
 end
 $$;
 
--- The widest window and probe of these queues, and is_short: on the fast path some class of a queue with
--- more than 200 of them asks for more cpu or memory than the node has left.
+-- The widest window and probe of these queues, and is_short: on a plain node with limits some class of a
+-- queue with more than 200 of them asks for more cpu or memory than the node has left.
 create or replace function hwqueue.scan_policy(p_state hwqueue.node_state, p_room hwqueue.headroom,
   p_queue_ids int[], p_shard int, out window_size int, out probe_size int, out is_short boolean)
 language plpgsql volatile

@@ -4,6 +4,10 @@
 -- five entries of one class after the low-water mark, skips two that another session holds and locks
 -- three; grant_batch turns these into claims in one statement.
 --
+-- Of a class that must be checked, take_entries decides first (decide_class, under lock stripes), then
+-- deletes the oldest entry that no other session holds (delete_granted), then counts the lease
+-- (add_counts).
+--
 -- Invariant: all locks are taken with `skip locked`, so no claim waits for another one's entries. An
 -- entry is checked for its class again under its lock, because assign_target_class may have changed it.
 --

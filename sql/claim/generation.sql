@@ -219,8 +219,8 @@ begin
 end
 $$;
 
--- Repairs positions when the sequence is found behind, and at a sweep also when a low-water mark is
--- wrong for any other reason.
+-- Repairs positions when the sequence is found behind. With p_sweeps (every five minutes, see reap_all)
+-- also when a low-water mark is wrong for any other reason.
 -- Locks as repair_positions.
 create or replace function hwqueue.reap_positions(p_sweeps boolean, p_shard int) returns void
 language plpgsql volatile

@@ -13,7 +13,7 @@
 
 -- Grants one lease at the head of a node's queues. No lease_id: the fast path does not apply, or found
 -- nothing. It applies to one lease (p_qty 1) on a node without limits, where the first entry after the
--- low-water mark is the best one and no affinity term has to be checked.
+-- low-water mark is the best one and no class of the node must be checked (must_be_checked).
 -- queue_head: what it has read of the queues. Where that is_tried, other sessions hold what is there.
 -- p_moves, p_drawn: as in claim_general.
 -- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the
@@ -103,7 +103,7 @@ $$;
 -- and rank. drops_completed: the queue keeps no completed leases.
 -- first_is_best: all classes of the profile there score the same, it has judged all that exist, and no entry
 -- is before the low-water mark. So the next lease is the first one of those classes from there on.
--- takes_first: also, none of them has to be checked against other leases.
+-- takes_first: also, none of them must be checked (must_be_checked), and they are 200 at most.
 -- last: where the scan for it ends, because it crosses entries of other classes and, where the queue is
 -- head-of-line blocked, dead tuples.
 -- A SQL function of one select, so the planner inlines it. The subselects are ordered, each for its
@@ -157,8 +157,8 @@ $$;
 
 -- Like read_queue_head, for several queues: the queue whose first entry comes first of all, from that
 -- entry (rank, position) to the first one of the next queue (last), and the ids of all. No row: none is
--- open. takes_first: each of the queues is open and takes_first alone, without leases for this node only
--- (p_pinned), which may score higher; or it is empty. Otherwise claim_general has to compare.
+-- open. takes_first: each named queue is open, and is either empty or would take its first entry, with
+-- nothing pinned to this node (p_pinned), which may score higher. Otherwise claim_general has to compare.
 -- Inlined like read_queue_head.
 create or replace function hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint,
   p_classes_seen xid8, p_classes_unseen xid8[], p_pinned int[], p_shard int)

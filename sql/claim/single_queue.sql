@@ -1,21 +1,24 @@
--- The head of a single queue, for the general claim.
+-- For the general claim: the head of a single queue (take_at_head), and classes that must be checked, of
+-- any queues (take_constrained).
 --
--- pick_entries (claim/claim) calls take_at_head for a node on the fast path with one queue.
--- take_constrained is called by pick_leases, for any queues. An example: a node may run classes A and B
--- of `renders`; A must be checked against other leases. entries_at_head finds the oldest entries of
--- both, and take_entries (claim/entries) decides about A before it locks one.
+-- pick_entries (claim/claim) calls take_at_head for a plain node (node_state.on_fast_path) with one
+-- queue. pick_leases (claim/claim) calls take_constrained. An example: a node may run classes A and B of
+-- `renders`; A must be checked against other leases. entries_at_head finds the oldest entries of both,
+-- and take_entries (claim/entries) decides about A before it locks one.
 --
--- Invariant: a class is decided first and an entry locked last. So a class that may not run here leaves
--- nothing behind: no lock, no subtransaction, no transaction id.
+-- Invariant: a class is decided before one of its entries is locked. So a class that is refused leaves no
+-- entry locked and needs no subtransaction. The lock stripes under which it was refused stay locked until
+-- the transaction ends (decide_class); a class that the counters refuse without them leaves no lock.
 --
--- Read take_at_head first, then head_classes (which classes), entries_at_head (which entries) and
--- take_constrained.
+-- Read take_at_head first, then head_classes (which classes), entries_at_head (which entries), and
+-- take_constrained, which tries score groups until one can be had.
 
 -- Takes what is at the head of a node's only queue. Where the node has met blocked classes, it first
 -- asks which are not blocked (claim_candidates), and reads those only. No ctids: nothing there can be
 -- had. p_queue_head: as in entries_at_head.
--- blocked: classes that were found to be. meets: blocked ones are before what was taken; null: that is
--- not known to have changed. is_new: one of them waits for the publication of an affinity term.
+-- blocked: classes that were found to be. meets: whether blocked classes are before what was taken;
+-- null: unknown, so leave node_state.met_blocked as it is. is_new: one of the blocked classes waits for
+-- the publication of an affinity term.
 -- Locks as take_entries. Not idempotent.
 create or replace function hwqueue.take_at_head(p_request hwqueue.claim_request,
   p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head,
@@ -333,10 +336,10 @@ $$;
 
 -- Takes the best entries of classes of which some must be checked: one of those, or up to p_limit of
 -- others, all of one score.
--- p_asks: ask which classes are blocked, in one statement, before the first try; otherwise after a try
--- in vain. After eight tries in vain it leaves out the other classes that must be checked, except the
--- next eight in turn (skipped_this_claim). Classes that need no check are taken all the same, and later
--- claims of the node go on where this one stopped.
+-- p_asks: true: ask blocked_classes before the first try; false: after one failed try.
+-- After eight tries in vain it leaves out the other classes that must be checked, except the next eight
+-- in turn (skipped_this_claim). Classes that need no check are taken all the same, and later claims of
+-- the node go on where this one stopped.
 -- A class with reason 'later' (take_entries) is put aside until nothing can be had before its tier and
 -- rank; the search starts there again.
 -- blocked: all classes that were found to be. is_new: one of them waits for the publication of an

@@ -1,15 +1,23 @@
 -- Affinity terms: what a class asks about other leases, cut into parts that can be counted.
+--
+-- draft_class (classes/class) calls bind_terms for a class that is about to be written. An example: a
+-- class requires to be away from app=db by rack. bind_terms adds the term to the class's terms, and
+-- writes its index into the requirement.
+--
 -- A term is a selection of leases, a domain and a use. Equal terms share one row of affinity_term, found
--- by digest:
+-- by digest, which constraints/publish writes later:
 --   {"use", "all": [ITEM, ...], "domain": "node" | "rack" | "label:KEY" | "failure",
 --    "queue": only with domain failure, "nodes": only of skew, the nodes it counts if not all}
+--
 -- ITEM is {"exprs", "tenants"}, {"service", "tenants"}, {"task", "queue", "tenants"} or {"lease"}. A
 -- term selects the leases that match all of its items.
+--
 -- The uses: toward; away (symmetric); apart (away inside an any, not symmetric); skew; cap
 -- (max_per_domain); tally (the counts of skew by node, where rack and labels do not say which nodes
 -- count); soft (scores only).
--- draft_class calls bind_terms, which writes the index of its term into each expression. constraints/
--- counts and decides. Read bind_terms and add_term first, then term_selects and term_place.
+--
+-- The modules of constraints/ count and decide. Read bind_terms, bind_exprs and add_term first, then
+-- term_selects and term_place.
 
 -- Returns normal expressions in which those about other leases carry the index of their term, and the
 -- terms.

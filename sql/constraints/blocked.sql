@@ -1,5 +1,6 @@
--- Which classes are blocked on a node for now: by affinity terms, or because they wait for a better
--- node.
+-- Which classes are blocked on a node for now: by affinity terms (blocked_classes), or because they wait
+-- for a better node (waiting_classes, waits_for); and which must be checked at each claim
+-- (must_be_checked).
 --
 -- Example: a claim on node gpu-1 has 40 candidate classes. blocked_classes drops, in a few statements
 -- for all of them, those that require to be away from a lease in gpu-1's rack. Only the others are
@@ -9,10 +10,18 @@
 -- which caches the answers whose reason lasts. The invariant: a class that may run is never returned. A
 -- class that is not returned may still be refused by decide_class.
 --
--- The second half is delay scheduling (patience): how long a lease waits for a better node.
+-- Delay scheduling (patience) is the bounded wait for a better node. Nodes pull their work, so without a
+-- wait the first node to claim would get the lease, and preferences would mean nothing. So a lease is
+-- withheld from a node, for at most its patience, while a better node lives:
 --
--- Reading order: blocked_classes, blocked_by_leases, blocked_by_holders, waiting_classes, then
--- waits_for.
+--   wait = patience x (best - affinity of this node) / (best - worst)
+--
+-- best and worst are taken over live, uncordoned nodes that may run the lease and whose total capacity
+-- suffices. The wait counts from the moment the lease became claimable (eligible_at), and nothing sets
+-- that back. When no better node lives there is no wait.
+--
+-- Reading order: must_be_checked, blocked_classes, blocked_by_leases, blocked_by_holders,
+-- waiting_classes, then waits_for and wait_between.
 
 -- Those of p_classes that may not run on a node now, by the counters of affinity terms and by where
 -- single leases run. A class may be returned twice. A class that may run is never returned. Other
@@ -255,16 +264,6 @@ begin
   end if;
 end
 $$;
-
--- Delay scheduling: the bounded wait for a better node. Nodes pull their work, so without a wait the
--- first node to claim would get the lease, and preferences would mean nothing. So a lease is withheld
--- from a node, for at most its patience, while a better node lives:
---
---   wait = patience x (best - affinity of this node) / (best - worst)
---
--- best and worst are taken over live, uncordoned nodes that may run the lease and whose total capacity
--- suffices. The wait counts from the moment the lease became claimable (eligible_at), and nothing sets
--- that back. When no better node lives there is no wait.
 
 -- How long leases of a class wait for a better node than this one, from the moment they became
 -- claimable. The wait is never longer than their patience, and it equals the patience if the lease at

@@ -276,8 +276,8 @@ as $$
     where m.shard_id = p_shard order by m.version desc limit 1), '-infinity')
 $$;
 
--- How many leases of a term stay in a place, or with a null place in all: without those asked to stop
--- and, with p_expired, the expired. p_recount: counts by place, see recount_term; null: by what claims
+-- How many leases of a term stay in a place. p_place null: all places. Leaves out leases asked to stop,
+-- and with p_expired expired ones. p_recount: counts by place, see recount_term; null: by what claims
 -- have counted.
 create or replace function hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text,
   p_expired boolean, p_now timestamptz, p_shard int) returns bigint

@@ -6,22 +6,33 @@
 -- locked and tries its next class.
 --
 -- A claim (claim/entries.sql) calls decide_class for one class, and admit_class is its core. Callers
--- that grant nothing use term_facts and terms_reason without locks (claim/candidates.sql, explain). The
--- invariant: a claim decides by counters only while it holds the lock stripes of those counters, and
--- adds its own counts before the locks end, at commit.
+-- that grant nothing read term_facts without locks (claim/candidates.sql, fleet/failures.sql,
+-- explain/fleet.sql).
 --
--- Reading order: decide_class, admit_class, stripes_of, term_facts, terms_reason.
+-- A stripe is a row that stands for (affinity term, place). A claim that decides by a counter locks its
+-- stripe exclusively, one that only changes the counter locks it for share. Terms over nodes take none:
+-- node_state serialises the claims of a node. No claim waits for a stripe: if one is locked, it leaves
+-- the lease alone and tries the next one.
+--
+-- The invariant: a claim admits a lease by the counters of places wider than a node only while it holds
+-- their lock stripes, and adds its own counts before the locks end, at commit. It may refuse a lease
+-- without them.
+--
+-- Reading order: decide_class, admit_class, stripes_of, lock_stripes, term_facts, terms_reason.
 
 -- Decides whether a class that must be checked may run on a node now. A claim asks this by class, before
 -- it locks any entry of the class.
--- p_lease, p_eligible_at: of the class head, which is at p_tier and p_rank. reason: why the class may
--- not run; null when it may. Then the claim takes the oldest entry there that has been claimable since
--- `since` (null: any), or only_lease if that is not null, and adds term_deltas. is_named: a term names a
--- lease of the class. If the class head waits for a better node, an entry of a later rank may have
--- waited long enough. Then reason is 'later', tier and rank say where that entry is, and nothing else is
--- decided.
+-- p_lease, p_eligible_at: of the class head, which is at p_tier and p_rank.
+-- reason: why the class may not run; null when it may, and the claim then takes the oldest entry there.
+--   'later': the class head waits for a better node, but an entry of a later rank has waited long enough;
+--   nothing else is decided then.
+-- tier, rank: with 'later', where that entry is.
+-- since: take only entries that have been claimable since then; null: any.
+-- only_lease: take the entry of this lease; null: of any.
+-- term_deltas: what the claim adds to the counters.
+-- is_named: a term names a lease of the class.
 -- Locks: the caller holds node_state; lock stripes, skip locked. The stripes of a class that may not run
--- stay locked until the transaction ends, and other claims pass by them.
+-- stay locked until the transaction ends, and other claims skip what needs them.
 create or replace function hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamptz,
   p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamptz, p_shard int,
   out reason text, out term_deltas jsonb, out tier smallint, out rank bigint, out since timestamptz,
@@ -90,11 +101,6 @@ begin
   end loop;
 end
 $$;
-
--- Lock stripes. A stripe is a row that stands for (affinity term, place). A claim that decides by a
--- counter locks its stripe exclusively. A claim that only changes the counter locks it for share. Claims
--- on one node are serialised by node_state already. No claim waits for a stripe: if one is locked, the
--- claim leaves the lease alone and tries the next one.
 
 -- Locks stripes, exclusively (p_alone) or for share (p_shared). False when another session holds one of
 -- them.

@@ -6,10 +6,10 @@
 --
 -- Each cached fact is kept with what its reader had seen (unseen and next_xid, base/session.sql):
 --   - spread_fleet: the places of live nodes, for a domain and a kind of nodes. It holds as long as no
---     node has moved or come back (node_state.moved_xid) and none can have died (live_until). A
---     heartbeat may commit long after it was given. Its node was then alive to itself and dead to the
---     scan, and does not count as come back. So the scan lists the nodes that may still live by such a
---     heartbeat (doubtful): one given within their timeout, which is good for another timeout.
+--     node has moved (node_state.moved_xid) and none can have died (live_until). A node that looks silent
+--     may have sent a heartbeat in time that is not committed yet. It is live once that commits, without
+--     having moved. So the scan lists such nodes (the column doubtful): those that have been silent for
+--     less than two heartbeat timeouts. The cached fleet is not used once one of them is live.
 --   - spread_floor: the fewest leases of a term in one of those places. Claims only raise that minimum.
 --     Where leases have ended since, the counter says so (term_counter.dropped_xid). So reading those
 --     places tells whether the floor still holds.

@@ -4,24 +4,23 @@
 -- another lease with app=db is under way that has never heard of the term, so it counts nothing. If the
 -- new lease were decided by the counters now, it could start beside the other one. So the lease waits
 -- until the term is published. A spawn writes a class with its terms, notifies no session and waits for
--- none. The rest happens in steps, each in whatever transaction comes by: a claim that wants such a
--- lease, or reap.
---   1. The term gets its row. The classes that it selects get class_term rows and are marked as checked
---      in what nodes may run. Claims that see this count.
---   2. When every transaction that was open then has ended, the same is done again, for what those could
---      not see. If that finds nothing, every claim from now on knows the term.
---   3. What runs and has not been counted is counted, and the term is published.
--- On an otherwise idle server steps 2 and 3 are one call: two calls in all.
+-- none. A claim that wants such a lease, or reap, takes three steps, which the documentation explains
+-- (Leases that ask about other leases: A new affinity term): write the term, and its row of class_term
+-- for each class that it selects; again once all transactions open then have ended; count what runs.
 --
--- A class with an unpublished term is no candidate, and no profile judges it (has_published_terms), so it
--- costs claims nothing however long that lasts. When its last term is published it gets a new
--- created_xid, so that every profile judges it as a new class.
+-- The invariant: no claim decides by a term before every claim counts for it.
 --
--- Reading order: publish_terms, propagate_term, take_publish_step, then rebind_classes and move_terms for
--- services whose policy has changed.
+-- A class is a candidate of claims, as far as its terms decide that, if they are all published and it does
+-- not wait for a lease to start (placement_class.waits, see term_classes.sql). Other classes are not
+-- judged (has_published_terms), so they are in no cached list of what may run and cost claims nothing.
+-- When its last term is published a class gets a new created_xid (admit_classes), so that every profile
+-- judges it as a new class.
+--
+-- Reading order: publish_terms, propagate_term, take_publish_step, lock_classes, admit_classes, then
+-- rebind_classes and move_terms for services whose policy has changed.
 
--- True if a class follows a policy of its service that has changed since. Until the class is bound again
--- (rebind_classes), none of its leases is claimed.
+-- True if a class is stale: the policy of its service has changed since the class was written. Until
+-- rebind_classes has written the terms of the new policy into it, none of its leases is claimed.
 create or replace function hwqueue.has_stale_policy(p_class hwqueue.placement_class,
   p_shard int) returns boolean
 language plpgsql stable
@@ -32,7 +31,7 @@ begin
 end
 $$;
 
--- Binds the stale classes among these to the terms that their service's policy asks for now. The terms are
+-- Writes the terms that their service's policy asks for now into the stale classes among these. The terms are
 -- counted again, because claims of these classes may be under way that count for nothing yet. A session
 -- that judges new classes calls this, too, since a spawn may write a class while the policy changes.
 -- With p_waits the call waits for the rows that it must change. Otherwise, if the shard's row is locked,
@@ -328,10 +327,6 @@ begin
     or p_term.written_xid = '0';
 end
 $$;
-
--- Which classes are candidates of claims, as far as their terms decide that: those whose terms are all
--- published and that do not wait for a lease to start (placement_class.waits, see term_classes.sql). The
--- other classes are not judged, so they are in no cached list of what may run.
 
 -- Locks the classes of a term that is about to be published. False when another session has locked one,
 -- which may be waking it. A session that judges that class before the term is published passes it over,

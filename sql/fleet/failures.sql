@@ -1,7 +1,7 @@
 -- Why a node does not suit a class: every rule that fails, with its reason.
 --
--- These functions judge one node; judge_fleet.sql applies the same rules to all nodes at once. Both are
--- made of the functions that claims decide with (expr_reason, barring_taints, spread_reason,
+-- These functions judge one node; fleet/fleet_failures.sql applies the same rules to all nodes at once.
+-- Both are made of the functions that claims decide with (expr_reason, barring_taints, spread_reason,
 -- isolation_conflicts, shortage), so a reason can never contradict a claim. Reasons and explanations
 -- read the rows of all_failures, of type failure:
 --   stage: served (see unserved_part), labels, taints, trust, isolation, capacity (what the node has in

@@ -2,8 +2,10 @@
 --
 -- register_node (api/nodes) calls this module; nodes/operate and deregister_node share parts. An
 -- example: gpu-1 restarts with a third GPU. parse_node_spec reads the new row, lock_to_register locks
--- the node, and replace_node writes the row with what operators set before. end_older_claims ends what
--- the old process ran, and recount_node sums up what is in use.
+-- the node, and replace_node writes the row with what operators set before. end_older_claims ends the
+-- claims of the old process: each uses up an attempt (outcome superseded), and its lease goes back to
+-- `ready` or fails. recount_node sums up what is in use. refresh_node_state (capacity/node_state) then
+-- says whether the node has limits.
 --
 -- Invariant: no session waits for a profile while it holds a node, and an epoch never falls.
 --

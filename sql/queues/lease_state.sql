@@ -103,10 +103,10 @@ begin
 end
 $$;
 
--- Deletes the waiting entry of an open lease from ready or scheduled and returns it, which makes the
--- caller its only holder until commit. Returns null when the lease is finished or claimed (the claim is
--- then locked). Entries move between the tables while this reads them, so it reads again until it has
--- one. The session that moved the entry has committed by then.
+-- Deletes the waiting entry of an open lease from ready or scheduled and returns it, which keeps other
+-- sessions off the lease until the caller commits. Returns null when the lease is finished or claimed
+-- (the claim is then locked). Entries move between the tables while this reads them, so it reads again
+-- until it has one. The session that moved the entry has committed by then.
 -- Locks: the entry or the claim. Not idempotent.
 -- Raises: QHL04.
 create or replace function hwqueue.take_entry(p_lease uuid, p_shard int) returns hwqueue.scheduled

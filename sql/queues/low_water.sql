@@ -183,11 +183,12 @@ $$;
 
 -- Moves the low-water mark of a claimed entry's tier and rank to the first entry that lives there, but
 -- not past the horizon. The queue is head-of-line blocked when its head is in an earlier tier or rank
--- than the claimed entry, or more than 1,000 positions before it. Then this notes so in the queue's row,
--- and moves the mark of the entry's class, too (class_scan_starts). A class made for one lease gets no
--- mark: it may get an entry that another class had (assign_target_class), at an old position.
--- Locks: the newest row of the queue's marks, skip locked; its holder may write those of the queue's
--- classes, too.
+-- than the claimed entry, or more than 1,000 positions before it. Then this notes so in the queue's row
+-- of low_water (blocked_to_version), and moves the mark of the entry's class, too (class_scan_starts). A
+-- class made for one lease gets no mark: it may get an entry that another class had
+-- (assign_target_class), at an old position.
+-- Locks: the newest row of the queue's marks, skip locked; the session that holds it may write those of
+-- the queue's classes, too.
 create or replace function hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard int) returns void
 language plpgsql volatile
 as $$
