@@ -19,7 +19,7 @@ from tests.races.marks import FAR, NOWHERE, Line, position
 from tests.sql.api import outlive
 
 _LOOKS_FOR_THEM = """
-  select bool_or(version < blocked_until) from hwqueue.low_water where class_id = 0
+  select bool_or(version < blocked_to_version) from hwqueue.low_water where class_id = 0
 """
 RED: dict[str, object] = {"labels": {"colour": "red"}}
 
