@@ -138,12 +138,14 @@ class App(Hooks):
         queue: str = "default",
         max_attempts: int | None = None,
         placement: AsJson | Mapping[str, Any] | None = None,
+        affinity_tags: Mapping[str, Any] | None = None,
         priority: int | None = None,
         labels: Mapping[str, str] | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
         retry_on: Exceptions | None = None,
         no_retry_on: Exceptions = (),
         claim_timeout: timedelta | None = None,
+        patience: timedelta | None = None,
         process: bool = False,
         timeout: timedelta | None = None,
     ) -> TaskDecorator:
@@ -158,14 +160,16 @@ class App(Hooks):
         only the CPUs and GPUs that the lease was given.
 
         What is said here of leases are defaults: `Task.with_options` and the options of a spawn
-        win over them. Only Python knows them: SQL, HTTP, the command line and `spawn_lease` do not
-        use them, and the worker warns of such leases.
+        win over them. `Task.spawn` uses them. SQL, HTTP, the command line and `spawn_lease` do once
+        the database knows them: `hwqueue task sync` sets all but `queue` and `timeout`. The worker
+        warns of leases without them.
 
         Args:
             name: What leases call the task; unique in the app.
             queue: Where `Task.spawn` puts its leases.
             max_attempts: None: the queue's.
             placement: A `Placement` or the same as a mapping; None: any node.
+            affinity_tags: Node labels must contain them; ANDed with `placement`.
             priority: -32768..32767, higher runs first; None: 0.
             labels: Of the leases, text to text.
             retry: When a failed attempt is followed by another one; None: as the queue says.
@@ -173,6 +177,7 @@ class App(Hooks):
                 None: all. `Retry`, `Reject`, timeouts and processes that died are not asked about.
             no_retry_on: Exceptions that are for good; they win over `retry_on`.
             claim_timeout: A claim without heartbeat ends after it; None: the queue's.
+            patience: How long a lease waits for a better node, at most; None: the queue's.
             process: Run each lease in a child process. Needed to stop a sync handler that does
                 not look at `context.cancelled`. The function must be at the top of its module.
             timeout: Longest run, more than zero; then the attempt fails. A sync handler in a
@@ -186,10 +191,12 @@ class App(Hooks):
             queue=queue,
             max_attempts=max_attempts,
             placement=placement,
+            affinity_tags=affinity_tags,
             priority=priority,
             labels=labels,
             retry=retry,
             claim_timeout=claim_timeout,
+            patience=patience,
             timeout=timeout,
         )
         only = None if retry_on is None else _exceptions(name, retry_on)

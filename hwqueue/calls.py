@@ -114,6 +114,11 @@ RESUME_QUEUE = _call("resume_queue", _QUEUE)
 LIST_QUEUES = _call("list_queues", row=types.Queue)
 WAKE_PAYLOADS = _call("wake_payloads", _QUEUES, row=types.WakePayload)
 
+# tasks
+SET_TASK = _call("set_task", {"p_task": "text"}, {"p_defaults": "jsonb"})
+LIST_TASKS = _call("list_tasks", row=types.KnownTask)
+DROP_TASK = _call("drop_task", {"p_task": "text"})
+
 # leases
 SPAWN_LEASE = _call(
     "spawn_lease",
@@ -175,16 +180,15 @@ LIST_NODES = _call(
     "list_nodes", optional={"p_name": "text", **_NODE, "p_after": "text", **_LIMIT}, row=types.Node
 )
 MATCH_NODES = _call(
-    "match_nodes", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeMatch
+    "match_nodes", optional={"p_placement": "jsonb", "p_options": "jsonb"}, row=types.NodeMatch
 )
 MATCH_PAGE = _call(
     "match_page",
-    {"p_placement": "jsonb"},
-    {"p_options": "jsonb", **_LIMIT, "p_skip": "integer"},
-    types.MatchPage,
+    optional={"p_placement": "jsonb", "p_options": "jsonb", **_LIMIT, "p_skip": "integer"},
+    row=types.MatchPage,
 )
 MATCH_GROUPS = _call(
-    "match_groups", {"p_placement": "jsonb"}, {"p_options": "jsonb"}, types.NodeGroup
+    "match_groups", optional={"p_placement": "jsonb", "p_options": "jsonb"}, row=types.NodeGroup
 )
 NODE_CLAIMS = _call("node_claims", _NODE, _LIMIT, types.NodeClaim)
 CORDON_NODE = _call("cordon_node", _NODE)

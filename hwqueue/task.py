@@ -44,26 +44,32 @@ ContextT = TypeVar("ContextT", LeaseContext, AsyncLeaseContext)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDefaults:
-    """How the leases of a task are spawned and run, unless told otherwise; None: as ever.
+    """How the leases of a task are spawned and run, unless told otherwise.
+
+    None: as the database says of the task (`set_task`), else as ever.
 
     Attributes:
         queue: Where its leases are put.
         max_attempts: None: the queue's.
         placement: What its leases ask of a node; None: any node.
+        affinity_tags: Node labels must contain them; ANDed with `placement`.
         priority: -32768..32767, higher runs first; None: 0.
         labels: Of its leases, text to text.
         retry: When a failed attempt is followed by another one; None: as the queue's policy says.
         claim_timeout: A claim without heartbeat ends after it; None: the queue's.
+        patience: How long a lease waits for a better node, at most; None: the queue's.
         timeout: Longest run of its handler; then the attempt fails.
     """
 
     queue: str = "default"
     max_attempts: int | None = None
     placement: AsJson | Mapping[str, Any] | None = None
+    affinity_tags: Mapping[str, Any] | None = None
     priority: int | None = None
     labels: Mapping[str, str] | None = None
     retry: RetryPolicy | Mapping[str, Any] | None = None
     claim_timeout: timedelta | None = None
+    patience: timedelta | None = None
     timeout: timedelta | None = None
 
     def options(self) -> SpawnOptions:
@@ -71,17 +77,17 @@ class TaskDefaults:
         return SpawnOptions(
             max_attempts=self.max_attempts,
             placement=self.placement,
+            affinity_tags=self.affinity_tags,
             priority=self.priority,
             labels=self.labels,
             retry=self.retry,
             claim_timeout=self.claim_timeout,
+            patience=self.patience,
         )
 
     def as_json(self) -> dict[str, Any]:
-        """A JSON object without what is None; spans are numbers of seconds."""
-        span = None if self.timeout is None else self.timeout.total_seconds()
-        members = {"queue": self.queue, **self.options(), "timeout": span}
-        return cast("dict[str, Any]", plain(given(members), "defaults"))
+        """What `set_task` takes: the options of a spawn without what is None, spans in seconds."""
+        return cast("dict[str, Any]", plain(given(self.options()), "defaults"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -221,6 +221,60 @@ CREATE TYPE hwqueue.spawn_request AS (
 	wire bytea
 );
 
+CREATE TABLE hwqueue.queue (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    name text NOT NULL,
+    claim_timeout interval NOT NULL,
+    heartbeat_interval interval NOT NULL,
+    poll_interval interval NOT NULL,
+    max_attempts smallint NOT NULL,
+    retry jsonb NOT NULL,
+    ageing_step interval NOT NULL,
+    notify boolean NOT NULL,
+    reap_grace interval NOT NULL,
+    max_params_bytes integer NOT NULL,
+    max_result_bytes integer NOT NULL,
+    window_size integer NOT NULL,
+    probe_size integer NOT NULL,
+    weight_affinity double precision NOT NULL,
+    weight_fit double precision NOT NULL,
+    weight_spread double precision NOT NULL,
+    retain_completed interval NOT NULL,
+    retain_failed interval NOT NULL,
+    paused_at timestamp with time zone,
+    dropped_at timestamp with time zone,
+    dropped_before xid8,
+    created_at timestamp with time zone NOT NULL,
+    patience interval DEFAULT '00:00:02'::interval NOT NULL,
+    failure_domain text DEFAULT 'rack'::text NOT NULL,
+    CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
+    CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
+    CONSTRAINT queue_max_params_bytes_check CHECK (((max_params_bytes >= 1) AND (max_params_bytes <= 104857600))),
+    CONSTRAINT queue_max_result_bytes_check CHECK (((max_result_bytes >= 1) AND (max_result_bytes <= 104857600))),
+    CONSTRAINT queue_probe_size_check CHECK (((probe_size >= 0) AND (probe_size <= 100000))),
+    CONSTRAINT queue_reap_grace_check CHECK ((reap_grace >= '00:00:00'::interval)),
+    CONSTRAINT queue_retain_completed_check CHECK ((retain_completed >= '00:00:00'::interval)),
+    CONSTRAINT queue_retain_failed_check CHECK ((retain_failed >= '00:00:00'::interval)),
+    CONSTRAINT queue_weight_affinity_check CHECK (((weight_affinity >= (0)::double precision) AND (weight_affinity <= (1000)::double precision))),
+    CONSTRAINT queue_weight_fit_check CHECK (((weight_fit >= (0)::double precision) AND (weight_fit <= (1000)::double precision))),
+    CONSTRAINT queue_weight_spread_check CHECK (((weight_spread >= (0)::double precision) AND (weight_spread <= (1000)::double precision))),
+    CONSTRAINT queue_window_size_check CHECK (((window_size >= 1) AND (window_size <= 10000)))
+);
+
+COMMENT ON COLUMN hwqueue.queue.window_size IS 'entries of the global order that a claim walks';
+
+COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may look up beyond the window';
+
+COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on cannot have found the queue (purge_queues)';
+
+COMMENT ON COLUMN hwqueue.queue.failure_domain IS 'of services that have none of their own: node, rack or label:KEY';
+
+CREATE TYPE hwqueue.spawn_target AS (
+	queue hwqueue.queue,
+	defaults jsonb
+);
+
 CREATE TYPE hwqueue.touched_term AS (
 	term_id bigint,
 	use text,
@@ -542,55 +596,6 @@ CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE TABLE hwqueue.queue (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    name text NOT NULL,
-    claim_timeout interval NOT NULL,
-    heartbeat_interval interval NOT NULL,
-    poll_interval interval NOT NULL,
-    max_attempts smallint NOT NULL,
-    retry jsonb NOT NULL,
-    ageing_step interval NOT NULL,
-    notify boolean NOT NULL,
-    reap_grace interval NOT NULL,
-    max_params_bytes integer NOT NULL,
-    max_result_bytes integer NOT NULL,
-    window_size integer NOT NULL,
-    probe_size integer NOT NULL,
-    weight_affinity double precision NOT NULL,
-    weight_fit double precision NOT NULL,
-    weight_spread double precision NOT NULL,
-    retain_completed interval NOT NULL,
-    retain_failed interval NOT NULL,
-    paused_at timestamp with time zone,
-    dropped_at timestamp with time zone,
-    dropped_before xid8,
-    created_at timestamp with time zone NOT NULL,
-    patience interval DEFAULT '00:00:02'::interval NOT NULL,
-    failure_domain text DEFAULT 'rack'::text NOT NULL,
-    CONSTRAINT queue_ageing_step_check CHECK ((ageing_step >= '00:00:00'::interval)),
-    CONSTRAINT queue_max_attempts_check CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
-    CONSTRAINT queue_max_params_bytes_check CHECK (((max_params_bytes >= 1) AND (max_params_bytes <= 104857600))),
-    CONSTRAINT queue_max_result_bytes_check CHECK (((max_result_bytes >= 1) AND (max_result_bytes <= 104857600))),
-    CONSTRAINT queue_probe_size_check CHECK (((probe_size >= 0) AND (probe_size <= 100000))),
-    CONSTRAINT queue_reap_grace_check CHECK ((reap_grace >= '00:00:00'::interval)),
-    CONSTRAINT queue_retain_completed_check CHECK ((retain_completed >= '00:00:00'::interval)),
-    CONSTRAINT queue_retain_failed_check CHECK ((retain_failed >= '00:00:00'::interval)),
-    CONSTRAINT queue_weight_affinity_check CHECK (((weight_affinity >= (0)::double precision) AND (weight_affinity <= (1000)::double precision))),
-    CONSTRAINT queue_weight_fit_check CHECK (((weight_fit >= (0)::double precision) AND (weight_fit <= (1000)::double precision))),
-    CONSTRAINT queue_weight_spread_check CHECK (((weight_spread >= (0)::double precision) AND (weight_spread <= (1000)::double precision))),
-    CONSTRAINT queue_window_size_check CHECK (((window_size >= 1) AND (window_size <= 10000)))
-);
-
-COMMENT ON COLUMN hwqueue.queue.window_size IS 'entries of the global order that a claim walks';
-
-COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may look up beyond the window';
-
-COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on cannot have found the queue (purge_queues)';
-
-COMMENT ON COLUMN hwqueue.queue.failure_domain IS 'of services that have none of their own: node, rack or label:KEY';
-
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -820,6 +825,9 @@ CREATE FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field text) RET
 
 CREATE FUNCTION hwqueue.check_cost(p_placement jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_defaults(p_task text, p_defaults jsonb, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
@@ -1213,6 +1221,12 @@ CREATE FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now timest
 CREATE FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.default_options() RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql IMMUTABLE;
 
@@ -1254,6 +1268,10 @@ CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.drop_task(p_task text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -1469,7 +1487,7 @@ CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with t
 CREATE FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
+CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) RETURNS hwqueue.spawn_target
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
@@ -1815,7 +1833,7 @@ CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
 CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) RETURNS bigint
+CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
@@ -1945,6 +1963,10 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.list_tasks(p_shard integer DEFAULT 0) RETURNS TABLE(task text, defaults jsonb, served boolean, set_at timestamp with time zone, set_by text, shard_id integer)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, shard_id integer, created_login text, revoked_login text)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2014,15 +2036,15 @@ CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit 
     SET enable_hashjoin TO 'on'
     SET enable_seqscan TO 'on';
 
-CREATE FUNCTION hwqueue.match_groups(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
+CREATE FUNCTION hwqueue.match_groups(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.match_nodes(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
+CREATE FUNCTION hwqueue.match_nodes(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_skip integer DEFAULT 0, p_shard integer DEFAULT 0) RETURNS TABLE(nodes integer, eligible integer, reasons jsonb, items jsonb)
+CREATE FUNCTION hwqueue.match_page(p_placement jsonb DEFAULT NULL::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_skip integer DEFAULT 0, p_shard integer DEFAULT 0) RETURNS TABLE(nodes integer, eligible integer, reasons jsonb, items jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2911,6 +2933,10 @@ CREATE FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb, p_sha
 CREATE FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_completed uuid[] DEFAULT '{}'::uuid[], p_completed_tokens bigint[] DEFAULT '{}'::bigint[], p_shard integer DEFAULT 0) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3288,6 +3314,9 @@ CREATE FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) RETURNS integer
 
 CREATE FUNCTION hwqueue.wire_placement(p_intent jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
@@ -4113,6 +4142,16 @@ CREATE VIEW hwqueue.tag_distribution AS
    FROM (hwqueue.shard s
      CROSS JOIN LATERAL hwqueue.tag_distribution(p_limit => NULL::integer, p_shard => s.shard_id) t(shard_id, label, value, nodes, live, claims));
 
+CREATE TABLE hwqueue.task (
+    shard_id integer NOT NULL,
+    name text NOT NULL,
+    defaults jsonb NOT NULL,
+    set_at timestamp with time zone NOT NULL,
+    set_by text NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.task.defaults IS 'spawn options, as they were given; a spawn''s own options win';
+
 CREATE TABLE hwqueue.term_counter (
     shard_id integer NOT NULL,
     term_id bigint NOT NULL,
@@ -4287,6 +4326,9 @@ ALTER TABLE ONLY hwqueue.spread_fleet
 
 ALTER TABLE ONLY hwqueue.spread_floor
     ADD CONSTRAINT spread_floor_pkey PRIMARY KEY (shard_id, term_id, floor_id);
+
+ALTER TABLE ONLY hwqueue.task
+    ADD CONSTRAINT task_pkey PRIMARY KEY (shard_id, name);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
 
@@ -4985,6 +5027,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_contradictions(p_required jsonb, p_field te
 
 REVOKE ALL ON FUNCTION hwqueue.check_cost(p_placement jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_defaults(p_task text, p_defaults jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_epoch(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
@@ -5172,6 +5216,10 @@ REVOKE ALL ON FUNCTION hwqueue.date_taints(p_taints jsonb, p_before jsonb, p_now
 
 REVOKE ALL ON FUNCTION hwqueue.decide_class(p_class_id bigint, p_lease uuid, p_eligible_at timestamp with time zone, p_tier smallint, p_rank bigint, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT reason text, OUT term_deltas jsonb, OUT tier smallint, OUT rank bigint, OUT since timestamp with time zone, OUT only_lease uuid, OUT is_named boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.default_options() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) FROM PUBLIC;
@@ -5204,6 +5252,10 @@ GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_sha
 
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
@@ -5303,7 +5355,7 @@ REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -5508,7 +5560,7 @@ REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
@@ -5578,6 +5630,10 @@ REVOKE ALL ON FUNCTION hwqueue.list_queues(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
+
+REVOKE ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) TO hwqueue_admin;
@@ -6171,6 +6227,10 @@ GRANT ALL ON FUNCTION hwqueue.set_service_policy(p_service uuid, p_policy jsonb,
 
 REVOKE ALL ON FUNCTION hwqueue.set_taint_stops(p_node hwqueue.node, p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_admin;
@@ -6421,6 +6481,8 @@ REVOKE ALL ON FUNCTION hwqueue.wire_expr(p_entry jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.wire_number(p_blob bytea, p_at integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.wire_placement(p_intent jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

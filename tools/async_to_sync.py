@@ -42,6 +42,7 @@ NAMES = {
     "AsyncSpawned": "Spawned",
     "AsyncSqlAlchemyRunner": "SqlAlchemyRunner",
     "AsyncStatistics": "Statistics",
+    "AsyncTasks": "Tasks",
     "AsyncTokens": "Tokens",
     "AsyncViews": "Views",
     "AsyncWaiting": "Waiting",

@@ -61,6 +61,7 @@ from hwqueue.types.nodes import (
 from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy, WakePayload
 from hwqueue.types.services import ServicePolicy
 from hwqueue.types.statistics import Minute, Sample
+from hwqueue.types.tasks import KnownTask
 from hwqueue.types.tokens import ApiToken, TokenGrant
 from hwqueue.types.views import (
     ClassStats,
@@ -93,6 +94,7 @@ __all__ = [
     "Help",
     "Holder",
     "Json",
+    "KnownTask",
     "Lease",
     "LeaseChanges",
     "LeaseEvent",

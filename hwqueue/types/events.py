@@ -14,6 +14,8 @@ EVENT_CODES = (
     "queue_paused",
     "queue_resumed",
     "queue_dropped",
+    "task_set",
+    "task_dropped",
     "node_registered",
     "node_superseded",
     "node_deregistered",

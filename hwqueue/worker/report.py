@@ -127,9 +127,9 @@ class Reports:
             return
         self._look_at.pop(claim.task_name, None)
         _log.warning(
-            "lease %s of task %s was spawned without the task's defaults (%s): they are known in "
-            "Python only, where Task.spawn uses them; spawn_lease, SQL, HTTP and the command line "
-            "do not (said once for each task)",
+            "lease %s of task %s was spawned without the task's defaults (%s), and the database "
+            "does not know them: set them with hwqueue task sync, or spawn with Task.spawn (said "
+            "once for each task)",
             claim.lease_id,
             claim.task_name,
             ", ".join(missing),

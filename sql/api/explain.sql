@@ -317,7 +317,7 @@ $$;
 -- lease changes; node_names: the best node first.
 --
 -- Raises: as match_nodes.
-create or replace function hwqueue.match_groups(p_placement jsonb, p_options jsonb default '{}',
+create or replace function hwqueue.match_groups(p_placement jsonb default null, p_options jsonb default '{}',
     p_shard int default 0)
 returns table (eligible boolean, codes text[], permanent boolean, nodes bigint, node_names jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -335,11 +335,13 @@ $$;
 -- Returns, for every registered node, whether it could run such a lease now, how well it suits, and why
 -- not: a dry run of the filter and the score of claim_task. Changes nothing.
 --
+-- p_placement: all that is asked of a node; null: what the defaults of the task ask (set_task).
 -- p_options: {"labels", "tenant", "service_id", "task", "queue", "nodes"}. With queue, that queue's
--- weights and pause count. nodes: names, to judge only these.
+-- weights and pause count. Without labels, those of the task's defaults. nodes: names, to judge only
+-- these.
 --
 -- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
-create or replace function hwqueue.match_nodes(p_placement jsonb, p_options jsonb default '{}',
+create or replace function hwqueue.match_nodes(p_placement jsonb default null, p_options jsonb default '{}',
   p_shard int default 0)
 returns table (node_id uuid, node_name text, eligible boolean, score double precision, reasons jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -359,7 +361,7 @@ $$;
 -- all nodes again.
 --
 -- Raises: as match_nodes.
-create or replace function hwqueue.match_page(p_placement jsonb, p_options jsonb default '{}',
+create or replace function hwqueue.match_page(p_placement jsonb default null, p_options jsonb default '{}',
   p_limit int default 100, p_skip int default 0, p_shard int default 0)
 returns table (nodes int, eligible int, reasons jsonb, items jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp

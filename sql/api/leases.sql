@@ -10,9 +10,10 @@
 -- Read spawn_lease first. Options and placements are read by spawn/read and placement/normalise, rows
 -- written by spawn/write; put_back (claim/end_claim) makes a lease claimable again.
 
--- Spawns one lease, normally inside the caller's own transaction. It waits only for another spawn with
--- the same idempotency key. created is false if that key had a lease already, whose id and state are
--- returned. Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHA03.
+-- Spawns one lease, normally inside the caller's own transaction. An option that is not given is the
+-- default of the task, if it has one (set_task). It waits only for another spawn with the same
+-- idempotency key. created is false if that key had a lease already, whose id and state are returned.
+-- Locks: its idempotency key. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHT01, QHL06, QHA03.
 -- Idempotent: with an idempotency_key. Wakes: waiting workers.
 create or replace function hwqueue.spawn_lease(p_queue text, p_task text, p_params jsonb default '{}',
   p_options jsonb default '{}', p_shard int default 0)
@@ -22,10 +23,11 @@ as $$
 declare
   -- also assigns the transaction its id, before a class is read and a position drawn: pruning of classes
   -- and the position horizon wait for all transactions up to some id
-  v_queue hwqueue.queue := hwqueue.find_spawn_queue(p_queue, p_shard);
+  v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(p_queue, p_task, p_shard);
+  v_queue hwqueue.queue := v_target.queue;
   v_now timestamptz := hwqueue.clock();
-  v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params, p_options, v_now,
-      p_shard);
+  v_spawn hwqueue.spawn_request := hwqueue.read_single_spawn(v_queue, p_task, p_params,
+      hwqueue.with_defaults(p_options, v_target.defaults), v_now, p_shard);
 begin
   v_spawn := (hwqueue.write_spawns(array[v_spawn], v_queue, v_now, p_shard))[1];
   if hwqueue.my_tenants() is not null then
@@ -39,8 +41,8 @@ begin
 end
 $$;
 
--- Spawns a batch [{"task", "params", "options"}], all or nothing. Elements with equal idempotency keys
--- are one lease. ordinal is the element's place in the batch, from 1.
+-- Spawns a batch [{"task", "params", "options"}], all or nothing, each with the defaults of its task.
+-- Elements with equal idempotency keys are one lease. ordinal is the element's place in the batch, from 1.
 -- Locks: its idempotency keys, sorted. Raises: as spawn_lease, with the element's index (from 0) in the
 -- detail. Idempotent: per idempotency key. Wakes: waiting workers, once.
 create or replace function hwqueue.spawn_leases(p_queue text, p_leases jsonb, p_shard int default 0)
@@ -49,7 +51,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   -- also assigns the transaction its id, as in spawn_lease
-  v_queue hwqueue.queue := hwqueue.find_spawn_queue(p_queue, p_shard);
+  v_queue hwqueue.queue := (hwqueue.find_spawn_queue(p_queue, null, p_shard)).queue;
   v_now timestamptz := hwqueue.clock();
   v_spawns hwqueue.spawn_request[];
 begin
@@ -304,6 +306,7 @@ returns table (lease_id uuid, claim_token bigint, shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_target hwqueue.spawn_target;
   v_queue hwqueue.queue;
   v_options jsonb := case when jsonb_typeof(p_options) = 'object' then p_options - 'gpus' else p_options end;
   v_spawn hwqueue.spawn_request;
@@ -320,13 +323,14 @@ declare
   v_deltas jsonb;
 begin
   perform hwqueue.require_all_tenants(), hwqueue.require_read_committed();
-  v_queue := hwqueue.find_spawn_queue(p_queue, p_shard);
+  v_target := hwqueue.find_spawn_queue(p_queue, p_task, p_shard);
+  v_queue := v_target.queue;
   -- spawned before the node is locked, because its key may have to wait for a producer. No claim sees it
   -- before this transaction commits
   v_now := hwqueue.clock();
   v_spawn := (hwqueue.write_spawns(
-    array[hwqueue.read_single_spawn(v_queue, p_task, p_params, v_options, v_now, p_shard)], v_queue, v_now,
-      p_shard))[1];
+    array[hwqueue.read_single_spawn(v_queue, p_task, p_params,
+      hwqueue.with_defaults(v_options, v_target.defaults), v_now, p_shard)], v_queue, v_now, p_shard))[1];
   v_lease.lease_id := coalesce(v_spawn.stands_for, v_spawn.lease_id);
   v_state := hwqueue.lock_node(p_node, null, p_shard);
   v_entry := hwqueue.take_entry(v_lease.lease_id, p_shard);

@@ -187,9 +187,9 @@ end
 $$;
 
 -- Reads the arguments of a dry run. for_class: the class that such a lease would have, which is not
--- stored. for_queue: the queue whose weights and pause count, by default one with the default policy.
--- reach: the class's share of the nodes, if a stored class has the same content. node_names: null for
--- all nodes.
+-- stored. Of a task that is named, p_placement null and labels that are not given are the defaults.
+-- for_queue: the queue whose weights and pause count, by default one with the default policy. reach: the
+-- class's share of the nodes, if a stored class has the same content. node_names: null for all nodes.
 -- Raises: QHC03, QHC04, QHA01, QHA03, QHQ01.
 create or replace function hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard int,
     out for_queue hwqueue.queue, out for_class hwqueue.placement_class, out reach double precision,
@@ -198,20 +198,25 @@ language plpgsql volatile
 as $$
 declare
   v_service uuid;
+  v_task text;
+  v_defaults jsonb;
 begin
   perform hwqueue.check_object(p_options, array['labels', 'tenant', 'service_id', 'task', 'queue', 'nodes'],
                                'options');
+  v_task := hwqueue.json_text(p_options -> 'task', 'options.task', 200);
+  select t.defaults into v_defaults from hwqueue.task t where t.shard_id = p_shard and t.name = v_task;
   node_names := hwqueue.json_names(p_options -> 'nodes', 'options.nodes', 253);
   for_queue := hwqueue.default_policy();
   if hwqueue.json_text(p_options -> 'queue', 'options.queue', 100) is not null then
     for_queue := hwqueue.find_queue(p_options ->> 'queue', p_shard);
   end if;
-  p_placement := hwqueue.normalise_placement(p_placement, 'placement');
+  p_placement := hwqueue.default_placement(p_placement, v_defaults);
   v_service := hwqueue.json_uuid(p_options -> 'service_id', 'options.service_id');
   for_class := hwqueue.draft_class(
-    row(for_queue.queue_id, hwqueue.json_text(p_options -> 'task', 'options.task', 200),
+    row(for_queue.queue_id, v_task,
       coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100), ''), v_service,
-      hwqueue.check_labels(p_options -> 'labels', 'options.labels'), p_placement, null, null),
+      hwqueue.check_labels(hwqueue.with_defaults(p_options, v_defaults) -> 'labels', 'options.labels'),
+      p_placement, null, null),
     hwqueue.service_away_from(v_service, p_shard), p_shard);
   perform hwqueue.check_own_class(for_class, 'options', null, p_shard);
   select r.reach into reach

@@ -30,24 +30,32 @@ begin
 end
 $$;
 
--- The same for a spawn. It takes a transaction id before it reads, so that a dropped queue is not
--- deleted while the spawn uses it.
+-- The same for a spawn, with the defaults of its task (p_task null: of none). One statement reads both,
+-- so that a spawn of a task without defaults pays no more than the lookup. It takes a transaction id
+-- before it reads, so that a dropped queue is not deleted while the spawn uses it.
 -- Locks: above read committed the queue, for key share.
 -- Raises: QHQ01; above read committed also 40001.
-create or replace function hwqueue.find_spawn_queue(p_queue text, p_shard int) returns hwqueue.queue
+create or replace function hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard int)
+returns hwqueue.spawn_target
 language plpgsql volatile
 as $$
 declare
-  v_queue hwqueue.queue;
+  v_target hwqueue.spawn_target;
 begin
   perform pg_current_xact_id();
-  v_queue := hwqueue.find_queue(p_queue, p_shard);
+  select q, (select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = p_task)
+  into v_target
+  from hwqueue.queue q where q.shard_id = p_shard and q.name = p_queue and q.dropped_at is null;
+  if not found then
+    v_target.queue := hwqueue.find_queue(p_queue, p_shard);
+  end if;
   if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older MVCC snapshot may show a queue that is dropped by now: lock it, or fail with 40001 as such
     -- transactions do
-    perform 1 from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_queue.queue_id for key share;
+    perform 1 from hwqueue.queue q
+    where q.shard_id = p_shard and q.queue_id = (v_target.queue).queue_id for key share;
   end if;
-  return v_queue;
+  return v_target;
 end
 $$;
 

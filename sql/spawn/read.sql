@@ -48,20 +48,23 @@ as $$
     else p_element - 'params' end
 $$;
 
--- Returns the class of a kind, and writes it if it is new.
+-- Returns the class of a kind, and writes it if it is new. p_defaults: those of its task.
 -- Locks: the new row. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
-create or replace function hwqueue.kind_class(p_queue_id int, p_kind jsonb, p_shard int) returns bigint
+create or replace function hwqueue.kind_class(p_queue_id int, p_kind jsonb, p_defaults jsonb,
+  p_shard int) returns bigint
 language plpgsql volatile
 as $$
 declare
   v_kind jsonb := hwqueue.check_object(p_kind, array['task', 'params', 'options'], 'lease');
 begin
   return hwqueue.spawn_class(p_queue_id, hwqueue.json_text(v_kind -> 'task', 'task', 200),
-    coalesce(nullif(v_kind -> 'options', 'null'), '{}'), p_shard);
+    hwqueue.class_options(hwqueue.with_defaults(coalesce(nullif(v_kind -> 'options', 'null'), '{}'),
+      p_defaults)), p_shard);
 end
 $$;
 
--- Reads and checks a batch, in its order. Each kind of element is checked, and its class found, once.
+-- Reads and checks a batch, in its order. Each kind of element is checked, and the defaults of its task
+-- and its class found, once.
 -- Locks: new classes. Raises: QHA01, QHC03, QHC04, QHW01, naming the field, not the element.
 create or replace function hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamptz,
   p_shard int) returns hwqueue.spawn_request[]
@@ -70,21 +73,30 @@ as $$
 declare
   v_lease_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_leases));
   v_class_ids bigint[];
+  v_defaults jsonb;  -- by task; null: none of them has any
 begin
-  v_class_ids := array(
-    select k.class_id
-    from (select hwqueue.kind_class(p_queue.queue_id, e.kind, p_shard) as class_id, e.ordinals
-          from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals
-                from jsonb_array_elements(p_leases) with ordinality i group by 1
-                order by min(i.ordinality)) e) k,
-         unnest(k.ordinals) o(ordinal)
-    order by o.ordinal);
+  select array_agg(u.class_id order by u.ordinal),
+         jsonb_object_agg(u.task, u.defaults) filter (where u.defaults <> '{}')
+  into v_class_ids, v_defaults
+  from (select k.class_id, o.ordinal, k.task, case when o.nth = 1 then k.defaults end as defaults
+        from (select hwqueue.kind_class(p_queue.queue_id, d.kind, d.defaults, p_shard) as class_id, d.ordinals,
+                     d.kind ->> 'task' as task, d.defaults
+              from (select e.kind, e.ordinals, (select t.defaults from hwqueue.task t
+                      where t.shard_id = p_shard and t.name = e.kind ->> 'task') as defaults
+                    from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals
+                          from jsonb_array_elements(p_leases) with ordinality i group by 1
+                          order by min(i.ordinality)) e
+                    offset 0) d) k,  -- a fence: defaults are read once, not wherever they are used
+             unnest(k.ordinals) with ordinality o(ordinal, nth)
+        offset 0) u;  -- a fence: the sort has no arrays of ordinals in its rows
   return array(
     select hwqueue.read_spawn(e.ordinal, v_lease_ids[e.ordinal], v_class_ids[e.ordinal], e.task, e.params,
       e.options, p_queue.max_params_bytes, p_now)
     from (
       select i.ordinality::int as ordinal, i.value ->> 'task' as task, i.value -> 'params' as params,
-        case when i.value -> 'options' ?| hwqueue.spawn_options() then i.value -> 'options' end as options
+        case when v_defaults is not null then hwqueue.with_defaults(nullif(i.value -> 'options', 'null'),
+               v_defaults -> (i.value ->> 'task'))
+             when i.value -> 'options' ?| hwqueue.spawn_options() then i.value -> 'options' end as options
       from jsonb_array_elements(p_leases) with ordinality i
       offset 0) e  -- a fence: each value is extracted once, not wherever it is used
     order by e.ordinal);
@@ -142,7 +154,7 @@ as $$
   )::hwqueue.spawn_request
 $$;
 
--- Reads and checks a spawn outside a batch.
+-- Reads and checks a spawn outside a batch. p_options has the defaults of the task already.
 -- Locks: a new class. Raises: QHA01, QHC03, QHC04, QHW01, naming the field.
 create or replace function hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb,
   p_options jsonb, p_now timestamptz, p_shard int) returns hwqueue.spawn_request
@@ -184,6 +196,18 @@ language sql immutable parallel safe
 as $$
   select case when jsonb_typeof(p_options) = 'object' then p_options - hwqueue.own_options()
     else coalesce(p_options, '{}') end
+$$;
+
+-- Returns a spawn's options with the defaults of its task. An option that is given replaces the default of
+-- its name as a whole; null, too. Options that are no object stay as they are, for others to refuse.
+-- A single expression, so that Postgres inlines it.
+create or replace function hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case when p_defaults is null then p_options
+    when jsonb_typeof(p_options) = 'object' then p_defaults || p_options
+    when p_options is null then p_defaults
+    else p_options end
 $$;
 
 -- Returns the class of a spawn, and writes it if it is new. p_options comes from class_options.

@@ -74,6 +74,7 @@ def fill(conn: psycopg.Connection) -> None:
     """One of every state of leases and nodes; classes are judged on the way."""
     api = Api(conn)
     api.rows("create_queue", queue=QUEUE, policy=POLICY)
+    api.value("set_task", task="kept", defaults={"max_attempts": 1, "labels": {"app": "kept"}})
     plain = api.node(NODES["plain"], labels={"zone": "a"})
     counted = api.node(NODES["counted"], capacity={"cpu_milli": 4000, "memory_mib": 4096}, slots=3)
     devices = api.node(NODES["devices"], capacity={"cpu_milli": 8000, "license": 2}, gpus=GPUS)

@@ -6,6 +6,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from tests.calls import TASK
 from tests.direct import Direct
 from tests.races.cluster import QUEUE, SHORT, register
 from tests.races.interleave import TIMEOUT, interleave
@@ -129,3 +130,44 @@ def test_batches_with_the_same_keys_at_full_speed(conn: psycopg.Connection, dsn:
             leases = [{row["lease_id"] for row in job.result(TIMEOUT)} for job in jobs]
             assert leases[0] == leases[1]
             assert len(leases[0]) == len(batch)
+
+
+@pytest.mark.parametrize("how", ["spawn", "spawn_many"])
+def test_a_spawn_beside_an_open_set_task_has_what_is_committed(
+    conn: psycopg.Connection, dsn: str, how: str
+) -> None:
+    """It waits for nobody; the next one after the commit has the new defaults."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    direct.value("set_task", task=TASK, defaults={"priority": 1})
+    with interleave(dsn, SHORT) as actor:
+        operator, producer = actor(), actor()
+
+        def priority() -> int:
+            found = getattr(producer.direct, how)(QUEUE, *([[{}]] if how == "spawn_many" else []))
+            [row] = found if how == "spawn_many" else [found]
+            return int(producer.direct.lease(row["lease_id"])["priority"])
+
+        for function, more, before, after in (
+            ("set_task", {"defaults": {"priority": 2}}, 1, 2),
+            ("drop_task", {}, 2, 0),
+            ("set_task", {"defaults": {"priority": 3}}, 0, 3),
+        ):
+            operator.begin()
+            operator.direct.value(function, task=TASK, **more)
+            assert priority() == before
+            operator.commit()
+            assert priority() == after
+
+
+def test_a_spawn_that_is_open_holds_up_no_set_task(conn: psycopg.Connection, dsn: str) -> None:
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    direct.value("set_task", task=TASK, defaults={"priority": 1})
+    with interleave(dsn, SHORT) as actor:
+        producer, operator = actor(), actor()
+        producer.begin()
+        lease = producer.direct.spawn(QUEUE)["lease_id"]
+        operator.direct.value("set_task", task=TASK, defaults={"priority": 2})
+        producer.commit()
+        assert operator.direct.lease(lease)["priority"] == 1

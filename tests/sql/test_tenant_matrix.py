@@ -179,6 +179,7 @@ REFUSED = {
     "set_node_expiry",
     *("cordon_node", "uncordon_node", "drain_node", "deregister_node"),
     *("taint_node", "untaint_node", "attest_node", "revoke_attestation"),
+    *("set_task", "list_tasks", "drop_task"),
     *("confirm_node", "hand_over_node", "create_token", "list_tokens", "revoke_token"),
 }
 

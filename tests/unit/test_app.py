@@ -173,13 +173,11 @@ def test_defaults_are_one_json_object() -> None:
     def draw(frame: int) -> None: ...
 
     assert draw.defaults.as_json() == {
-        "queue": "renders",
         "placement": {"resources": {"gpu": 1}},
         "retry": {"kind": "fixed", "base": 3},
         "claim_timeout": 120,
-        "timeout": 60,
     }
-    assert TaskDefaults().as_json() == {"queue": "default"}
+    assert TaskDefaults().as_json() == {}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hwqueue.client._async.queues import AsyncQueues
 from hwqueue.client._async.runner import AsyncPoolRunner, runner_on
 from hwqueue.client._async.services import AsyncServices
 from hwqueue.client._async.statistics import AsyncStatistics
+from hwqueue.client._async.tasks import AsyncTasks
 from hwqueue.client._async.tokens import AsyncTokens
 from hwqueue.client._async.views import AsyncViews
 from hwqueue.types import SchemaVersion
@@ -24,6 +25,7 @@ from hwqueue.types import SchemaVersion
 
 class AsyncClient(
     AsyncQueues,
+    AsyncTasks,
     AsyncLeases,
     AsyncClaims,
     AsyncNodes,

@@ -86,7 +86,7 @@ class AsyncNodes(AsyncCaller):
 
     async def match_nodes(
         self,
-        placement: AsJson | Mapping[str, Any],
+        placement: AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
@@ -99,6 +99,8 @@ class AsyncNodes(AsyncCaller):
         """For every registered node: may it run this now, how well, and if not, why.
 
         Args:
+            placement: None: what the defaults of the task ask (`set_task`), if one is named.
+            task: Its default labels hold, too, unless `labels` are given.
             nodes: Names of nodes, at most 10,000: only these are told of.
 
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
@@ -121,7 +123,7 @@ class AsyncNodes(AsyncCaller):
 
     async def match_groups(
         self,
-        placement: AsJson | Mapping[str, Any],
+        placement: AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
@@ -147,7 +149,7 @@ class AsyncNodes(AsyncCaller):
 
     async def match_page(
         self,
-        placement: AsJson | Mapping[str, Any],
+        placement: AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,

@@ -18,6 +18,7 @@ from hwqueue.client._sync.queues import Queues
 from hwqueue.client._sync.runner import PoolRunner, runner_on
 from hwqueue.client._sync.services import Services
 from hwqueue.client._sync.statistics import Statistics
+from hwqueue.client._sync.tasks import Tasks
 from hwqueue.client._sync.tokens import Tokens
 from hwqueue.client._sync.views import Views
 from hwqueue.types import SchemaVersion
@@ -25,6 +26,7 @@ from hwqueue.types import SchemaVersion
 
 class Client(
     Queues,
+    Tasks,
     Leases,
     Claims,
     Nodes,

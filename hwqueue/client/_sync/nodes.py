@@ -87,7 +87,7 @@ class Nodes(Caller):
 
     def match_nodes(
         self,
-        placement: AsJson | Mapping[str, Any],
+        placement: AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
@@ -100,6 +100,8 @@ class Nodes(Caller):
         """For every registered node: may it run this now, how well, and if not, why.
 
         Args:
+            placement: None: what the defaults of the task ask (`set_task`), if one is named.
+            task: Its default labels hold, too, unless `labels` are given.
             nodes: Names of nodes, at most 10,000: only these are told of.
 
         Raises: PlacementInvalid, PlacementContradictory, QueueUnknown, BadArgument.
@@ -122,7 +124,7 @@ class Nodes(Caller):
 
     def match_groups(
         self,
-        placement: AsJson | Mapping[str, Any],
+        placement: AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,
@@ -148,7 +150,7 @@ class Nodes(Caller):
 
     def match_page(
         self,
-        placement: AsJson | Mapping[str, Any],
+        placement: AsJson | Mapping[str, Any] | None,
         *,
         queue: str | None = None,
         task: str | None = None,

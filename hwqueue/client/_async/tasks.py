@@ -1,0 +1,56 @@
+"""Methods about tasks and the options that their leases have by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._json import given, plain
+from hwqueue.types import AsJson, KnownTask
+
+
+class AsyncTasks(AsyncCaller):
+    """Say how the leases of a task are spawned, whoever spawns them."""
+
+    async def set_task(
+        self, task: str, defaults: AsJson | Mapping[str, Any] | None = None, *, shard: int = 0
+    ) -> dict[str, Any]:
+        """Set the defaults of a task, all of them, for every later spawn.
+
+        An option of a spawn replaces the default of its name as a whole.
+
+        Args:
+            defaults: The `defaults` of an `hwqueue.Task`, or a mapping with any of `placement`,
+                `affinity_tags`, `labels`, `patience`, `priority`, `max_attempts`, `retry` and
+                `claim_timeout`, as `SpawnOptions` has them. What is None is no default.
+
+        Returns: The defaults as JSON, spans in seconds.
+        Raises: BadArgument, PlacementInvalid, PlacementContradictory.
+        SQL: set_task. Safe inside your transaction: yes.
+        """
+        options = plain(defaults, "defaults")
+        options = given(options) if isinstance(options, Mapping) else options
+        found: dict[str, Any] = await self._value(
+            calls.SET_TASK,
+            p_task=task,
+            p_defaults={} if options is None else options,
+            p_shard=shard,
+        )
+        return found
+
+    async def list_tasks(self, *, shard: int = 0) -> list[KnownTask]:
+        """The tasks that have been set, by name.
+
+        SQL: list_tasks. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.LIST_TASKS, KnownTask, p_shard=shard)
+
+    async def drop_task(self, task: str, *, shard: int = 0) -> bool:
+        """Drop the defaults of a task; its leases stay, and it can be spawned as before.
+
+        Returns: Whether it was set.
+        SQL: drop_task. Safe inside your transaction: yes.
+        """
+        return bool(await self._value(calls.DROP_TASK, p_task=task, p_shard=shard))

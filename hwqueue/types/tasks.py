@@ -1,0 +1,24 @@
+"""Tasks that the database has defaults for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTask:
+    """A task, the options that its leases have by default, and who set them last.
+
+    defaults: spawn options as JSON, spans in seconds. served: a live worker has a handler for the
+    task, or did not say which tasks it has handlers for.
+    """
+
+    task: str
+    defaults: Mapping[str, Any]
+    served: bool
+    set_at: datetime
+    set_by: str
+    shard_id: int

@@ -1,0 +1,62 @@
+"""Defaults of tasks, through both clients."""
+
+from datetime import timedelta
+
+import pytest
+
+from hwqueue import Placement, RetryPolicy
+from hwqueue.app import App, TaskDefaults
+from hwqueue.client import AsyncClient
+from hwqueue.errors import BadArgument, PlacementInvalid
+
+GPU = Placement().resources(gpu=1)
+
+
+async def test_from_set_to_dropped(client: AsyncClient) -> None:
+    defaults = TaskDefaults(
+        queue="default",
+        timeout=timedelta(minutes=1),
+        placement=GPU,
+        labels={"app": "film"},
+        retry=RetryPolicy(kind="fixed", base=timedelta(seconds=3)),
+        patience=timedelta(seconds=2),
+    )
+    stored = {
+        "placement": {"resources": {"gpu": 1}},
+        "labels": {"app": "film"},
+        "retry": {"kind": "fixed", "base": 3},
+        "patience": 2,
+    }
+    assert await client.set_task("draw", defaults) == stored
+    [task] = await client.list_tasks()
+    assert (task.task, task.defaults, task.served) == ("draw", stored, False)
+    assert await client.set_task("draw", {"priority": 1, "labels": None}) == {"priority": 1}
+    assert await client.set_task("draw") == {}
+    assert await client.drop_task("draw") is True
+    assert await client.drop_task("draw") is False
+    assert await client.list_tasks() == []
+
+
+async def test_a_spawn_by_name_has_what_task_spawn_sends(client: AsyncClient, queue: str) -> None:
+    """What Python knows of a task and sends wins over what the database knows of it."""
+    await client.set_task("draw", TaskDefaults(placement=GPU, max_attempts=1, priority=7))
+
+    @App().task("draw", queue=queue, max_attempts=3)
+    async def draw() -> None: ...
+
+    by_name = await client.spawn_lease(queue, "draw", priority=2)
+    by_task = await draw.spawn(client)
+    leases = [await client.get_lease(each.lease_id) for each in (by_name, by_task)]
+    assert [each.placement for each in leases] == [{"resources": {"gpu": 1}}] * 2
+    assert [(each.max_attempts, each.priority) for each in leases] == [(1, 2), (3, 7)]
+
+
+async def test_what_is_refused(client: AsyncClient) -> None:
+    with pytest.raises(BadArgument) as caught:
+        await client.set_task("draw", {"tenant": "x"})
+    assert caught.value.field == "defaults.tenant"
+    with pytest.raises(PlacementInvalid) as invalid:
+        await client.set_task("draw", {"placement": {"requires": []}})
+    assert invalid.value.field == "defaults.placement.requires"
+    with pytest.raises(BadArgument):
+        await client.set_task("draw", [])  # type: ignore[arg-type]

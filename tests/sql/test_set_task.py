@@ -1,0 +1,320 @@
+"""set_task, list_tasks, drop_task: options that the leases of a task have by default."""
+
+from datetime import timedelta
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.sql.api import Api, raw
+from tests.sql.test_terms import settle_terms
+
+GPU = {"resources": {"gpu": 1}}
+ALL: dict[str, Any] = {
+    "placement": GPU,
+    "affinity_tags": {"zone": "a"},
+    "labels": {"app": "film"},
+    "patience": 7,
+    "priority": 3,
+    "max_attempts": 1,
+    "retry": {"kind": "fixed", "base": 9},
+    "claim_timeout": 90,
+}
+_LEASE = """
+  select to_jsonb(l) - array['lease_id', 'position', 'created_at', 'idempotency_key']
+  from hwqueue.lease l where l.lease_id = %s
+"""
+_CLASSES = "select count(*) from hwqueue.placement_class"
+_numbers = count(1)
+
+
+def new_task(api: Api, defaults: Any = None, /, **more: Any) -> str:
+    """Set a task of the test's own; its name."""
+    name = f"task-{next(_numbers)}"
+    api.value("set_task", task=name, defaults=(defaults or {}) | more)
+    return name
+
+
+def stored(api: Api, lease: UUID) -> Row:
+    """A lease's row but for what every lease has of its own; its class says the rest."""
+    row = api.conn.execute(_LEASE, [lease]).fetchone()
+    assert row is not None
+    kept: Row = row[0]
+    return kept
+
+
+def spawned(api: Api, how: str, queue: str, task: str, options: Any = None) -> UUID:
+    """Spawn one lease, alone or in a batch; its id."""
+    if how == "alone":
+        row = api.row("spawn_lease", queue=queue, task=task, options=options)
+    else:
+        other = {"task": "other", "options": {"priority": 5}}
+        batch = [other, {"task": task} | ({} if options is None else {"options": options}), other]
+        row = api.rows("spawn_leases", queue=queue, leases=batch)[1]
+    lease: UUID = row["lease_id"]
+    return lease
+
+
+@pytest.fixture(params=["alone", "batch"])
+def how(request: pytest.FixtureRequest) -> str:
+    """Each of the ways to spawn."""
+    return str(request.param)
+
+
+@pytest.mark.parametrize("option", [*ALL, "all"])
+def test_a_default_is_as_if_it_were_given(api: Api, how: str, option: str) -> None:
+    queue, task = api.queue(), new_task(api)
+    wanted = ALL if option == "all" else {option: ALL[option]}
+    given = stored(api, spawned(api, how, queue, task, wanted))
+    assert given != stored(api, spawned(api, how, queue, task))
+    api.value("set_task", task=task, defaults=wanted)
+    assert stored(api, spawned(api, how, queue, task)) == given
+    assert stored(api, spawned(api, how, queue, task, {})) == given
+    assert stored(api, spawned(api, how, queue, task, {"tenant": None})) == given
+
+
+@pytest.mark.parametrize("option", ALL)
+def test_an_option_of_the_spawn_replaces_the_default_of_its_name(
+    api: Api, how: str, option: str
+) -> None:
+    """As a whole: nothing of two placements or label sets is merged. Null: as without a default."""
+    others: dict[str, Any] = {
+        **{"placement": {"resources": {"cpu_milli": 1}}, "affinity_tags": {"disk": "ssd"}},
+        **{"labels": {"of": "mine"}, "patience": 1, "priority": -1, "max_attempts": 4},
+        **{"retry": {"kind": "none"}, "claim_timeout": 30},
+    }
+    other = others[option]
+    queue, task = api.queue(), new_task(api)
+    rest = {key: value for key, value in ALL.items() if key != option}
+    wanted = stored(api, spawned(api, how, queue, task, rest | {option: other}))
+    without = stored(api, spawned(api, how, queue, task, rest))
+    api.value("set_task", task=task, defaults=ALL)
+    assert stored(api, spawned(api, how, queue, task, {option: other})) == wanted
+    assert stored(api, spawned(api, how, queue, task, {option: None})) == without
+
+
+def test_options_that_no_task_has_go_with_the_defaults(api: Api, how: str) -> None:
+    queue, task = api.queue(), new_task(api, ALL)
+    own: Row = {"tenant": "acme", "headers": {"a": 1}, "deadline": "2100-01-01T00:00:00Z"}
+    lease = api.lease(spawned(api, how, queue, task, own))
+    assert (lease["tenant"], lease["headers"], lease["priority"]) == ("acme", {"a": 1}, 3)
+    assert (lease["labels"], lease["max_attempts"]) == ({"app": "film"}, 1)
+
+
+def test_other_tasks_and_leases_from_before_stay_as_they_are(api: Api, how: str) -> None:
+    queue, task = api.queue(), new_task(api)
+    before = spawned(api, how, queue, task)
+    kept = stored(api, before)
+    api.value("set_task", task=task, defaults=ALL)
+    assert stored(api, before) == kept
+    assert api.lease(spawned(api, how, queue, f"{task}-2"))["priority"] == 0
+    api.value("update_lease", lease=before, changes={"labels": {"new": "one"}})
+    lease = api.lease(before)
+    assert (lease["priority"], lease["labels"], lease["placement"]) == (0, {"new": "one"}, {})
+
+
+def test_a_batch_of_several_tasks(api: Api) -> None:
+    """Each element has the defaults of its own task; equal ones are one class."""
+    queue, gpu, low = api.queue(), new_task(api, placement=GPU), new_task(api, priority=-9)
+    batch: list[Row] = [{"task": task} for task in (gpu, low, "none", gpu)]
+    batch.append({"task": gpu, "options": {"priority": 4}})
+    batch.append({"task": low, "options": None})
+    [(before,)] = api.conn.execute(_CLASSES).fetchall()
+    rows = api.rows("spawn_leases", queue=queue, leases=batch)
+    leases = [api.lease(row["lease_id"]) for row in rows]
+    assert [bool(lease["placement"]) for lease in leases] == [True, False, False, True, True, False]
+    assert [lease["priority"] for lease in leases] == [0, -9, 0, 0, 4, -9]
+    assert api.conn.execute(_CLASSES).fetchall() == [(before + 3,)]
+
+
+@pytest.mark.parametrize("options", [[], "x", {"priority": "x"}, {"retry": 3}])
+def test_a_batch_at_fault_names_the_element(api: Api, options: Any) -> None:
+    task = new_task(api, ALL)
+    batch = [{"task": task}, {"task": task, "options": options}]
+    refused = api.refused("QHA01", "spawn_leases", queue=api.queue(), leases=batch)
+    assert refused.detail["index"] == 1
+
+
+def test_a_key_compares_what_the_lease_got(api: Api, how: str) -> None:
+    queue, task = api.queue(), new_task(api, labels={"a": "1"})
+    key = {"idempotency_key": "once"}
+    first = spawned(api, how, queue, task, key)
+    assert spawned(api, how, queue, task, key | {"labels": {"a": "1"}}) == first
+    api.value("set_task", task=task, defaults={"labels": {"a": "2"}})
+    batch = [{"task": task, "options": key}]
+    api.refused("QHT01", "spawn_leases", queue=queue, leases=batch)
+    api.refused("QHT01", "spawn_lease", queue=queue, task=task, options=key)
+    api.value("set_task", task=task, defaults={"labels": {"a": "1"}, "priority": 8})
+    assert spawned(api, how, queue, task, key) == first
+
+
+def test_an_adopted_lease_has_them(api: Api) -> None:
+    queue, task, node = api.queue(), new_task(api, max_attempts=1, labels={"a": "1"}), api.node()
+    row = api.row("adopt_lease", queue=queue, node=node.node_id, task=task)
+    lease = api.lease(row["lease_id"])
+    assert (lease["max_attempts"], lease["labels"]) == (1, {"a": "1"})
+
+
+def test_a_gpu_task_goes_to_the_gpu_node_alone(api: Api) -> None:
+    gpus = [{"resource_id": "00000000-0000-0000-0000-00000000a100"}]
+    queue, task = api.queue(), new_task(api, placement=GPU)
+    lease = api.spawn(queue, task)
+    assert api.claimed(api.node(), queue) == []
+    assert api.claimed(api.node(gpus=gpus), queue) == [lease]
+
+
+def test_a_dry_run_asks_as_a_spawn_would(api: Api) -> None:
+    """Placement null: what the defaults ask. One that is given is all that is asked."""
+    task = new_task(api, placement={"resources": {"cpu_milli": 5}}, affinity_tags={"zone": "q"})
+    fits = api.node(labels={"zone": "q"}, capacity={"cpu_milli": 5}).node_id
+    small = api.node(labels={"zone": "q"}, capacity={"cpu_milli": 4}).node_id
+    elsewhere = api.node(labels={"zone": "r"}, capacity={"cpu_milli": 5}).node_id
+
+    def able(placement: Any, name: str) -> set[UUID]:
+        rows = api.rows("match_nodes", placement=placement, options={"task": name})
+        eligible = {row["node_id"] for row in rows if row["eligible"]}
+        return eligible & {fits, small, elsewhere}
+
+    assert able(None, task) == able(raw("null"), task) == {fits}
+    assert able({}, task) == able(None, "other") == {fits, small, elsewhere}
+    assert able({"resources": {"cpu_milli": 4}}, task) == {fits, small, elsewhere}
+
+
+def test_a_dry_run_has_the_labels_of_the_task(api: Api) -> None:
+    """They decide beside which leases it may run; labels that are given replace them."""
+    alone = {"require": [{"leases": {"labels": {"app": "x"}}, "domain": "node", "away": True}]}
+    queue, task, node = api.queue(), new_task(api, labels={"app": "x"}), api.node()
+    holder = api.spawn(queue, placement=alone)
+    settle_terms(api)
+    assert api.claimed(node, queue) == [holder]
+    expected: list[tuple[Row, bool]] = [
+        ({}, False),
+        ({"labels": {}}, True),
+        ({"labels": None}, True),
+    ]
+    for options, eligible in expected:
+        rows = api.rows(
+            "match_nodes", placement={}, options={"task": task, "queue": queue} | options
+        )
+        [found] = [row["eligible"] for row in rows if row["node_id"] == node.node_id]
+        assert found is eligible, options
+
+
+BAD: list[tuple[str, str, Any]] = [
+    ("QHC03", "placement", 3),
+    ("QHC03", "placement", {"requires": []}),
+    ("QHC03", "placement", {"resources": {"gpu": -1}}),
+    ("QHC03", "affinity_tags", []),
+    ("QHA01", "labels", {"a": 1}),
+    ("QHA01", "labels", {"": "x"}),
+    ("QHA01", "patience", -1),
+    ("QHA01", "patience", "soon"),
+    ("QHA01", "priority", 32768),
+    ("QHA01", "priority", -32769),
+    ("QHA01", "priority", "1"),
+    ("QHA01", "max_attempts", 0),
+    ("QHA01", "max_attempts", 1001),
+    ("QHA01", "retry", {"kind": "never"}),
+    ("QHA01", "retry", {"basis": 1}),
+    ("QHA01", "claim_timeout", 0.5),
+    ("QHA01", "claim_timeout", "31 days"),
+]
+
+
+@pytest.mark.parametrize(("code", "option", "value"), BAD, ids=str)
+def test_what_a_spawn_refuses_is_no_default(api: Api, code: str, option: str, value: Any) -> None:
+    """At the same place, in the same words."""
+    refused = api.refused(code, "set_task", task="bad", defaults={option: value})
+    options = {option: value}
+    spawn = api.refused(code, "spawn_lease", queue=api.queue(), task="bad", options=options)
+    assert spawn.field is not None
+    assert refused.field == spawn.field.replace("options.", "defaults.", 1)
+    assert refused.message == spawn.message.replace("options.", "defaults.", 1)
+
+
+@pytest.mark.parametrize("value", [32767, -32768])
+def test_the_bounds_of_a_spawn_are_those_of_a_default(api: Api, value: int) -> None:
+    lease = api.lease(api.spawn(api.queue(), new_task(api, priority=value, max_attempts=1000)))
+    assert (lease["priority"], lease["max_attempts"]) == (value, 1000)
+
+
+@pytest.mark.parametrize(
+    ("field", "defaults"),
+    [
+        ("defaults", None),
+        ("defaults", []),
+        *((f"defaults.{key}", {key: None}) for key in ("prio", "tenant", "delay", "deadline")),
+        *((f"defaults.{key}", {key: "x"}) for key in ("idempotency_key", "service_id", "wire")),
+        ("defaults", {"labels": {f"k{n}": "v" * 1024 for n in range(64)}}),
+    ],
+)
+def test_only_options_of_all_leases_are_defaults(api: Api, field: str, defaults: Any) -> None:
+    assert api.refused("QHA01", "set_task", task="bad", defaults=defaults).field == field
+
+
+@pytest.mark.parametrize("task", [None, "", "t" * 201])
+def test_a_task_has_a_name(api: Api, task: str | None) -> None:
+    assert api.refused("QHA01", "set_task", task=task).field == "task"
+
+
+def test_a_shard_that_is_none(api: Api) -> None:
+    api.refused("QHA01", "set_task", task="t", shard=7)
+
+
+def test_set_list_and_drop(api: Api, clock: Clock) -> None:
+    name = "media/film.draw:4k@night"
+    assert api.value("set_task", task=name, defaults=ALL | {"patience": None}) == {
+        key: value for key, value in ALL.items() if key != "patience"
+    }
+    at = clock.now()
+    api.value("set_task", task=name, defaults={"priority": 1})
+    assert api.value("set_task", task=name, defaults=raw('{"priority": 1}')) == {"priority": 1}
+    user = api.conn.execute("select session_user").fetchone()
+    assert user is not None
+    row = listed(api, name)
+    assert isinstance(row.pop("served"), bool)
+    assert row == {
+        **{"task": name, "defaults": {"priority": 1}, "shard_id": 0},
+        **{"set_at": at, "set_by": user[0]},
+    }
+    assert api.value("drop_task", task=name) is True
+    assert api.value("drop_task", task=name) is False
+    assert [row for row in api.rows("list_tasks") if row["task"] == name] == []
+    assert api.lease(api.spawn(api.queue(), name))["priority"] == 0
+
+
+def listed(api: Api, name: str) -> Row:
+    """What list_tasks says of a task."""
+    [row] = [row for row in api.rows("list_tasks") if row["task"] == name]
+    return row
+
+
+def test_a_task_is_served_by_a_live_worker_with_its_handler(api: Api, clock: Clock) -> None:
+    clock.advance(timedelta(days=1))  # nodes of other tests are silent
+    name = new_task(api)
+    assert listed(api, name)["served"] is False
+    api.node(tasks=["other"], queues=["any"])
+    assert listed(api, name)["served"] is False
+    api.node(tasks=["other", name], queues=["any"])
+    assert listed(api, name)["served"] is True
+    clock.advance(timedelta(days=1))
+    assert listed(api, name)["served"] is False
+    api.node()  # it did not say what it has handlers for
+    assert listed(api, name)["served"] is True
+
+
+def test_each_change_is_an_event(api: Api) -> None:
+    name = new_task(api, priority=1)
+    api.value("set_task", task=name, defaults={"priority": 1})  # no change
+    api.value("set_task", task=name, defaults={"labels": {"a": "b"}})
+    api.value("drop_task", task=name)
+    api.value("drop_task", task=name)
+    events = api.rows("list_events", filter={"code": ["task_set", "task_dropped"]}, limit=3)
+    assert [(event["code"], event["detail"]) for event in reversed(events)] == [
+        ("task_set", {"task": name, "from": None, "to": {"priority": 1}}),
+        ("task_set", {"task": name, "from": {"priority": 1}, "to": {"labels": {"a": "b"}}}),
+        ("task_dropped", {"task": name, "from": {"labels": {"a": "b"}}}),
+    ]
