@@ -21,6 +21,11 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(ctx, incomplete, lambda client: [each.queue for each in client.list_queues()])
 
 
+def task_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The tasks with defaults whose names begin like this."""
+    return _names(ctx, incomplete, lambda client: [each.task for each in client.list_tasks()])
+
+
 def node_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The registered nodes whose names begin like this."""
     return _names(ctx, incomplete, lambda client: [each.name for each in client.list_nodes()])

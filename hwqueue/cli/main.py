@@ -25,6 +25,7 @@ from hwqueue.cli import (
     queue,
     serve,
     service,
+    task,
     token,
     wire,
     worker,
@@ -38,6 +39,7 @@ from hwqueue.errors import HwqueueError, translate
 GROUPS: Sequence[tuple[str, typer.Typer]] = (
     ("db", db.app),
     ("queue", queue.app),
+    ("task", task.app),
     ("lease", lease.app),
     ("node", node.app),
     ("class", placement_class.app),

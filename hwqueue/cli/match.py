@@ -11,6 +11,7 @@ from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_items
+from hwqueue.errors import ConfigError
 from hwqueue.text import plural
 from hwqueue.types import NodeMatch
 
@@ -20,8 +21,12 @@ EXAMPLE = """hwqueue match '{"require": [{"tags": {"gpu": true}}]}' --queue rend
 def match(
     ctx: typer.Context,
     placement: Annotated[
-        str, typer.Argument(help="Placement: JSON, a file, or - for stdin.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            help="Placement: JSON, a file, or - for stdin; with --task that of its defaults.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     queue: Annotated[
         str | None,
@@ -39,7 +44,9 @@ def match(
 
     Nothing is claimed. Exits with 1 when no node could. With --json every node is there.
     """
-    wanted = json_object(placement, "PLACEMENT")
+    if placement is None and task is None:
+        raise ConfigError("PLACEMENT is missing", hint="give one, {} for any node, or a --task")
+    wanted = None if placement is None else json_object(placement, "PLACEMENT")
     with open_client(ctx) as client:
         matches = client.match_nodes(wanted, queue=queue, task=task, tenant=tenant)
     best_first = sorted(

@@ -20,6 +20,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "auth", "description": "Who one is."},
     {"name": "leases", "description": "Spawn work, look at it, cancel it, run it again."},
     {"name": "queues", "description": "Look at queues, make, set and stop them."},
+    {"name": "tasks", "description": "Options that the leases of a task have by default."},
     {"name": "nodes", "description": "Who may run work, and taking machines out of service."},
     {"name": "placement", "description": "Which nodes could run what, and why not."},
     {"name": "views", "description": "Counts by class, queue and node."},

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
-from hwqueue.server.routers import events, explain, leases, match, me, nodes, queues, views
+from hwqueue.server.routers import events, explain, leases, match, me, nodes, queues, tasks, views
 
 ROUTERS: Sequence[APIRouter] = (
     me.router,
     leases.router,
     queues.router,
+    tasks.router,
     nodes.router,
     match.router,
     explain.router,
