@@ -22,6 +22,7 @@ from hwqueue.types import (
     ClassExplanation,
     ClassStats,
     Event,
+    KnownTask,
     Lease,
     LeaseExplanation,
     LeaseSummary,
@@ -103,6 +104,12 @@ class Reads:
         """Every queue with what is in it."""
         return await self._shared(
             "queue_depth", FAST, lambda client: client.queue_depth(shard=self.shard)
+        )
+
+    async def tasks(self) -> Cached[Sequence[KnownTask]]:
+        """The tasks that have defaults, by name."""
+        return await self._shared(
+            "list_tasks", SLOW, lambda client: client.list_tasks(shard=self.shard)
         )
 
     async def pending(

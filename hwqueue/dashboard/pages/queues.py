@@ -17,8 +17,9 @@ SHOWN_CLASSES = 10
 
 
 async def queues(request: Request) -> Response:
-    """Every queue, how much is in it and how long that waits."""
-    cached = await reads(request).queues()
+    """Every queue, how much is in it and how long that waits; and what tasks ask by default."""
+    source = reads(request)
+    cached, tasks = await asyncio.gather(source.queues(), source.tasks())
     sort = request.query_params.get("sort", "oldest")
     sort = sort if sort in SORTS else "oldest"
     rows = sorted(cached.value, key=lambda row: row.queue)
@@ -26,7 +27,16 @@ async def queues(request: Request) -> Response:
         rows.sort(key=lambda row: (row.oldest_at is None, row.oldest_at))
     elif sort != "queue":
         rows.sort(key=lambda row: -getattr(row, sort))
-    return page(request, "queues.html", "Queues", read=[cached], rows=rows, sort=sort, query={})
+    return page(
+        request,
+        "queues.html",
+        "Queues",
+        read=[cached, tasks],
+        rows=rows,
+        tasks=tasks.value,
+        sort=sort,
+        query={},
+    )
 
 
 async def queue(request: Request) -> Response:
