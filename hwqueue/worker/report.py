@@ -127,9 +127,8 @@ class Reports:
             return
         self._look_at.pop(claim.task_name, None)
         _log.warning(
-            "lease %s of task %s was spawned without the task's defaults (%s), and the database "
-            "does not know them: set them with hwqueue task sync, or spawn with Task.spawn (said "
-            "once for each task)",
+            "lease %s of task %s was spawned without the task's defaults (%s): Task.spawn uses "
+            "them, other spawns do after hwqueue task sync (said once for each task)",
             claim.lease_id,
             claim.task_name,
             ", ".join(missing),

@@ -79,8 +79,8 @@ begin
          jsonb_object_agg(u.task, u.defaults) filter (where u.defaults <> '{}')
   into v_class_ids, v_defaults
   from (select k.class_id, o.ordinal, k.task, case when o.nth = 1 then k.defaults end as defaults
-        from (select hwqueue.kind_class(p_queue.queue_id, d.kind, d.defaults, p_shard) as class_id, d.ordinals,
-                     d.kind ->> 'task' as task, d.defaults
+        from (select hwqueue.kind_class(p_queue.queue_id, d.kind, d.defaults, p_shard) as class_id,
+                     d.ordinals, d.kind ->> 'task' as task, d.defaults
               from (select e.kind, e.ordinals, (select t.defaults from hwqueue.task t
                       where t.shard_id = p_shard and t.name = e.kind ->> 'task') as defaults
                     from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals

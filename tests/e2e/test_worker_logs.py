@@ -208,15 +208,19 @@ async def test_a_lease_without_its_tasks_defaults_is_told_once(
             await ended(client, one.lease_id)
     assert record.levelno == logging.WARNING
     assert "(placement, max_attempts 1, it has 3)" in record.getMessage()
+    assert "hwqueue task sync" in record.getMessage()
     assert len(lines(caplog, "without the task's defaults")) == 1
 
 
 async def test_a_lease_with_its_tasks_defaults_is_not_told(
     client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spawned = await picky.spawn(client, queue=QUEUE)
+    spawned = [await picky.spawn(client, queue=QUEUE)]
+    await client.set_task("picky", picky.defaults)
+    spawned.append(await client.spawn_lease(QUEUE, "picky"))
     async with worker(dsn, labels={"gpu": True}):
-        await ended(client, spawned.lease_id)
+        for one in spawned:
+            await ended(client, one.lease_id)
     assert lines(caplog, "without the task's defaults") == []
 
 

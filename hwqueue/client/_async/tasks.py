@@ -12,7 +12,7 @@ from hwqueue.types import AsJson, KnownTask
 
 
 class AsyncTasks(AsyncCaller):
-    """Say how the leases of a task are spawned, whoever spawns them."""
+    """Say which options the leases of a task have by default."""
 
     async def set_task(
         self, task: str, defaults: AsJson | Mapping[str, Any] | None = None, *, shard: int = 0

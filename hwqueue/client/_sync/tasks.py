@@ -13,7 +13,7 @@ from hwqueue.types import AsJson, KnownTask
 
 
 class Tasks(Caller):
-    """Say how the leases of a task are spawned, whoever spawns them."""
+    """Say which options the leases of a task have by default."""
 
     def set_task(
         self, task: str, defaults: AsJson | Mapping[str, Any] | None = None, *, shard: int = 0
