@@ -111,6 +111,17 @@ create table hwqueue.queue_signal (
   primary key (shard_id, queue_id)
 ) with (fillfactor = 10, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_scale_factor = 0);
 
+-- The spawn options that the leases of a task have by default (set_task).
+create table hwqueue.task (
+  shard_id int not null,
+  name text not null,
+  defaults jsonb not null,
+  set_at timestamptz not null,
+  set_by text not null,
+  primary key (shard_id, name)
+);
+comment on column hwqueue.task.defaults is 'spawn options, as they were given; a spawn''s own options win';
+
 
 -- == Classes ==
 
@@ -1241,6 +1252,12 @@ create type hwqueue.spawn_request as (
   stands_for uuid,  -- the lease that the key names, when that is another one
   notify boolean,
   wire bytea
+);
+
+-- Where a spawn goes. defaults: those of its task; null: it has none, or the spawn is a batch.
+create type hwqueue.spawn_target as (
+  queue hwqueue.queue,
+  defaults jsonb
 );
 
 -- What decides which class a lease has: leases of equal content share one. placement is in normal form.
