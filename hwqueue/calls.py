@@ -101,6 +101,7 @@ _CLAIM = {"p_lease": "uuid", "p_token": "bigint"}
 _QUEUES = {"p_queues": "text[]"}
 _HOW_MUCH = {"p_qty": "integer", "p_tasks": "text[]", "p_claim_timeout": "interval"}
 _LIMIT = {"p_limit": "integer"}
+_PAGE = {**_LIMIT, "p_cursor": "jsonb"}
 _UNLESS_WITHIN = {"p_unless_within": "interval"}
 _TRUST = {"p_node": "uuid", "p_domain": "text"}
 _SERVICE = {"p_service": "uuid"}
@@ -139,6 +140,20 @@ LIST_LEASES = _call(
 UPDATE_LEASE = _call("update_lease", {**_LEASE, "p_changes": "jsonb"})
 CANCEL_LEASE = _call("cancel_lease", _LEASE, {"p_reason": "text"})
 REQUEUE_LEASE = _call("requeue_lease", _LEASE)
+COUNT_LEASES = _call(
+    "count_leases",
+    {"p_filter": "jsonb"},
+    {"p_states": "text[]", **_PAGE},
+    types.LeaseCount,
+)
+CANCEL_LEASES = _call(
+    "cancel_leases", {"p_filter": "jsonb"}, {"p_reason": "text", **_PAGE}, types.BulkPage
+)
+REQUEUE_LEASES = _call("requeue_leases", {"p_filter": "jsonb"}, _PAGE, types.BulkPage)
+UPDATE_LEASES = _call(
+    "update_leases", {"p_filter": "jsonb", "p_changes": "jsonb"}, _PAGE, types.BulkPage
+)
+DELETE_LEASES = _call("delete_leases", {"p_filter": "jsonb"}, _PAGE, types.BulkPage)
 REQUEUE_FAILED = _call("requeue_failed", _QUEUE, {"p_filter": "jsonb"})
 
 # claims

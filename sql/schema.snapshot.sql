@@ -104,7 +104,20 @@ CREATE TYPE hwqueue.lease_filter AS (
 	task_name text,
 	tenants text[],
 	service_id uuid,
-	node_id uuid
+	node_id uuid,
+	lease_ids uuid[],
+	labels jsonb,
+	created_from timestamp with time zone,
+	created_before timestamp with time zone,
+	finished_from timestamp with time zone,
+	finished_before timestamp with time zone,
+	error_type text
+);
+
+CREATE TYPE hwqueue.lease_page AS (
+	lease_ids uuid[],
+	state text,
+	next_cursor jsonb
 );
 
 CREATE TYPE hwqueue.pending_class AS (
@@ -807,12 +820,19 @@ CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::t
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) RETURNS boolean
     LANGUAGE plpgsql STABLE;
@@ -1158,6 +1178,10 @@ CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term in
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_count integer, next_cursor jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE TABLE hwqueue.affinity_term (
     shard_id integer NOT NULL,
     term_id bigint NOT NULL,
@@ -1236,8 +1260,9 @@ CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_
 CREATE FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT entry hwqueue.ready) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) RETURNS integer
-    LANGUAGE plpgsql;
+CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) RETURNS hwqueue.ready
     LANGUAGE plpgsql;
@@ -1937,6 +1962,9 @@ CREATE FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p_weight
 CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -1986,6 +2014,9 @@ CREATE FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer,
 CREATE FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
+
+CREATE FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) RETURNS hwqueue.node_state
     LANGUAGE plpgsql;
@@ -2347,6 +2378,9 @@ CREATE FUNCTION hwqueue.own_options() RETURNS text[]
 CREATE FUNCTION hwqueue.own_resources(p_placement jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit integer, p_shard integer) RETURNS TABLE(lease_id uuid, key jsonb)
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -2582,6 +2616,12 @@ CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.
 CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) RETURNS hwqueue.lease_page
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[], p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
 
@@ -2601,6 +2641,9 @@ CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_i
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb, p_shard integer) RETURNS hwqueue.lease_page
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) RETURNS bigint
@@ -2732,6 +2775,9 @@ CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_pla
 CREATE FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.repair_positions(p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
@@ -2759,6 +2805,10 @@ CREATE FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb DEFAULT '{}'
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -3205,6 +3255,10 @@ CREATE FUNCTION hwqueue.untolerated(p_taints jsonb, p_tolerate jsonb, p_effects 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer DEFAULT 1000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(changed uuid[], skipped uuid[], next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -5015,9 +5069,15 @@ GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard 
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
 
@@ -5188,6 +5248,10 @@ REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_
 
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
@@ -5226,7 +5290,9 @@ REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit inte
 
 REVOKE ALL ON FUNCTION hwqueue.delete_granted(p_request hwqueue.claim_request, p_class_id bigint, p_tier smallint, p_rank bigint, p_from bigint, p_to bigint, p_since timestamp with time zone, p_lease uuid, OUT place tid, OUT entry hwqueue.ready) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) FROM PUBLIC;
 
@@ -5608,6 +5674,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_score(p_weight_affinity double precision, p
 
 REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.letter_pairs(p_name text) FROM PUBLIC;
@@ -5647,6 +5715,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_from_position bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
@@ -5857,6 +5927,8 @@ REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_resources(p_placement jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.parse_classes(p_list jsonb, p_field text, p_known text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parse_cores(p_node hwqueue.node, p_cores jsonb) FROM PUBLIC;
@@ -6006,6 +6078,10 @@ REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
@@ -6019,6 +6095,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task t
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FROM PUBLIC;
 
@@ -6103,6 +6181,8 @@ REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb
 
 REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.repair_positions(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.repeated_pattern(p_placement jsonb) FROM PUBLIC;
@@ -6122,6 +6202,10 @@ GRANT ALL ON FUNCTION hwqueue.requeue_failed(p_queue text, p_filter jsonb, p_sha
 REVOKE ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.requeue_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.requeue_leases(p_filter jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.require_all_tenants() FROM PUBLIC;
 
@@ -6409,6 +6493,10 @@ REVOKE ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_sha
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.update_lease(p_lease uuid, p_changes jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.upkeep_budget() FROM PUBLIC;
 

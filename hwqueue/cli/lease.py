@@ -8,6 +8,7 @@ from uuid import UUID
 import typer
 from rich.console import Console
 
+from hwqueue.cli import bulk
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.explanation import show_explanation
@@ -26,7 +27,14 @@ from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_item, show_items, show_one, show_rows
 from hwqueue.errors import ConfigError, LeaseError
 from hwqueue.text import duration
-from hwqueue.types import LeaseEvent, LeaseState, LeaseSummary, SpawnOptions, SpawnResult
+from hwqueue.types import (
+    LeaseChanges,
+    LeaseEvent,
+    LeaseState,
+    LeaseSummary,
+    SpawnOptions,
+    SpawnResult,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Spawn work, look at it, cancel it, run it again.")
 
@@ -36,7 +44,7 @@ _EXIT_CODES = {
     LeaseState.CANCELLED: ExitCode.CANCELLED,
 }
 
-LeaseIds = Annotated[list[str], typer.Argument(help="Ids of leases.", show_default=False)]
+MaybeIds = Annotated[list[str] | None, typer.Argument(help="Ids of leases.", show_default=False)]
 
 
 @app.command(
@@ -103,8 +111,14 @@ def list_(
     queue: Annotated[
         str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)
     ] = None,
-    state: Annotated[LeaseState | None, typer.Option(help="Only in this state.")] = None,
-    task: Annotated[str | None, typer.Option(help="Only of this task.")] = None,
+    state: bulk.State = None,
+    task: bulk.Task = None,
+    label: bulk.Label = None,
+    error: bulk.Error = None,
+    key: Annotated[
+        str | None, typer.Option(help="With --queue: the lease with this idempotency key.")
+    ] = None,
+    tenant: bulk.Tenant = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")] = 50,
     before: Annotated[
         str | None, typer.Option(help="Older than this lease: the last id of the page before.")
@@ -113,7 +127,17 @@ def list_(
     """List leases, newest first."""
     older = identifier(before, "--before") if before else None
     with open_client(ctx) as client:
-        found = client.list_leases(queue=queue, state=state, task=task, limit=limit, before=older)
+        found = client.list_leases(
+            queue=queue,
+            state=state,
+            task=task,
+            labels=pairs(label, "--label") if label else None,
+            error_type=error,
+            idempotency_key=key,
+            tenant=tenant,
+            limit=limit,
+            before=older,
+        )
         names = {node.node_id: node.name for node in client.list_nodes()} if found else {}
     failed = any(lease.error is not None for lease in found)
     row = partial(_row, names=names, with_error=failed)
@@ -187,48 +211,189 @@ def history(
     show_items(ctx, found, _step_row)
 
 
-@app.command(epilog="Example: hwqueue lease cancel 01890a5d-ac96-774b-bcce-b302099a8057")
+@app.command(epilog="Example: hwqueue lease cancel --queue renders --label film=7 --dry-run")
 def cancel(
     ctx: typer.Context,
-    lease_ids: LeaseIds,
+    lease_ids: MaybeIds = None,
+    *,
     reason: Annotated[str | None, typer.Option(help="Kept with the lease.")] = None,
+    queue: bulk.QueueOption = None,
+    state: bulk.State = None,
+    task: bulk.Task = None,
+    label: bulk.Label = None,
+    older: bulk.Older = None,
+    tenant: bulk.Tenant = None,
+    dry_run: bulk.DryRun = False,
+    yes: bulk.Yes = False,
 ) -> None:
     """Cancel leases; of a running one its worker is asked to stop."""
+    chosen = bulk.select(
+        queue, lease_ids, bulk.OPEN, state=state, older=older, label=label, task=task, tenant=tenant
+    )
     with open_client(ctx) as client:
-        rows, problems = _one_by_one(lease_ids, partial(client.cancel_lease, reason=reason))
-    show_rows(ctx, rows)
-    if problems:
-        raise typer.Exit(ExitCode.FAILED)
+        if chosen is None:
+            _each(ctx, lease_ids, partial(client.cancel_lease, reason=reason))
+            return
+        change = partial(client.cancel_leases, chosen.queue, reason=reason, **chosen.wanted)
+        bulk.change_all(
+            ctx,
+            client,
+            chosen,
+            lambda told: change(on_progress=told),
+            verb="cancel",
+            done="cancelled",
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
-@app.command(epilog="Example: hwqueue lease requeue --failed renders --task draw")
+@app.command(
+    epilog="Example: hwqueue lease requeue --queue renders --error TimeoutError --older 2h"
+)
 def requeue(
     ctx: typer.Context,
-    lease_ids: Annotated[
-        list[str] | None, typer.Argument(help="Ids of leases.", show_default=False)
-    ] = None,
+    lease_ids: MaybeIds = None,
+    *,
     failed: Annotated[
         str | None,
         typer.Option(
-            help="Instead of ids: the failed leases of this queue.", autocompletion=queue_names
+            help="The failed leases of this queue, without asking.", autocompletion=queue_names
         ),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="With --failed: only of this task.")] = None,
+    queue: bulk.QueueOption = None,
+    state: bulk.State = LeaseState.FAILED,
+    task: bulk.Task = None,
+    label: bulk.Label = None,
+    error: bulk.Error = None,
+    older: bulk.Older = None,
+    tenant: bulk.Tenant = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="With --failed: at most this many.")
     ] = None,
+    dry_run: bulk.DryRun = False,
+    yes: bulk.Yes = False,
 ) -> None:
     """Run failed or cancelled leases again, with their attempts counted afresh."""
-    if bool(lease_ids) == bool(failed):
-        raise ConfigError("give ids of leases, or --failed QUEUE, and not both")
-    if (task or limit) and not failed:
-        raise ConfigError("--task and --limit go with --failed QUEUE")
+    if failed:
+        if lease_ids or queue or label or error or older or tenant:
+            raise ConfigError(
+                "--failed goes with --task and --limit; use --queue with other filters"
+            )
+        with open_client(ctx) as client:
+            show_one(ctx, {"requeued": client.requeue_failed(failed, task=task, limit=limit)})
+        return
+    if limit:
+        raise ConfigError("--limit goes with --failed QUEUE")
+    chosen = bulk.select(
+        queue,
+        lease_ids,
+        bulk.DEAD,
+        state=state if queue else None,
+        older=older,
+        label=label,
+        task=task,
+        error=error,
+        tenant=tenant,
+    )
     with open_client(ctx) as client:
-        if failed:
-            count = client.requeue_failed(failed, task=task, limit=limit)
-            show_one(ctx, {"requeued": count})
+        if chosen is None:
+            _each(ctx, lease_ids, client.requeue_lease)
             return
-        rows, problems = _one_by_one(lease_ids or [], client.requeue_lease)
+        change = partial(client.requeue_leases, chosen.queue, **chosen.wanted)
+        bulk.change_all(
+            ctx,
+            client,
+            chosen,
+            lambda told: change(on_progress=told),
+            verb="requeue",
+            done="requeued",
+            dry_run=dry_run,
+            yes=yes,
+        )
+
+
+@app.command(epilog="Example: hwqueue lease delete --queue renders --state cancelled --older 1d")
+def delete(
+    ctx: typer.Context,
+    queue: Annotated[
+        str, typer.Option(help="Of this queue.", show_default=False, autocompletion=queue_names)
+    ],
+    *,
+    state: bulk.State = None,
+    task: bulk.Task = None,
+    label: bulk.Label = None,
+    error: bulk.Error = None,
+    older: bulk.Older = None,
+    tenant: bulk.Tenant = None,
+    dry_run: bulk.DryRun = False,
+    yes: bulk.Yes = False,
+) -> None:
+    """Delete finished leases with their results, before their retention is over."""
+    chosen = bulk.select(
+        queue,
+        None,
+        bulk.ENDED,
+        state=state,
+        older=older,
+        label=label,
+        task=task,
+        error=error,
+        tenant=tenant,
+    )
+    assert chosen is not None
+    with open_client(ctx) as client:
+        change = partial(client.delete_leases, chosen.queue, **chosen.wanted)
+        bulk.change_all(
+            ctx,
+            client,
+            chosen,
+            lambda told: change(on_progress=told),
+            verb="delete",
+            done="deleted",
+            dry_run=dry_run,
+            yes=yes,
+        )
+
+
+@app.command(epilog="Example: hwqueue lease priority 10 --queue renders --label film=7")
+def priority(
+    ctx: typer.Context,
+    value: Annotated[int, typer.Argument(help="Higher runs first.", show_default=False)],
+    queue: Annotated[
+        str, typer.Option(help="Of this queue.", show_default=False, autocompletion=queue_names)
+    ],
+    *,
+    state: bulk.State = None,
+    task: bulk.Task = None,
+    label: bulk.Label = None,
+    older: bulk.Older = None,
+    tenant: bulk.Tenant = None,
+    dry_run: bulk.DryRun = False,
+    yes: bulk.Yes = False,
+) -> None:
+    """Change the priority of waiting leases."""
+    chosen = bulk.select(
+        queue, None, bulk.WAITING, state=state, older=older, label=label, task=task, tenant=tenant
+    )
+    assert chosen is not None
+    changes: LeaseChanges = {"priority": value}
+    with open_client(ctx) as client:
+        change = partial(client.update_leases, chosen.queue, changes, **chosen.wanted)
+        bulk.change_all(
+            ctx,
+            client,
+            chosen,
+            lambda told: change(on_progress=told),
+            verb="change the priority of",
+            done="changed",
+            dry_run=dry_run,
+            yes=yes,
+        )
+
+
+def _each(ctx: typer.Context, lease_ids: list[str] | None, call: Callable[[UUID], object]) -> None:
+    """Call it for each id and print what became of it."""
+    rows, problems = _one_by_one(lease_ids or [], call)
     show_rows(ctx, rows)
     if problems:
         raise typer.Exit(ExitCode.FAILED)

@@ -1,11 +1,12 @@
 """hwqueue queue: make, watch, stop and drop queues."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 
+from hwqueue.cli import bulk
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
@@ -14,7 +15,7 @@ from hwqueue.cli.output import fields_of, say, show_item, show_items, show_one
 from hwqueue.client import Client
 from hwqueue.errors import QueueUnknown
 from hwqueue.text import age, exact_duration
-from hwqueue.types import Queue, QueueDepth
+from hwqueue.types import BulkPage, BulkResult, Queue, QueueDepth
 
 # Which keys of a policy are spans, which the database returns in seconds.
 _SPANS = {
@@ -91,6 +92,29 @@ def resume(ctx: typer.Context, name: Name) -> None:
     with open_client(ctx) as client:
         client.resume_queue(name)
     say(ctx, f"{name} goes on")
+
+
+@app.command(epilog="Example: hwqueue queue purge renders")
+def purge(
+    ctx: typer.Context, name: Name, dry_run: bulk.DryRun = False, yes: bulk.Yes = False
+) -> None:
+    """Empty a queue: cancel what waits, then delete all that has ended. What runs goes on."""
+    states = [*bulk.WAITING, *bulk.ENDED]
+    chosen = bulk.Selection(queue=name, wanted={}, states=states)
+    with open_client(ctx) as client:
+
+        def change(told: Callable[[BulkPage], object]) -> BulkResult:
+            skipped = [
+                lease
+                for state in bulk.WAITING
+                for lease in client.cancel_leases(name, state=state, reason="purged").skipped
+            ]
+            deleted = client.delete_leases(name, on_progress=told)
+            return BulkResult(changed=deleted.changed, skipped=(*skipped, *deleted.skipped))
+
+        bulk.change_all(
+            ctx, client, chosen, change, verb="delete", done="deleted", dry_run=dry_run, yes=yes
+        )
 
 
 @app.command(epilog="Example: hwqueue queue drop renders --force")

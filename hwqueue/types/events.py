@@ -37,6 +37,7 @@ EVENT_CODES = (
     "lease_failed",
     "lease_deadline_exceeded",
     "lease_requeued",
+    "lease_deleted",
     "claim_expired",
     "claim_stop_requested",
     "service_policy_set",

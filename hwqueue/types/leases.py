@@ -65,6 +65,63 @@ class LeaseChanges(TypedDict, total=False):
     deadline: datetime | None
 
 
+class LeaseFilter(TypedDict, total=False):
+    """Which leases of a queue are meant; a key that is left out, or None, means any.
+
+    state: For a bulk call one that it can change.
+    tenant: "" means leases without one.
+    node_id: Only what runs on this node now.
+    labels: Leases that have all of these.
+    idempotency_key: The lease that was spawned with it; needs the queue.
+    created_from, created_before, finished_from, finished_before: From this time on, before it.
+    error_type: What kind the last error was, such as `TimeoutError`.
+    """
+
+    state: LeaseState | str | None
+    task: str | None
+    tenant: str | None
+    service_id: UUID | str | None
+    node_id: UUID | str | None
+    labels: Mapping[str, str] | None
+    idempotency_key: str | None
+    created_from: datetime | None
+    created_before: datetime | None
+    finished_from: datetime | None
+    finished_before: datetime | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseCount:
+    """How many leases of a page a filter means; `next_cursor` is None after the last page."""
+
+    lease_count: int
+    next_cursor: dict[str, Json] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkPage:
+    """What a bulk call did to the leases of one page.
+
+    Attributes:
+        changed: Cancelled or asked to stop, requeued, updated, or deleted.
+        skipped: Another session holds them, or has changed them meanwhile.
+        next_cursor: Where the next page begins; None after the last one.
+    """
+
+    changed: tuple[UUID, ...]
+    skipped: tuple[UUID, ...]
+    next_cursor: dict[str, Json] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkResult:
+    """What a bulk call did in all its pages: how many changed, and which were skipped."""
+
+    changed: int
+    skipped: tuple[UUID, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSpec:
     """One lease of a `spawn_leases` batch."""

@@ -103,8 +103,7 @@ declare
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_object(p_changes, array['placement', 'wire', 'labels', 'priority', 'available_at',
-      'deadline'], 'changes');
+  perform hwqueue.check_changes(p_changes);
   v_entry := hwqueue.take_entry(p_lease, p_shard);
   v_lease := hwqueue.find_lease(p_lease, p_shard);
   if v_entry.lease_id is null then
@@ -451,8 +450,11 @@ $$;
 
 -- Lists leases, newest first by id, a page at a time: pass the last lease_id of a page as p_before of
 -- the next.
--- p_filter: {"queue", "state", "task", "tenant", "service", "node"}, all of them optional. "node": only
--- those that run there now. "tenant": "" means those without one. p_limit: from 1 to 10,000.
+-- p_filter: {"queue", "state", "task", "tenant", "service", "node", "labels", "idempotency_key",
+-- "created_from", "created_before", "finished_from", "finished_before", "error_type"}, all of them
+-- optional. "node": only those that run there now. "tenant": "" means those without one. "labels": those
+-- that have all of these. "idempotency_key" needs "queue". "error_type": what "type" of their last error
+-- is, as workers report it. p_limit: from 1 to 10,000.
 -- Ids that this server makes carry their time (version 7). Ids of a producer's own that lie above those
 -- of tomorrow, as most random ones do, come after all others.
 -- A filter that few of many leases meet reads the many: bound it by a statement timeout.

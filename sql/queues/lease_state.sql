@@ -8,8 +8,8 @@
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
 -- into another, in the same transaction. Only prune deletes outcomes for good.
 --
--- Reading order: lease_state, lease_end, find_lease, take_entry, end_waiting, then read_lease_filter and
--- list_lease_ids.
+-- Reading order: lease_state, lease_end, find_lease, take_entry, end_waiting, then read_lease_filter,
+-- list_lease_ids, and lease_pages for what bulk calls read.
 
 -- Writes the outcome of leases that were waiting. The caller has deleted their entries, and read the
 -- clock after that. p_error null: they passed their deadline. The caller holds the entries. Not
@@ -38,8 +38,9 @@ declare
   v_filter hwqueue.lease_filter;
   v_tenant text;
 begin
-  perform hwqueue.check_object(p_filter, array['queue', 'state', 'task', 'tenant', 'service', 'node'],
-    'filter');
+  perform hwqueue.check_object(p_filter, array['queue', 'state', 'task', 'tenant', 'service', 'node',
+    'labels', 'idempotency_key', 'created_from', 'created_before', 'finished_from', 'finished_before',
+    'error_type'], 'filter');
   if p_filter -> 'queue' <> 'null' then
     v_filter.queue_id := (hwqueue.find_queue(
       hwqueue.json_text(p_filter -> 'queue', 'filter.queue', 100), p_shard)).queue_id;
@@ -59,7 +60,40 @@ begin
     end if;
     v_filter.tenants := array[v_tenant];
   end if;
+  if p_filter -> 'labels' <> 'null' then
+    v_filter.labels := nullif(hwqueue.json_object(p_filter -> 'labels', 'filter.labels'), '{}');
+  end if;
+  v_filter.created_from := hwqueue.json_time(p_filter -> 'created_from', 'filter.created_from');
+  v_filter.created_before := hwqueue.json_time(p_filter -> 'created_before', 'filter.created_before');
+  v_filter.finished_from := hwqueue.json_time(p_filter -> 'finished_from', 'filter.finished_from');
+  v_filter.finished_before := hwqueue.json_time(p_filter -> 'finished_before', 'filter.finished_before');
+  v_filter.error_type := hwqueue.json_text(p_filter -> 'error_type', 'filter.error_type', 200);
+  if p_filter -> 'idempotency_key' <> 'null' then
+    v_filter.lease_ids := hwqueue.leases_of_key(
+      hwqueue.json_text(p_filter -> 'idempotency_key', 'filter.idempotency_key', 255), v_filter, p_shard);
+  end if;
   return v_filter;
+end
+$$;
+
+-- The leases that have an idempotency key in the filter's queue, one for each tenant.
+-- Raises: QHA01 without a queue, because a key is unique within one.
+create or replace function hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard int)
+returns uuid[]
+language plpgsql stable
+as $$
+begin
+  if p_filter.queue_id is null then
+    perform hwqueue.refuse('QHA01', 'filter.idempotency_key needs filter.queue',
+      jsonb_build_object('field', 'filter.queue'), 'name the queue: each queue has keys of its own');
+  end if;
+  return array(
+    select i.lease_id
+    from (select distinct c.tenant from hwqueue.placement_class c
+          where c.shard_id = p_shard and c.queue_id = p_filter.queue_id) t
+    join hwqueue.idempotency i on i.shard_id = p_shard and i.tenant = t.tenant
+      and i.queue_id = p_filter.queue_id and i.idempotency_key = p_key
+    where p_filter.tenants is null or t.tenant = any (p_filter.tenants));
 end
 $$;
 
@@ -85,15 +119,22 @@ begin
       and (p_from is null or l.lease_id >= p_from)
       and (p_filter.queue_id is null or l.queue_id = p_filter.queue_id)
       and (p_filter.task_name is null or l.task_name = p_filter.task_name)
+      and (p_filter.lease_ids is null or l.lease_id = any (p_filter.lease_ids))
+      and (p_filter.created_from is null or l.created_at >= p_filter.created_from)
+      and (p_filter.created_before is null or l.created_at < p_filter.created_before)
+      and (p_filter.finished_from is null or o.finished_at >= p_filter.finished_from)
+      and (p_filter.finished_before is null or o.finished_at < p_filter.finished_before)
+      and (p_filter.error_type is null or o.error ->> 'type' = p_filter.error_type)
       and case when p_filter.state is null then true
                when p_filter.state in ('completed', 'failed', 'cancelled') then o.state = p_filter.state
                when p_filter.state = 'claimed' then r.lease_id is not null
                when p_filter.state = 'scheduled' then s.lease_id is not null
                else o.lease_id is null and r.lease_id is null and s.lease_id is null end
-      and (p_filter.tenants is null and p_filter.service_id is null
+      and (p_filter.tenants is null and p_filter.service_id is null and p_filter.labels is null
            or exists (select 1 from hwqueue.placement_class c
                       where c.shard_id = l.shard_id and c.class_id = l.class_id
                         and (p_filter.tenants is null or c.tenant = any (p_filter.tenants))
+                        and (p_filter.labels is null or c.labels @> p_filter.labels)
                         and (p_filter.service_id is null or c.service_id = p_filter.service_id)))
       and (p_filter.node_id is null
            or l.lease_id in (

@@ -289,6 +289,15 @@ begin
 end
 $$;
 
+-- Refuses changes of a lease with a key that update_lease does not know.
+-- Raises: QHA01.
+create or replace function hwqueue.check_changes(p_changes jsonb) returns jsonb
+language sql immutable
+as $$
+  select hwqueue.check_object(p_changes, array['placement', 'wire', 'labels', 'priority', 'available_at',
+    'deadline'], 'changes')
+$$;
+
 -- Returns the rank of a lease. Lower runs first. With an ageing step, each step of waiting counts as one
 -- priority.
 -- Stable only because extract is. A single expression, so that Postgres inlines it.

@@ -255,7 +255,7 @@ begin
     order by q.dropped_at limit p_limit for update skip locked
   loop
     v_left := v_left - hwqueue.purge_waiting(v_queue_id, v_left, p_shard);
-    v_left := v_left - hwqueue.delete_leases(array(
+    v_left := v_left - hwqueue.remove_leases(array(
       select o.lease_id from hwqueue.outcome o
       where o.shard_id = p_shard and o.queue_id = v_queue_id limit v_left for update skip locked), p_shard);
     exit when v_left <= 0;
@@ -304,7 +304,7 @@ begin
   delete from hwqueue.scheduled s using unnest(v_scheduled) v
   where s.shard_id = p_shard and s.queue_id = p_queue_id and s.available_at = v.available_at
     and s.lease_id = v.lease_id;
-  return hwqueue.delete_leases(array(select v.lease_id from unnest(v_ready) v union all select v.lease_id
+  return hwqueue.remove_leases(array(select v.lease_id from unnest(v_ready) v union all select v.lease_id
       from unnest(v_scheduled) v), p_shard);
 end
 $$;
@@ -425,13 +425,13 @@ begin
     ) f
     where q.shard_id = p_shard
     limit p_limit);
-  return hwqueue.delete_leases(v_old, p_shard);
+  return hwqueue.remove_leases(v_old, p_shard);
 end
 $$;
 
 -- Deletes leases with their keys, outcomes, attempts and progress, and returns their number.
 -- Locks: the caller holds their entries or outcomes; the lease rows.
-create or replace function hwqueue.delete_leases(p_leases uuid[], p_shard int) returns int
+create or replace function hwqueue.remove_leases(p_leases uuid[], p_shard int) returns int
 language plpgsql volatile
 as $$
 begin

@@ -255,6 +255,14 @@ def _(stage: Stage) -> Row:
     return {"lease_id": lease, "queue": queue, "detail": {"from": "cancelled"}}
 
 
+@tells("lease_deleted")
+def _(stage: Stage) -> Row:
+    lease = stage.api.spawn(queue := stage.api.queue())
+    stage.api.rows("cancel_lease", lease=lease)
+    stage.api.rows("delete_leases", filter={"queue": queue})
+    return {"lease_id": lease, "queue": queue, "detail": {"from": "cancelled"}}
+
+
 @tells("lease_updated")
 def _(stage: Stage) -> Row:
     lease = stage.api.spawn(queue := stage.api.queue())

@@ -19,10 +19,12 @@ REFUSING: dict[str, dict[str, Any]] = {
     "adopt_lease": {"queue": "q", "node": ID, "task": TASK},
     "attest_node": NODE | {"domain": "d"},
     "cancel_lease": LEASE,
+    "cancel_leases": {"filter": {"queue": "q"}},
     "claim_task": EPOCH | {"queues": ["q"]},
     "complete_lease": CLAIM,
     "complete_leases": {"lease_ids": [], "tokens": []},
     "cordon_node": NODE,
+    "delete_leases": {"filter": {"queue": "q"}},
     "deregister_node": NODE,
     "drain_node": NODE,
     "extend_claim": CLAIM | {"extend": None},
@@ -34,6 +36,7 @@ REFUSING: dict[str, dict[str, Any]] = {
     "release_lease": CLAIM,
     "requeue_failed": {"queue": "q"},
     "requeue_lease": LEASE,
+    "requeue_leases": {"filter": {"queue": "q"}},
     "set_service_policy": {"service": ID, "policy": {}},
     "revoke_attestation": NODE | {"domain": "d"},
     "settle_and_claim": EPOCH | {"settle": [], "queues": ["q"]},
@@ -41,6 +44,7 @@ REFUSING: dict[str, dict[str, Any]] = {
     "uncordon_node": NODE,
     "untaint_node": NODE | {"key": "k"},
     "update_lease": LEASE | {"changes": {}},
+    "update_leases": {"filter": {"queue": "q"}, "changes": {}},
 }
 SERVING: dict[str, dict[str, Any]] = {
     "spawn_lease": {"queue": "q", "task": TASK},

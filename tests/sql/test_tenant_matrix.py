@@ -150,6 +150,19 @@ def _list(_caller: str, _queue: str, its: Things) -> list[Row]:
     ]
 
 
+def _bulk(**more: Any) -> Calls:
+    """Filters that name what is its."""
+    return lambda _caller, queue, its: [
+        {"filter": {"queue": queue, **wanted}, **more}
+        for wanted in (
+            {"tenant": its.tenant},
+            {"service": str(its.service)},
+            {"task": its.task},
+            {"labels": {"app": its.task}},
+        )
+    ]
+
+
 # Answers about another's as about nothing.
 ALIKE: dict[str, Calls] = {
     "get_lease": _by_lease(),
@@ -165,6 +178,11 @@ ALIKE: dict[str, Calls] = {
     "match_page": _match,
     "match_groups": _match,
     "list_leases": _list,
+    "count_leases": _bulk(),
+    "cancel_leases": _bulk(reason="no"),
+    "requeue_leases": _bulk(),
+    "update_leases": _bulk(changes={"priority": 3}),
+    "delete_leases": _bulk(),
     "service_policy": _by_service(),
     "set_service_policy": _by_service(policy={}),
 }

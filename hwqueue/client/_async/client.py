@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hwqueue import calls
+from hwqueue.client._async.bulk import AsyncBulk
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.claims import AsyncClaims
 from hwqueue.client._async.events import AsyncEvents
@@ -27,6 +28,7 @@ class AsyncClient(
     AsyncQueues,
     AsyncTasks,
     AsyncLeases,
+    AsyncBulk,
     AsyncClaims,
     AsyncNodes,
     AsyncExplain,

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hwqueue import calls
+from hwqueue.client._sync.bulk import SyncBulk
 from hwqueue.client._sync.caller import Caller
 from hwqueue.client._sync.claims import Claims
 from hwqueue.client._sync.events import Events
@@ -28,6 +29,7 @@ class Client(
     Queues,
     Tasks,
     Leases,
+    SyncBulk,
     Claims,
     Nodes,
     Explain,

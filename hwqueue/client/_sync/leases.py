@@ -10,12 +10,14 @@ from uuid import UUID
 
 from hwqueue import calls, tracing
 from hwqueue.client._json import given, plain
+from hwqueue.client._leases import lease_filter
 from hwqueue.client._spawn import spawn_item, spawn_options, with_headers
 from hwqueue.client._sync.waiting import Spawned, Waiting
 from hwqueue.types import (
     Json,
     Lease,
     LeaseChanges,
+    LeaseFilter,
     LeaseSpec,
     LeaseState,
     LeaseSummary,
@@ -91,45 +93,46 @@ class Leases(Waiting):
         self,
         *,
         queue: str | None = None,
-        state: LeaseState | str | None = None,
-        task: str | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
-        tenant: str | None = None,
-        service_id: UUID | str | None = None,
-        node_id: UUID | str | None = None,
         shard: int = 0,
+        **wanted: Unpack[LeaseFilter],
     ) -> list[LeaseSummary]:
         """Leases, newest first.
 
         Args:
-            queue, state, task: None: any.
+            queue: None: any.
             limit: Most to return.
             before: Only leases older than this one: the last of the previous page.
-            tenant, service_id: None: any.
-            node_id: Only those that run on this node now.
+            **wanted: Only these, see `hwqueue.types.LeaseFilter`.
 
         Raises: QueueUnknown, BadArgument.
         SQL: list_leases. Safe inside your transaction: yes.
         """
-        wanted = given(
-            {
-                "queue": queue,
-                "state": state,
-                "task": task,
-                "tenant": tenant,
-                "service": service_id,
-                "node": node_id,
-            }
-        )
         return self._rows(
             calls.LIST_LEASES,
             LeaseSummary,
-            p_filter=plain(wanted, "filter"),
+            p_filter=lease_filter(queue, wanted),
             p_limit=limit,
             p_before=before,
             p_shard=shard,
         )
+
+    def find_lease(
+        self, queue: str, idempotency_key: str, *, tenant: str | None = None, shard: int = 0
+    ) -> LeaseSummary | None:
+        """The lease that was spawned with an idempotency key; None: there is none, or it is gone.
+
+        Args:
+            tenant: Whose it is; "": nobody's; None: any, the newest if several have the key.
+
+        Raises: QueueUnknown, BadArgument.
+        SQL: list_leases. Safe inside your transaction: yes.
+        """
+        found = self.list_leases(
+            queue=queue, idempotency_key=idempotency_key, tenant=tenant, limit=1, shard=shard
+        )
+        return found[0] if found else None
 
     def update_lease(
         self, lease_id: UUID | str, *, shard: int = 0, **changes: Unpack[LeaseChanges]

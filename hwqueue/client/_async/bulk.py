@@ -1,0 +1,195 @@
+"""Methods about many leases at once: those of a queue that a filter means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Unpack
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._json import plain
+from hwqueue.client._leases import lease_filter
+from hwqueue.types import (
+    BulkPage,
+    BulkResult,
+    LeaseChanges,
+    LeaseCount,
+    LeaseFilter,
+    LeaseState,
+)
+
+OnProgress = Callable[[BulkPage], object]
+
+
+class AsyncBulk(AsyncCaller):
+    """Cancel, requeue, update and delete by filter, a page of leases at a time.
+
+    Each page is a transaction of its own, unless the client works on your connection. A lease that
+    another session holds is skipped; call again for those.
+    """
+
+    async def count_leases(
+        self,
+        queue: str,
+        *,
+        states: Collection[LeaseState | str] | None = None,
+        page_size: int = 10_000,
+        shard: int = 0,
+        **wanted: Unpack[LeaseFilter],
+    ) -> int:
+        """How many leases of a queue a filter means.
+
+        Args:
+            states: Only in one of these; None: in any.
+            page_size: How many rows a call reads, 1 to 10,000.
+            **wanted: See `hwqueue.types.LeaseFilter`.
+
+        Raises: QueueUnknown, BadArgument.
+        SQL: count_leases, again until there are no more. Safe inside your transaction: yes.
+        """
+        count, cursor = 0, None
+        while True:
+            page = await self._row(
+                calls.COUNT_LEASES,
+                LeaseCount,
+                p_filter=lease_filter(queue, wanted),
+                p_states=None if states is None else [str(state) for state in states],
+                p_limit=page_size,
+                p_cursor=cursor,
+                p_shard=shard,
+            )
+            count, cursor = count + page.lease_count, page.next_cursor
+            if cursor is None:
+                return count
+
+    async def cancel_leases(
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        on_progress: OnProgress | None = None,
+        page_size: int = 1000,
+        shard: int = 0,
+        **wanted: Unpack[LeaseFilter],
+    ) -> BulkResult:
+        """Cancel the leases of a queue that a filter means, as `cancel_lease` does each.
+
+        Args:
+            reason: Kept with each.
+            on_progress: Called after each page with what became of it.
+            page_size: How many rows a call reads, 1 to 10,000.
+            **wanted: See `hwqueue.types.LeaseFilter`; without a state all that wait or run.
+
+        Raises: QueueUnknown, BadArgument.
+        SQL: cancel_leases, again until there are no more. Safe inside your transaction: yes, but
+            the leases are not claimable until it ends.
+        """
+        return await self._pages(
+            calls.CANCEL_LEASES,
+            on_progress,
+            p_filter=lease_filter(queue, wanted),
+            p_reason=reason,
+            p_limit=page_size,
+            p_shard=shard,
+        )
+
+    async def requeue_leases(
+        self,
+        queue: str,
+        *,
+        on_progress: OnProgress | None = None,
+        page_size: int = 1000,
+        shard: int = 0,
+        **wanted: Unpack[LeaseFilter],
+    ) -> BulkResult:
+        """Requeue the failed leases of a queue that a filter means, those that failed first first.
+
+        Args:
+            on_progress: Called after each page with what became of it.
+            page_size: How many rows a call reads, 1 to 10,000.
+            **wanted: See `hwqueue.types.LeaseFilter`; state `cancelled` instead of `failed` is
+                possible.
+
+        Raises: QueueUnknown, BadArgument.
+        SQL: requeue_leases, again until there are no more. Safe inside your transaction: yes.
+        """
+        return await self._pages(
+            calls.REQUEUE_LEASES,
+            on_progress,
+            p_filter=lease_filter(queue, wanted),
+            p_limit=page_size,
+            p_shard=shard,
+        )
+
+    async def update_leases(
+        self,
+        queue: str,
+        changes: LeaseChanges,
+        *,
+        on_progress: OnProgress | None = None,
+        page_size: int = 1000,
+        shard: int = 0,
+        **wanted: Unpack[LeaseFilter],
+    ) -> BulkResult:
+        """Change the waiting leases of a queue that a filter means, as `update_lease` does each.
+
+        Args:
+            changes: What to change in each, such as `{"priority": 10}`.
+            on_progress: Called after each page with what became of it.
+            page_size: How many rows a call reads, 1 to 10,000.
+            **wanted: See `hwqueue.types.LeaseFilter`; without a state scheduled and pending.
+
+        Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory, WireInvalid.
+        SQL: update_leases, again until there are no more. Safe inside your transaction: yes, but
+            the leases are not claimable until it ends.
+        """
+        return await self._pages(
+            calls.UPDATE_LEASES,
+            on_progress,
+            p_filter=lease_filter(queue, wanted),
+            p_changes=plain(changes, "changes"),
+            p_limit=page_size,
+            p_shard=shard,
+        )
+
+    async def delete_leases(
+        self,
+        queue: str,
+        *,
+        on_progress: OnProgress | None = None,
+        page_size: int = 1000,
+        shard: int = 0,
+        **wanted: Unpack[LeaseFilter],
+    ) -> BulkResult:
+        """Delete the finished leases of a queue that a filter means, before their retention ends.
+
+        Args:
+            on_progress: Called after each page with what became of it.
+            page_size: How many rows a call reads, 1 to 10,000.
+            **wanted: See `hwqueue.types.LeaseFilter`; without a state all that have ended.
+
+        Raises: QueueUnknown, BadArgument.
+        SQL: delete_leases, again until there are no more. Safe inside your transaction: yes.
+        """
+        return await self._pages(
+            calls.DELETE_LEASES,
+            on_progress,
+            p_filter=lease_filter(queue, wanted),
+            p_limit=page_size,
+            p_shard=shard,
+        )
+
+    async def _pages(
+        self, call: calls.Call, on_progress: OnProgress | None, **arguments: Any
+    ) -> BulkResult:
+        """Call it until there is no next page."""
+        changed, skipped, cursor = 0, list[Any](), None
+        while True:
+            page = await self._row(call, BulkPage, p_cursor=cursor, **arguments)
+            changed += len(page.changed)
+            skipped += page.skipped
+            if on_progress is not None:
+                on_progress(page)
+            cursor = page.next_cursor
+            if cursor is None:
+                return BulkResult(changed=changed, skipped=tuple(skipped))

@@ -1,0 +1,136 @@
+-- Public: changing many leases by a filter, a page at a time.
+--
+-- Operators call these after an incident. An example: a bad release has left 40,000 failed leases of the
+-- task "draw". requeue_leases('{"queue": "renders", "state": "failed", "task": "draw"}') requeues the
+-- oldest 1,000 and returns a cursor; the caller passes it to the next call until it is null.
+--
+-- Invariant: each lease is changed by the function for one lease (api/leases), under its lock, with an
+-- event of its own. A lease that another session holds is skipped and named, never waited for.
+--
+-- Read cancel_leases first; queues/lease_pages says how a page is found.
+
+-- Counts the leases that a filter means, reading p_limit rows of its queue: {"queue", "state", "task",
+-- "tenant", "service", "node", "labels", "idempotency_key", "created_from", "created_before",
+-- "finished_from", "finished_before", "error_type"}, as list_leases has it, queue required. p_states:
+-- only in these states. Pass next_cursor as p_cursor of the next call, and add up, until it is null.
+-- Raises: QHQ01, QHA01, QHA03.
+create or replace function hwqueue.count_leases(p_filter jsonb, p_states text[] default null,
+  p_limit int default 10000, p_cursor jsonb default null, p_shard int default 0)
+returns table (lease_count int, next_cursor jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_all text[] := array['scheduled', 'pending', 'claimed', 'completed', 'failed', 'cancelled'];
+  v_page hwqueue.lease_page;
+begin
+  if not coalesce(p_states, v_all) <@ v_all or p_states = '{}' then
+    perform hwqueue.refuse('QHA01', 'p_states has no states, or unknown ones',
+      jsonb_build_object('field', 'p_states'), 'give some of ' || array_to_string(v_all, ', '));
+  end if;
+  v_page := hwqueue.read_page(p_filter, coalesce(p_states, v_all), p_limit, p_cursor, p_shard);
+  return query select cardinality(v_page.lease_ids), v_page.next_cursor;
+end
+$$;
+
+-- Cancels leases that a filter means, as cancel_lease, and returns those it cancelled or asked to stop.
+-- p_filter: as count_leases; its state is scheduled, pending or claimed, or left out for all of these. A
+-- call reads p_limit rows, up to 10,000: pass next_cursor as p_cursor of the next call until it is null.
+-- skipped: another session holds them, or has changed them.
+-- Locks: as cancel_lease, skip locked, in the order of lease ids. Raises: QHQ01, QHA01, QHA02, QHA03.
+create or replace function hwqueue.cancel_leases(p_filter jsonb, p_reason text default null,
+  p_limit int default 1000, p_cursor jsonb default null, p_shard int default 0)
+returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_page hwqueue.lease_page;
+begin
+  perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
+  v_page := hwqueue.read_page(p_filter, array['scheduled', 'pending', 'claimed'], p_limit, p_cursor, p_shard);
+  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+  perform hwqueue.cancel_lease(i, p_reason, p_shard) from unnest(changed) i;
+  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
+  next_cursor := v_page.next_cursor;
+  return next;
+end
+$$;
+
+-- Requeues failed or cancelled leases that a filter means, as requeue_lease, those that ended first
+-- before the others. p_filter: as count_leases; its state is failed or cancelled; failed when it is left
+-- out. The rest is as with cancel_leases. One that fails again is not met a second time.
+-- Locks: as requeue_lease, skip locked, in the order of lease ids. Raises: QHQ01, QHA01, QHA02, QHA03.
+-- Wakes: waiting workers.
+create or replace function hwqueue.requeue_leases(p_filter jsonb, p_limit int default 1000,
+  p_cursor jsonb default null, p_shard int default 0)
+returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_page hwqueue.lease_page;
+begin
+  perform hwqueue.require_read_committed();
+  v_page := hwqueue.read_page(p_filter,
+    case when p_filter ->> 'state' is null then array['failed'] else array['failed', 'cancelled'] end,
+    p_limit, p_cursor, p_shard);
+  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+  perform hwqueue.requeue_lease(i, p_shard) from unnest(changed) i;
+  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
+  next_cursor := v_page.next_cursor;
+  return next;
+end
+$$;
+
+-- Changes waiting leases that a filter means, as update_lease does with p_changes. p_filter: as
+-- count_leases; its state is scheduled or pending, or left out for both. The rest is as with
+-- cancel_leases.
+-- Locks: as update_lease, skip locked, in the order of lease ids. Raises: as update_lease, and QHQ01.
+-- Wakes: waiting workers.
+create or replace function hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit int default 1000,
+  p_cursor jsonb default null, p_shard int default 0)
+returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_page hwqueue.lease_page;
+begin
+  perform hwqueue.require_read_committed(), hwqueue.check_changes(p_changes);
+  v_page := hwqueue.read_page(p_filter, array['scheduled', 'pending'], p_limit, p_cursor, p_shard);
+  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+  perform hwqueue.update_lease(i, p_changes, p_shard) from unnest(changed) i;
+  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
+  next_cursor := v_page.next_cursor;
+  return next;
+end
+$$;
+
+-- Deletes finished leases that a filter means, before their retention is over, with their keys, results
+-- and attempts. p_filter: as count_leases; its state is completed, failed or cancelled, or left out for
+-- all of these. The rest is as with cancel_leases.
+-- Locks: their outcomes, skip locked, in the order of lease ids; the lease rows. Raises: QHQ01, QHA01,
+-- QHA02, QHA03.
+create or replace function hwqueue.delete_leases(p_filter jsonb, p_limit int default 1000,
+  p_cursor jsonb default null, p_shard int default 0)
+returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_page hwqueue.lease_page;
+begin
+  perform hwqueue.require_read_committed();
+  v_page := hwqueue.read_page(p_filter, array['completed', 'failed', 'cancelled'], p_limit, p_cursor,
+    p_shard);
+  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+  if changed <> '{}' then
+    -- roll_up may not have counted their outcomes yet
+    insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
+    select o.shard_id, o.queue_id, o.state, o.finished_at, o.lease_id
+    from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (changed);
+    perform hwqueue.note_leases('lease_deleted', changed, format('deleted, it was %s', v_page.state),
+      p_shard, jsonb_build_object('from', v_page.state));
+    perform hwqueue.remove_leases(changed, p_shard);
+  end if;
+  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
+  next_cursor := v_page.next_cursor;
+  return next;
+end
+$$;

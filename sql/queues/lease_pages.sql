@@ -1,0 +1,190 @@
+-- Pages of the leases that a filter means, for calls that change many (api/bulk).
+--
+-- Example: requeue_leases with {"queue": "renders", "state": "failed", "labels": {"film": "7"}} reads 1,000
+-- failed leases of the queue in the order of outcome_finished, keeps those with the label, and locks them.
+-- The cursor that it returns says where the next call goes on.
+--
+-- A page is read in the order of an index of the table that holds the state, so a call reads p_limit rows,
+-- however few of them the filter means. Entries written after the first call are not met: the cursor holds
+-- the last position and the time of that call. Otherwise a lease that fails again would be requeued for
+-- ever.
+--
+-- Reading order: read_page and read_state_page, then lock_leases; one source (page_of_ready, ...) for each table.
+
+-- Reads one page of the leases in one of p_states that meet a filter, and where the next begins. It goes
+-- from state to state until it finds some, or has read p_limit rows of one state.
+-- Raises: QHA01, QHA03, QHQ01.
+create or replace function hwqueue.read_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb,
+  p_shard int) returns hwqueue.lease_page
+language plpgsql volatile
+as $$
+declare
+  v_filter hwqueue.lease_filter := hwqueue.read_lease_filter(p_filter, p_shard);
+  v_states text[] := p_states;
+  v_cursor jsonb;
+  v_page hwqueue.lease_page;
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'go on with p_cursor');
+  if v_filter.queue_id is null then
+    perform hwqueue.refuse('QHA01', 'filter.queue is missing', jsonb_build_object('field', 'filter.queue'),
+      'name the queue: a call for many leases is about one queue');
+  elsif v_filter.state is not null then
+    perform hwqueue.json_choice(p_filter -> 'state', 'filter.state', p_states);
+    v_states := array[v_filter.state];
+  end if;
+  v_cursor := hwqueue.read_page_cursor(p_cursor, v_states, p_shard);
+  loop
+    v_page := hwqueue.read_state_page(v_filter, p_limit, v_cursor, p_shard);
+    exit when v_page.next_cursor is not null;
+    v_cursor := v_cursor - 'after'
+      || jsonb_build_object('state', v_states[array_position(v_states, v_page.state) + 1]);
+    exit when v_cursor ->> 'state' is null;
+    v_page.next_cursor := v_cursor;
+    exit when v_page.lease_ids <> '{}';
+  end loop;
+  return v_page;
+end
+$$;
+
+-- Reads one page of the leases in the state of a cursor. next_cursor is null after the last page of the
+-- state.
+-- For a caller limited to some tenants a page is what list_leases would return, so that no cursor names a
+-- lease of another tenant. It then reads the many to find the few, as list_leases does.
+create or replace function hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit int,
+  p_cursor jsonb, p_shard int) returns hwqueue.lease_page
+language plpgsql volatile
+as $$
+declare
+  v_filter hwqueue.lease_filter := p_filter;
+  v_page hwqueue.lease_page;
+  v_ids uuid[];
+  v_last jsonb;
+begin
+  v_filter.state := p_cursor ->> 'state';
+  if v_filter.lease_ids is not null then
+    v_page.lease_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, null, p_shard);
+  elsif hwqueue.my_tenants() is not null then
+    v_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, (p_cursor #>> '{after,0}')::uuid, p_shard);
+    v_last := jsonb_build_array(v_ids[cardinality(v_ids)]);
+    v_page.lease_ids := v_ids;
+  else
+    select array_agg(s.lease_id order by s.number), (array_agg(s.key order by s.number desc))[1]
+    into v_ids, v_last
+    from hwqueue.page_source(v_filter, p_cursor, p_limit, p_shard) with ordinality s(lease_id, key, number);
+    v_filter.lease_ids := coalesce(v_ids, '{}');
+    v_page.lease_ids := hwqueue.list_lease_ids(v_filter, p_limit, null, null, p_shard);
+  end if;
+  v_page.state := v_filter.state;
+  if cardinality(v_ids) = p_limit then
+    v_page.next_cursor := p_cursor || jsonb_build_object('after', v_last);
+  end if;
+  return v_page;
+end
+$$;
+
+-- The cursor of a call, or that of the first one.
+-- Raises: QHA01.
+create or replace function hwqueue.read_page_cursor(p_cursor jsonb, p_states text[], p_shard int)
+returns jsonb
+language plpgsql volatile
+as $$
+begin
+  if p_cursor is null or p_cursor = 'null' then
+    return jsonb_build_object('state', p_states[1], 'until', hwqueue.clock(),
+      'position', case when hwqueue.my_tenants() is null
+        then (select s.last_value from hwqueue.ready_position_seq s) else 0 end);
+  end if;
+  perform hwqueue.check_object(p_cursor, array['state', 'until', 'position', 'after'], 'cursor');
+  if p_cursor ->> 'state' = any (p_states) is not true
+    or hwqueue.json_time(p_cursor -> 'until', 'cursor.until') is null
+    or hwqueue.json_integer(p_cursor -> 'position', 'cursor.position', 0, 9223372036854775807) is null then
+    perform hwqueue.refuse('QHA01', 'cursor does not belong to this call',
+      jsonb_build_object('field', 'cursor'), 'pass next_cursor of the call before, with the same filter');
+  end if;
+  return p_cursor;
+end
+$$;
+
+-- The next rows of the table that holds a state, with the key to go on from.
+-- Raises: 22P02, 22007 for a cursor that somebody wrote by hand.
+create or replace function hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit int,
+  p_shard int) returns table (lease_id uuid, key jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_after jsonb := p_cursor -> 'after';
+  v_until timestamptz := (p_cursor ->> 'until')::timestamptz;
+begin
+  if p_filter.state = 'pending' then
+    return query
+      select r.lease_id, jsonb_build_array(r.tier, r.rank, r.position)
+      from hwqueue.ready r
+      where r.shard_id = p_shard and r.queue_id = p_filter.queue_id
+        and (r.tier, r.rank, r.position) > (coalesce((v_after ->> 0)::smallint, '-32768'),
+          coalesce((v_after ->> 1)::bigint, -9223372036854775808), coalesce((v_after ->> 2)::bigint, -1))
+        and r.position <= (p_cursor ->> 'position')::bigint
+      order by r.tier, r.rank, r.position limit p_limit;
+  elsif p_filter.state = 'scheduled' then
+    return query
+      select s.lease_id, jsonb_build_array(s.available_at, s.lease_id)
+      from hwqueue.scheduled s
+      where s.shard_id = p_shard and s.queue_id = p_filter.queue_id
+        and s.available_at >= coalesce((v_after ->> 0)::timestamptz, '-infinity')
+        and (v_after is null
+          or (s.available_at, s.lease_id) > ((v_after ->> 0)::timestamptz, (v_after ->> 1)::uuid))
+      order by s.available_at, s.lease_id limit p_limit;
+  elsif p_filter.state = 'claimed' then
+    return query
+      select c.lease_id, jsonb_build_array(c.lease_id)
+      from hwqueue.claim c
+      where c.shard_id = p_shard
+        and c.lease_id >= coalesce((v_after ->> 0)::uuid, '00000000-0000-0000-0000-000000000000')
+        and (v_after is null or c.lease_id > (v_after ->> 0)::uuid)
+        and c.claimed_at <= v_until
+      order by c.lease_id limit p_limit;
+  else
+    return query
+      select o.lease_id, jsonb_build_array(o.finished_at, o.lease_id)
+      from hwqueue.outcome o
+      where o.shard_id = p_shard and o.queue_id = p_filter.queue_id and o.state = p_filter.state
+        and o.finished_at >= greatest(p_filter.finished_from, (v_after ->> 0)::timestamptz, '-infinity')
+        and o.finished_at <= least(p_filter.finished_before, v_until)
+        and (v_after is null
+          or (o.finished_at, o.lease_id) > ((v_after ->> 0)::timestamptz, (v_after ->> 1)::uuid))
+      order by o.finished_at, o.lease_id limit p_limit;
+  end if;
+end
+$$;
+
+-- Locks those of some leases that still are in a state and that no other session holds, and returns them.
+-- Locks: entries, claims or outcomes in the order of lease ids, skip locked.
+create or replace function hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard int) returns uuid[]
+language plpgsql volatile
+as $$
+begin
+  if p_state = 'pending' then
+    return array(
+      select r.lease_id from hwqueue.lease l
+      join hwqueue.ready r on r.shard_id = l.shard_id and r.queue_id = l.queue_id and r.tier = l.tier
+        and r.rank = l.rank and r.position = l.position and r.lease_id = l.lease_id
+      where l.shard_id = p_shard and l.lease_id = any (p_leases)
+      order by l.lease_id for update of r skip locked);
+  elsif p_state = 'scheduled' then
+    return array(
+      select s.lease_id from hwqueue.lease l
+      join hwqueue.scheduled s on s.shard_id = l.shard_id and s.queue_id = l.queue_id
+        and s.available_at = l.available_at and s.lease_id = l.lease_id
+      where l.shard_id = p_shard and l.lease_id = any (p_leases)
+      order by l.lease_id for update of s skip locked);
+  elsif p_state = 'claimed' then
+    return array(
+      select c.lease_id from hwqueue.claim c
+      where c.shard_id = p_shard and c.lease_id = any (p_leases)
+      order by c.lease_id for update skip locked);
+  end if;
+  return array(
+    select o.lease_id from hwqueue.outcome o
+    where o.shard_id = p_shard and o.lease_id = any (p_leases) and o.state = p_state
+    order by o.lease_id for update skip locked);
+end
+$$;

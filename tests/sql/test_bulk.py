@@ -1,0 +1,252 @@
+"""Calls that cancel, requeue, update, delete or count all leases that a filter means."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.sql.api import Api, token
+
+BULK: dict[str, dict[str, Any]] = {
+    "count_leases": {},
+    "cancel_leases": {},
+    "requeue_leases": {},
+    "update_leases": {"changes": {"priority": 1}},
+    "delete_leases": {},
+}
+
+
+def all_pages(api: Api, function: str, **arguments: Any) -> list[Row]:
+    """Every page, each call with the cursor of the one before."""
+    pages = [api.row(function, **arguments)]
+    while (cursor := pages[-1]["next_cursor"]) is not None:
+        pages.append(api.row(function, cursor=cursor, **arguments))
+    return pages
+
+
+def changed(api: Api, function: str, **arguments: Any) -> list[UUID]:
+    """What all pages changed, in order."""
+    return [lease for page in all_pages(api, function, **arguments) for lease in page["changed"]]
+
+
+def dead(api: Api, queue: str, kind: str = "ValueError", **options: Any) -> UUID:
+    """A lease that has failed for good."""
+    lease = api.spawn(queue, **options)
+    [claim] = api.claim(api.node(), queue)
+    api.rows("fail_lease", **token(claim), error={"type": kind}, retry=False)
+    return lease
+
+
+def test_cancel_takes_what_is_open_and_nothing_else(api: Api, clock: Clock) -> None:
+    queue, other = api.queue(), api.queue()
+    failed, running = dead(api, queue), api.spawn(queue)
+    api.claim(api.node(), queue)
+    later = (clock.now() + timedelta(hours=1)).isoformat()
+    waiting, scheduled = api.spawn(queue), api.spawn(queue, available_at=later)
+    elsewhere = api.spawn(other)
+    found = changed(api, "cancel_leases", filter={"queue": queue}, reason="bad release")
+    assert sorted(found) == sorted([waiting, scheduled, running])
+    states = [api.state(lease) for lease in (failed, running, waiting, scheduled, elsewhere)]
+    assert states == ["failed", "claimed", "cancelled", "cancelled", "pending"]
+    assert api.lease(waiting)["error"]["detail"] == "bad release"
+
+
+def test_pages_reach_every_lease_once(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    later = (clock.now() + timedelta(hours=1)).isoformat()
+    pending = [api.spawn(queue, priority=number % 3) for number in range(5)]
+    scheduled = [api.spawn(queue, available_at=later) for _ in range(5)]
+    assert (
+        sum(
+            page["lease_count"]
+            for page in all_pages(api, "count_leases", filter={"queue": queue}, limit=2)
+        )
+        == 10
+    )
+    pages = all_pages(
+        api, "update_leases", filter={"queue": queue}, changes={"priority": 7}, limit=2
+    )
+    assert all(len(page["changed"]) <= 2 for page in pages)
+    found = [lease for page in pages for lease in page["changed"]]
+    assert sorted(found) == sorted(pending + scheduled)
+    assert {api.lease(lease)["priority"] for lease in found} == {7}
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_requeue_oldest_first(api: Api, clock: Clock, state: str) -> None:
+    queue = api.queue()
+    ended = []
+    for _ in range(5):
+        ended.append(dead(api, queue) if state == "failed" else api.spawn(queue))
+        if state == "cancelled":
+            api.rows("cancel_lease", lease=ended[-1])
+        clock.advance(timedelta(seconds=1))
+    assert changed(api, "requeue_leases", filter={"queue": queue, "state": state}, limit=2) == ended
+    assert {api.state(lease) for lease in ended} == {"pending"}
+
+
+def test_ended_at_the_same_time(api: Api) -> None:
+    queue = api.queue()
+    leases = [api.spawn(queue) for _ in range(5)]
+    for lease in leases:
+        api.rows("cancel_lease", lease=lease)
+    found = changed(api, "delete_leases", filter={"queue": queue}, limit=2)
+    assert sorted(found) == sorted(leases)
+
+
+def test_one_that_fails_again_is_not_met_twice(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    lease = dead(api, queue)
+    first = api.row("requeue_leases", filter={"queue": queue}, limit=1)
+    assert first["changed"] == [lease]
+    clock.advance(timedelta(seconds=1))
+    [claim] = api.claim(api.node(), queue)
+    api.rows("fail_lease", **token(claim), error={}, retry=False)
+    second = api.row("requeue_leases", filter={"queue": queue}, cursor=first["next_cursor"])
+    assert (second["changed"], second["next_cursor"]) == ([], None)
+
+
+def test_a_waiting_lease_is_not_met_twice(api: Api) -> None:
+    queue = api.queue()
+    leases = [api.spawn(queue) for _ in range(3)]
+    low = {"filter": {"queue": queue}, "changes": {"priority": -1}, "limit": 1}
+    assert changed(api, "update_leases", **low) == leases
+
+
+def test_delete_leaves_nothing(api: Api) -> None:
+    queue = api.queue()
+    gone, kept = api.spawn(queue, idempotency_key="a"), api.spawn(queue)
+    api.rows("cancel_lease", lease=gone)
+    assert changed(api, "delete_leases", filter={"queue": queue}) == [gone]
+    assert api.refused("QHL04", "get_lease", lease=gone)
+    assert api.state(kept) == "pending"
+    assert api.spawn(queue, idempotency_key="a") != gone
+    assert api.rows("verify_invariants") == []
+
+
+def test_deleted_leases_stay_counted(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    dead(api, queue)
+    changed(api, "delete_leases", filter={"queue": queue})
+    clock.advance(timedelta(minutes=5))
+    for _ in range(3):
+        api.rows("reap")
+    [total] = [row for row in api.rows("throughput", queue=queue) if row["failed"]]
+    assert total["failed"] == 1
+
+
+def test_filters(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    a = dead(api, queue, "TimeoutError", labels={"film": "7", "app": "x"})
+    clock.advance(timedelta(minutes=1))
+    between = clock.now().isoformat()
+    b = dead(api, queue, "ValueError", labels={"film": "8"}, idempotency_key="k")
+
+    def found(**wanted: Any) -> set[UUID]:
+        """What a list and a count agree on."""
+        given = {"queue": queue, **wanted}
+        leases = {row["lease_id"] for row in api.rows("list_leases", filter=given)}
+        pages = all_pages(api, "count_leases", filter=given)
+        assert sum(page["lease_count"] for page in pages) == len(leases)
+        return leases
+
+    assert found() == {a, b}
+    assert found(labels={"film": "7"}) == {a}
+    assert found(labels={}) == {a, b}
+    assert found(error_type="ValueError") == {b}
+    assert found(idempotency_key="k") == {b}
+    assert found(idempotency_key="other") == set()
+    assert found(created_before=between) == found(finished_before=between) == {a}
+    assert found(created_from=between) == found(finished_from=between) == {b}
+    assert found(state="pending", labels={"film": "7"}) == set()
+
+
+def test_keys_of_several_tenants(api: Api) -> None:
+    queue = api.queue()
+    own, others = (api.spawn(queue, idempotency_key="k", tenant=t) for t in ("film", "games"))
+    both = {"queue": queue, "idempotency_key": "k"}
+    assert {row["lease_id"] for row in api.rows("list_leases", filter=both)} == {own, others}
+    [row] = api.rows("list_leases", filter=both | {"tenant": "film"})
+    assert row["lease_id"] == own
+
+
+@pytest.mark.parametrize("function", BULK)
+@pytest.mark.parametrize(
+    ("field", "wanted", "more"),
+    [
+        ("filter.queue", {}, {}),
+        ("filter", [], {}),
+        ("filter.labels", {"queue": "Q", "labels": []}, {}),
+        ("filter.created_from", {"queue": "Q", "created_from": "yesterday"}, {}),
+        ("filter.error_type", {"queue": "Q", "error_type": 7}, {}),
+        ("p_limit", {"queue": "Q"}, {"limit": 10001}),
+        ("cursor", {"queue": "Q"}, {"cursor": {"state": "nowhere"}}),
+        ("cursor", {"queue": "Q"}, {"cursor": []}),
+    ],
+)
+def test_bad_arguments(api: Api, function: str, field: str, wanted: Any, more: Row) -> None:
+    if isinstance(wanted, dict) and "queue" in wanted:
+        wanted = wanted | {"queue": api.queue()}
+    found = api.refused("QHA01", function, filter=wanted, **BULK[function], **more)
+    assert found.field == field
+
+
+@pytest.mark.parametrize(
+    ("function", "state"),
+    [
+        ("cancel_leases", "failed"),
+        ("requeue_leases", "completed"),
+        ("update_leases", "claimed"),
+        ("delete_leases", "pending"),
+    ],
+)
+def test_states_that_a_call_cannot_change(api: Api, function: str, state: str) -> None:
+    wanted = {"queue": api.queue(), "state": state}
+    found = api.refused("QHA01", function, filter=wanted, **BULK[function])
+    assert found.field == "filter.state"
+
+
+def test_bad_changes_are_refused_though_no_lease_is_meant(api: Api) -> None:
+    given = {"filter": {"queue": api.queue()}, "changes": {"task": "x"}}
+    assert api.refused("QHA01", "update_leases", **given).field == "changes.task"
+
+
+def test_a_key_needs_its_queue(api: Api) -> None:
+    found = api.refused("QHA01", "list_leases", filter={"idempotency_key": "k"})
+    assert found.field == "filter.queue"
+
+
+@pytest.mark.parametrize("function", ["cancel_leases", "update_leases"])
+def test_what_another_session_holds_is_skipped(
+    api: Api, conn: psycopg.Connection, function: str
+) -> None:
+    queue = api.queue()
+    held, free = api.spawn(queue), api.spawn(queue)
+    conn.commit()
+    with psycopg.connect(conn.info.dsn, password=conn.info.password or None) as other:
+        other.execute("select hwqueue.update_lease(%s, '{\"priority\": 3}')", [held])
+        pages = all_pages(api, function, filter={"queue": queue}, **BULK[function])
+        assert [lease for page in pages for lease in page["changed"]] == [free]
+        assert [lease for page in pages for lease in page["skipped"]] == [held]
+        other.rollback()
+    assert api.state(held) == "pending"
+
+
+def test_each_lease_has_its_event(api: Api) -> None:
+    queue = api.queue()
+    leases = [api.spawn(queue) for _ in range(3)]
+    changed(api, "cancel_leases", filter={"queue": queue}, reason="why")
+    events = api.rows("list_events", filter={"queue": queue, "code": "lease_cancelled"})
+    assert sorted(event["lease_id"] for event in events) == sorted(leases)
+    assert {event["message"] for event in events} == {"cancelled while it waited: why"}
+
+
+def test_a_task(api: Api) -> None:
+    queue = api.queue()
+    api.spawn(queue, "draw")
+    other = api.spawn(queue, "mail")
+    assert changed(api, "cancel_leases", filter={"queue": queue, "task": "mail"}) == [other]
