@@ -4,12 +4,12 @@
 -- failed leases of the queue in the order of outcome_finished, keeps those with the label, and locks them.
 -- The cursor that it returns says where the next call goes on.
 --
--- A page is read in the order of an index of the table that holds the state, so a call reads p_limit rows,
--- however few of them the filter means. Entries written after the first call are not met: the cursor holds
--- the last position and the time of that call. Otherwise a lease that fails again would be requeued for
--- ever.
+-- A page is read in the order of an index of the table that holds the state, so a call reads p_limit rows
+-- of each state, however few of them the filter means. Entries written after the first call are not met:
+-- the cursor holds the last position and the time of that call. Otherwise a lease that fails again would
+-- be requeued for ever.
 --
--- Reading order: read_page and read_state_page, then lock_leases; one source (page_of_ready, ...) for each table.
+-- Reading order: read_page, read_state_page, page_source, then lock_leases.
 
 -- Reads one page of the leases in one of p_states that meet a filter, and where the next begins. It goes
 -- from state to state until it finds some, or has read p_limit rows of one state.
