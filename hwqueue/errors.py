@@ -27,6 +27,7 @@ HwqueueError
     TokenUnknown             QHK01  no token has this name
     TokenNameTaken           QHK02  the name was given to a token before
   IdempotencyMismatch        QHT01  the idempotency key was used with other content
+  UniqueConflict             QHT02  another lease holds the key of the option unique
   BadArgument                QHA01  an argument is malformed, or out of range
   IsolationLevel             QHA02  the transaction is not read committed
   OtherTenant                QHA03  it is about another tenant, or all, and the caller is for one
@@ -96,6 +97,7 @@ __all__ = [
     "TokenError",
     "TokenNameTaken",
     "TokenUnknown",
+    "UniqueConflict",
     "WaitTimeout",
     "WireInvalid",
     "translate",
@@ -304,6 +306,12 @@ class IdempotencyMismatch(HwqueueError):
     """The idempotency key was used before with other content."""
 
     default_sqlstate = "QHT01"
+
+
+class UniqueConflict(HwqueueError):
+    """Another lease holds the unique key, and the spawn asked to be told; `detail` names it."""
+
+    default_sqlstate = "QHT02"
 
 
 class BadArgument(HwqueueError):

@@ -231,7 +231,9 @@ CREATE TYPE hwqueue.spawn_request AS (
 	idempotency_key text,
 	stands_for uuid,
 	notify boolean,
-	wire bytea
+	wire bytea,
+	held_until timestamp with time zone,
+	on_conflict text
 );
 
 CREATE TABLE hwqueue.queue (
@@ -1855,7 +1857,7 @@ CREATE FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease
 CREATE FUNCTION hwqueue.kept_out_words(p_domain text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea)
+CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) RETURNS TABLE(ordinal integer, tenant text, idempotency_key text, lease_id uuid, content bytea, held_until timestamp with time zone)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb, p_shard integer) RETURNS bigint
@@ -2787,6 +2789,9 @@ CREATE FUNCTION hwqueue.repeated_pattern(p_placement jsonb) RETURNS text
 CREATE FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2824,7 +2829,7 @@ CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS tex
 CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) RETURNS hwqueue.spawn_request[]
+CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
@@ -3150,6 +3155,9 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueu
 CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
     LANGUAGE sql STABLE;
 
@@ -3228,6 +3236,12 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RE
 
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -3796,9 +3810,12 @@ CREATE TABLE hwqueue.idempotency (
     queue_id integer NOT NULL,
     idempotency_key text NOT NULL,
     lease_id uuid NOT NULL,
-    content bytea NOT NULL
+    content bytea NOT NULL,
+    held_until timestamp with time zone
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
 
 CREATE TABLE hwqueue.ignored_label (
     shard_id integer NOT NULL,
@@ -6189,6 +6206,8 @@ REVOKE ALL ON FUNCTION hwqueue.repeated_pattern(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.replace_node(p_node hwqueue.node, p_old hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.report_progress(p_reports jsonb, p_shard integer) TO hwqueue_admin;
@@ -6215,7 +6234,7 @@ REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM
 
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
 
@@ -6417,6 +6436,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PU
 
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -6470,6 +6491,10 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwq
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 

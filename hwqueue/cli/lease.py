@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 import typer
@@ -34,6 +34,7 @@ from hwqueue.types import (
     LeaseSummary,
     SpawnOptions,
     SpawnResult,
+    Unique,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Spawn work, look at it, cancel it, run it again.")
@@ -85,6 +86,14 @@ def spawn(
     key: Annotated[
         str | None, typer.Option(help="Idempotency key: the same key spawns only once.")
     ] = None,
+    unique: Annotated[str | None, typer.Option(help="At most one open lease has this key.")] = None,
+    unique_for: Annotated[
+        str | None, typer.Option(help="With --unique: not while it is open, but this span.")
+    ] = None,
+    on_conflict: Annotated[
+        Literal["keep", "replace", "raise"],
+        typer.Option(help="With --unique: what to do with the lease that has the key."),
+    ] = "keep",
     tenant: Annotated[str | None, typer.Option(help="Whose work it is.")] = None,
 ) -> None:
     """Spawn a lease and print its id and state."""
@@ -97,6 +106,9 @@ def spawn(
         "deadline": moment_after(deadline, "--deadline"),
         "max_attempts": max_attempts,
         "idempotency_key": key,
+        "unique": Unique(key=unique, hold=span(unique_for, "--unique-for"), on_conflict=on_conflict)
+        if unique
+        else None,
         "tenant": tenant,
     }
     with open_client(ctx) as client:

@@ -44,6 +44,7 @@ from hwqueue.types.leases import (
     Progress,
     SpawnOptions,
     SpawnResult,
+    Unique,
 )
 from hwqueue.types.maintenance import BrokenInvariant, PruneResult, ReapResult, SchemaVersion
 from hwqueue.types.nodes import (
@@ -147,6 +148,7 @@ __all__ = [
     "TagCount",
     "Taint",
     "TokenGrant",
+    "Unique",
     "Verdict",
     "WaitingLease",
     "WakePayload",

@@ -5,12 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 from hwqueue.types.base import AsJson, Json, LeaseState
 from hwqueue.types.claims import Assignment
 from hwqueue.types.queues import RetryPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unique:
+    """At most one lease of this key in a queue of a tenant.
+
+    Attributes:
+        key: Up to 255 characters.
+        hold: None: while the lease is open (scheduled, pending or claimed). A span, from 1 s to 366
+            days: for so long, whatever becomes of it.
+        on_conflict: What a spawn does while another lease holds the key. `keep`: returns that one.
+            `replace`: gives it the new task, params and options if it waits, and returns it.
+            `raise`: raises `UniqueConflict`.
+    """
+
+    key: str
+    hold: timedelta | None = None
+    on_conflict: Literal["keep", "replace", "raise"] = "keep"
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON object that the SQL functions take."""
+        held = "open" if self.hold is None else self.hold.total_seconds()
+        return {"key": self.key, "while": held, "on_conflict": self.on_conflict}
 
 
 class SpawnOptions(TypedDict, total=False):
@@ -24,6 +47,7 @@ class SpawnOptions(TypedDict, total=False):
     available_at or delay: not claimable before. deadline: not claimed by then, it fails.
     patience: how long it waits for a better node, at most; else the queue's. idempotency_key:
     unique per shard, tenant and queue; the same key with the same content returns the first lease.
+    unique: at most one open lease of a key, see `Unique`.
     headers: carried along, not interpreted. notify: False lets workers find the lease when they
     next poll.
     """
@@ -46,6 +70,7 @@ class SpawnOptions(TypedDict, total=False):
     deadline: datetime | None
     patience: timedelta | None
     idempotency_key: str | None
+    unique: Unique | Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
     notify: bool | None
 

@@ -8,7 +8,7 @@
 -- row under its lock.
 --
 -- Read spawn_lease first. Options and placements are read by spawn/read and placement/normalise, rows
--- written by spawn/write; put_back (claim/end_claim) makes a lease claimable again.
+-- written by spawn/write; put_back (spawn/write) makes a lease claimable again.
 
 -- Spawns one lease, normally inside the caller's own transaction. An option that is not given is the
 -- default of the task, if it has one (set_task). It waits only for another spawn with the same

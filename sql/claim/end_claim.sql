@@ -8,9 +8,8 @@
 -- claim. Settlements lock the table `claim` before they read the clock, so that roll_up misses no end
 -- (oldest_open_settlement).
 --
--- Read end_completed_claim first, which is the usual end, then end_claim and put_back. The second half
--- is about locks: is_unlocked says whether a row is held, without waiting; await_claims waits for a
--- bounded time.
+-- Read end_completed_claim first, which is the usual end, then end_claim. The second half is about locks:
+-- is_unlocked says whether a row is held, without waiting; await_claims waits for a bounded time.
 
 -- Ends a claim that did not complete. It deletes the claim, releases its room, writes the attempt, and
 -- puts the lease back at p_next. With p_next null, or when the lease is cancelled, it writes the outcome
@@ -284,52 +283,6 @@ begin
         'a transaction that was left open holds it, an unfinished cancel_lease, say: '
         || 'pg_stat_activity tells whose; then call again');
   end;
-end
-$$;
-
--- Makes an open lease claimable again at p_at, with a new position and the rank that it always had.
--- p_since: since when it has been claimable, if it was. Returns the new state. Wakes waiting workers
--- when the lease is claimable at once.
--- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
--- Not idempotent.
-create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int,
-  p_at timestamptz, p_now timestamptz, p_shard int, p_since timestamptz default null) returns text
-language plpgsql volatile
-as $$
-declare
-  v_lease hwqueue.lease;
-  v_found record;
-  v_position bigint := 0;
-begin
-  select l.* into v_lease from hwqueue.lease l
-  where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
-  if p_at > p_now then
-    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
-      lease_id, available_at, deadline)
-    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
-      v_lease.class_id, p_lease, p_at, v_lease.deadline);
-  else
-    insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
-      lease_id, eligible_at, deadline)
-    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
-      v_lease.class_id, p_lease, coalesce(p_since, p_now), v_lease.deadline)
-    returning r.position into v_position;
-  end if;
-  update hwqueue.lease l
-  set position = v_position, available_at = p_at, attempt_count = p_attempt_count
-  where l.shard_id = p_shard and l.lease_id = p_lease;
-  if p_at > p_now then
-    return 'scheduled';
-  end if;
-  select q as queue, c.waits into v_found
-  from hwqueue.queue q
-  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = v_lease.class_id
-  where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
-  if v_found.waits then
-    perform hwqueue.wake_classes_of_entries(array[v_lease.class_id], p_shard);
-  end if;
-  perform hwqueue.wake_workers(v_found.queue, p_shard);
-  return 'pending';
 end
 $$;
 

@@ -120,6 +120,42 @@ begin
 end
 $$;
 
+-- Returns the key of the option unique, {"key", "while", "on_conflict"}, all of which it checks. Null for
+-- an option that is null.
+-- Raises: QHA01.
+create or replace function hwqueue.unique_key(p_options jsonb) returns text
+language plpgsql immutable
+as $$
+declare
+  v_unique jsonb := p_options -> 'unique';
+begin
+  if jsonb_typeof(v_unique) = 'null' then
+    return hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255);
+  end if;
+  perform hwqueue.check_object(v_unique, array['key', 'while', 'on_conflict'], 'options.unique');
+  perform hwqueue.json_choice(v_unique -> 'on_conflict', 'options.unique.on_conflict',
+    array['keep', 'replace', 'raise']);
+  if v_unique ->> 'key' is null or p_options ->> 'idempotency_key' is not null then
+    perform hwqueue.refuse('QHA01', case when v_unique ->> 'key' is null then 'options.unique.key is missing'
+        else 'options has both unique and idempotency_key' end,
+      jsonb_build_object('field', 'options.unique.key'),
+      'for example {"key": "report-7", "while": "open", "on_conflict": "keep"}, and no idempotency_key');
+  end if;
+  return hwqueue.json_text(v_unique -> 'key', 'options.unique.key', 255);
+end
+$$;
+
+-- Returns until when the option unique holds its key: infinity stands for as long as the lease is open.
+-- Raises: QHA01.
+create or replace function hwqueue.unique_until(p_unique jsonb, p_now timestamptz) returns timestamptz
+language sql stable
+as $$
+  select case when jsonb_typeof(p_unique) = 'null' then null
+    when coalesce(p_unique ->> 'while', 'open') = 'open' then 'infinity'
+    else p_now + hwqueue.json_short_interval(p_unique -> 'while', 'options.unique.while', '1 second',
+      '366 days') end
+$$;
+
 -- Returns one spawn, read and checked, but for its class, which spawn_class has checked. It draws the
 -- position of the lease.
 -- A single expression, so that Postgres inlines it: one statement reads a whole batch.
@@ -147,10 +183,13 @@ as $$
     hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
     case when p_options ?| array['delay', 'available_at'] then hwqueue.spawn_time(p_options, p_now)
       else p_now end,
-    hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255),
+    case when p_options ? 'unique' then hwqueue.unique_key(p_options)
+      else hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255) end,
     null,
     coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true),
-    case when p_options ? 'wire' then hwqueue.wire_blob(p_options -> 'wire', 'options.wire') end
+    case when p_options ? 'wire' then hwqueue.wire_blob(p_options -> 'wire', 'options.wire') end,
+    case when p_options ? 'unique' then hwqueue.unique_until(p_options -> 'unique', p_now) end,
+    case when p_options ? 'unique' then p_options #>> '{unique,on_conflict}' end
   )::hwqueue.spawn_request
 $$;
 
@@ -180,7 +219,7 @@ create or replace function hwqueue.own_options() returns text[]
 language sql immutable parallel safe
 as $$
   select array['lease_id', 'priority', 'available_at', 'delay', 'max_attempts', 'retry', 'claim_timeout',
-    'deadline', 'idempotency_key', 'headers', 'notify']
+    'deadline', 'idempotency_key', 'unique', 'headers', 'notify']
 $$;
 
 -- Returns the options that read_spawn reads: a lease's own, and the params blob, which is stored as it

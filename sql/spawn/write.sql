@@ -109,7 +109,7 @@ begin
     into v_has_keys, v_has_own_ids, v_must_wake from unnest(p_spawns) s;
   end if;
   if v_has_keys then
-    v_spawns := hwqueue.reserve_keys(p_spawns, p_queue.queue_id, p_shard);
+    v_spawns := hwqueue.reserve_keys(p_spawns, p_queue, p_now, p_shard);
     v_fresh := array(select s from unnest(v_spawns) s where s.stands_for is null order by s.ordinal);
     v_must_wake := exists (select 1 from unnest(v_fresh) s where s.notify and s.available_at <= p_now);
   end if;
@@ -246,13 +246,63 @@ begin
 end
 $$;
 
--- Returns the spawns of a batch that have an idempotency key, with the content that the key stands for.
+-- Makes an open lease claimable again at p_at, with a new position and the rank that it always had.
+-- p_since: since when it has been claimable, if it was. Returns the new state. Wakes waiting workers
+-- when the lease is claimable at once.
+-- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
+-- Not idempotent.
+create or replace function hwqueue.put_back(p_lease uuid, p_attempt_count int, p_claim_count int,
+  p_at timestamptz, p_now timestamptz, p_shard int, p_since timestamptz default null) returns text
+language plpgsql volatile
+as $$
+declare
+  v_lease hwqueue.lease;
+  v_found record;
+  v_position bigint := 0;
+begin
+  select l.* into v_lease from hwqueue.lease l
+  where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
+  if p_at > p_now then
+    insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
+      lease_id, available_at, deadline)
+    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
+      v_lease.class_id, p_lease, p_at, v_lease.deadline);
+  else
+    insert into hwqueue.ready as r (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
+      lease_id, eligible_at, deadline)
+    values (p_shard, v_lease.queue_id, v_lease.tier, p_attempt_count, p_claim_count, v_lease.rank,
+      v_lease.class_id, p_lease, coalesce(p_since, p_now), v_lease.deadline)
+    returning r.position into v_position;
+  end if;
+  update hwqueue.lease l
+  set position = v_position, available_at = p_at, attempt_count = p_attempt_count
+  where l.shard_id = p_shard and l.lease_id = p_lease;
+  if p_at > p_now then
+    return 'scheduled';
+  end if;
+  select q as queue, c.waits into v_found
+  from hwqueue.queue q
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = v_lease.class_id
+  where q.shard_id = p_shard and q.queue_id = v_lease.queue_id;
+  if v_found.waits then
+    perform hwqueue.wake_classes_of_entries(array[v_lease.class_id], p_shard);
+  end if;
+  perform hwqueue.wake_workers(v_found.queue, p_shard);
+  return 'pending';
+end
+$$;
+
+-- Returns the spawns of a batch that have a key, with the content that an idempotency key stands for. The
+-- key of the option unique stands for any content.
 create or replace function hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard int)
-returns table (ordinal int, tenant text, idempotency_key text, lease_id uuid, content bytea)
+returns table (ordinal int, tenant text, idempotency_key text, lease_id uuid, content bytea,
+  held_until timestamptz)
 language sql stable
 as $$
   select s.ordinal, c.tenant, s.idempotency_key, s.lease_id,
-         sha256(convert_to(jsonb_build_array(s.task_name, s.params, c.placement, c.labels)::text, 'UTF8'))
+         case when s.held_until is not null then '' else
+           sha256(convert_to(jsonb_build_array(s.task_name, s.params, c.placement, c.labels)::text, 'UTF8'))
+         end, s.held_until
   from unnest(p_spawns) s
   -- limit 1 makes one index lookup per spawn, whatever the planner estimates for arrays and new tables
   cross join lateral (
@@ -263,10 +313,10 @@ $$;
 
 -- Takes the idempotency keys of a batch, or finds the leases that have them. Returns the spawns with
 -- stands_for set where the key was taken, also by an earlier spawn of the batch.
--- Locks: the keys in sorted order, so that two batches cannot deadlock. Raises: QHT01 for the same key
--- with other content.
-create or replace function hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue_id int, p_shard int)
-returns hwqueue.spawn_request[]
+-- Locks: the keys in sorted order, so that two batches cannot deadlock; as take_unique_key. Raises: QHT01
+-- for the same key with other content, QHT02.
+create or replace function hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue,
+  p_now timestamptz, p_shard int) returns hwqueue.spawn_request[]
 language plpgsql volatile
 as $$
 declare
@@ -276,12 +326,14 @@ declare
   v_index int;
   v_spawns hwqueue.spawn_request[];
   v_spawn record;
+  v_lease_id uuid;
 begin
   <<attempt>>
   loop
     with inserted as (
-      insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content)
-      select p_shard, k.tenant, p_queue_id, k.idempotency_key, k.lease_id, k.content
+      insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content,
+        held_until)
+      select p_shard, k.tenant, p_queue.queue_id, k.idempotency_key, k.lease_id, k.content, k.held_until
       from hwqueue.keyed_spawns(p_spawns, p_shard) k
       order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
       on conflict do nothing
@@ -301,7 +353,7 @@ begin
       from hwqueue.keyed_spawns(p_spawns, p_shard) k
       left join lateral (
         select i.lease_id, i.content from hwqueue.idempotency i
-        where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = p_queue_id
+        where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = p_queue.queue_id
           and i.idempotency_key = k.idempotency_key
         limit 1) i on true
       order by k.tenant collate "C", k.idempotency_key collate "C", k.ordinal
@@ -317,11 +369,87 @@ begin
       elsif v_inserted[v_index].tenant = v_spawn.tenant
         and v_inserted[v_index].idempotency_key = v_spawn.idempotency_key then
         v_index := v_index + 1;  -- taken just now, by the first spawn of the batch that has it
+      elsif p_spawns[v_spawn.ordinal].held_until is not null then
+        v_lease_id := hwqueue.take_unique_key(p_spawns, v_spawn.ordinal, v_spawn.tenant, p_queue, p_now,
+          p_shard);
+        continue attempt when v_lease_id is null;  -- pruned since
+        v_spawns[v_spawn.ordinal].stands_for := nullif(v_lease_id, p_spawns[v_spawn.ordinal].lease_id);
       else
         v_spawns[v_spawn.ordinal].stands_for := v_spawn.lease_id;
       end if;
     end loop;
     return v_spawns;
   end loop;
+end
+$$;
+
+-- Takes the key of a spawn's option unique that another spawn has had. Returns the lease that the key
+-- names from now on: that of this spawn if the key was free, else the one that holds it. Null: the key is
+-- pruned. A key is free when its lease has ended, or its time is over; nobody frees it before a spawn asks.
+-- Of equal keys in a batch the first spawn has it.
+-- Locks: the key; with on_conflict replace the lease's entry, then as put_back. Raises: QHT02.
+create or replace function hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal int,
+  p_tenant text, p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns uuid
+language plpgsql volatile
+as $$
+declare
+  v_spawn hwqueue.spawn_request := p_spawns[p_ordinal];
+  v_key hwqueue.idempotency;
+  v_state text;
+begin
+  select i.* into v_key from hwqueue.idempotency i
+  where i.shard_id = p_shard and i.tenant = p_tenant and i.queue_id = p_queue.queue_id
+    and i.idempotency_key = v_spawn.idempotency_key
+  for update;
+  if not found then
+    return null;
+  end if;
+  -- a statement of its own: it sees what ended while this waited for the key
+  v_state := hwqueue.lease_state(v_key.lease_id, p_shard);
+  if not exists (select 1 from unnest(p_spawns) s where s.lease_id = v_key.lease_id)
+    and (v_key.held_until <= p_now or v_key.held_until = 'infinity'
+      and coalesce(v_state, 'gone') not in ('scheduled', 'pending', 'claimed')) then
+    update hwqueue.idempotency i set lease_id = v_spawn.lease_id, held_until = v_spawn.held_until
+    where i.shard_id = p_shard and i.tenant = p_tenant and i.queue_id = p_queue.queue_id
+      and i.idempotency_key = v_spawn.idempotency_key;
+    return v_spawn.lease_id;
+  elsif v_spawn.on_conflict = 'raise' then
+    perform hwqueue.refuse('QHT02',
+      format('lease %s holds the unique key %s', v_key.lease_id, to_json(v_spawn.idempotency_key)),
+      jsonb_build_object('field', 'options.unique.key', 'key', v_spawn.idempotency_key,
+        'lease_id', v_key.lease_id, 'state', v_state, 'index', p_ordinal - 1),
+      'spawn it when that lease has ended, or with on_conflict keep or replace');
+  elsif v_spawn.on_conflict = 'replace' and v_state in ('scheduled', 'pending') then
+    perform hwqueue.replace_waiting(v_key.lease_id, v_spawn, p_queue, p_now, p_shard);
+  end if;
+  return v_key.lease_id;
+end
+$$;
+
+-- Gives a waiting lease the task, params and options of a spawn that has its key. It keeps its id and the
+-- claims and attempts that it has had, and gets a new position in line. One that is claimed or finished by
+-- now stays as it is.
+-- Locks: the entry; the lease row; as put_back. Not idempotent.
+create or replace function hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request,
+  p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_entry hwqueue.scheduled := hwqueue.take_entry(p_lease, p_shard);
+begin
+  if v_entry.lease_id is null then
+    return;
+  end if;
+  update hwqueue.lease l
+  set class_id = hwqueue.target_class(p_spawn.class_id, p_lease, p_shard), task_name = p_spawn.task_name,
+    params = p_spawn.params, headers = p_spawn.headers, priority = p_spawn.priority,
+    rank = hwqueue.lease_rank(p_queue.ageing_step, greatest(p_spawn.available_at, p_now), p_spawn.priority),
+    max_attempts = p_spawn.max_attempts, retry = p_spawn.retry, claim_timeout = p_spawn.claim_timeout,
+    deadline = p_spawn.deadline, wire = p_spawn.wire
+  where l.shard_id = p_shard and l.lease_id = p_lease;
+  perform hwqueue.note_leases('lease_updated', array[p_lease], 'replaced: another spawn has its unique key',
+    p_shard, jsonb_build_object('class_id', p_spawn.class_id));
+  perform hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, p_spawn.available_at, p_now,
+    p_shard);
 end
 $$;

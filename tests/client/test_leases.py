@@ -9,7 +9,7 @@ import pytest
 from hwqueue import errors
 from hwqueue.client import AsyncClient
 from hwqueue.placement import Placement, label, tags
-from hwqueue.types import LeaseSpec, LeaseState, RetryPolicy
+from hwqueue.types import LeaseSpec, LeaseState, RetryPolicy, Unique
 from tests.client.conftest import Node
 
 
@@ -52,6 +52,17 @@ async def test_a_raw_placement_is_as_good(client: AsyncClient, queue: str) -> No
     second = await client.spawn_lease(queue, "t", placement=built)
     leases = [await client.get_lease(lease.lease_id) for lease in (first, second)]
     assert leases[0].placement == leases[1].placement
+
+
+async def test_a_unique_key(client: AsyncClient, queue: str) -> None:
+    first = await client.spawn_lease(queue, "t", {"a": 1}, unique=Unique(key="k"))
+    again = await client.spawn_lease(queue, "t", {"a": 2}, unique={"key": "k", "while": 60})
+    assert (again.lease_id, again.created) == (first.lease_id, False)
+    replacing = Unique(key="k", hold=timedelta(minutes=1), on_conflict="replace")
+    await client.spawn_leases(queue, [LeaseSpec(task="t", options={"unique": replacing})])
+    assert (await client.get_lease(first.lease_id)).params == {}
+    with pytest.raises(errors.UniqueConflict):
+        await client.spawn_lease(queue, "t", unique=Unique(key="k", on_conflict="raise"))
 
 
 async def test_an_idempotency_key_gives_the_first_lease(client: AsyncClient, queue: str) -> None:

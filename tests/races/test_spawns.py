@@ -171,3 +171,104 @@ def test_a_spawn_that_is_open_holds_up_no_set_task(conn: psycopg.Connection, dsn
         operator.direct.value("set_task", task=TASK, defaults={"priority": 2})
         producer.commit()
         assert operator.direct.lease(lease)["priority"] == 1
+
+
+UNIQUE = {"unique": {"key": "report"}}
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+@pytest.mark.parametrize("held_before", [True, False])
+def test_same_unique_key_from_two_sessions(
+    conn: psycopg.Connection, dsn: str, first_commits: bool, held_before: bool
+) -> None:
+    """The second waits for the first, and gets its lease, or makes one if that is undone."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    if held_before:  # by a lease that has ended: the key is taken over, not inserted
+        ended = direct.spawn(QUEUE, UNIQUE)["lease_id"]
+        conn.execute("select hwqueue.cancel_lease(%s)", [ended])
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        first = one.direct.spawn(QUEUE, UNIQUE)
+        assert first["created"]
+        waiting = two.start(lambda d: d.spawn(QUEUE, UNIQUE))
+        two.wait_until_parked()
+        one.commit() if first_commits else one.rollback()
+        second = waiting.result(TIMEOUT)
+    assert second["created"] is not first_commits
+    assert (second["lease_id"] == first["lease_id"]) is first_commits
+
+
+def test_a_unique_spawn_beside_a_settlement(conn: psycopg.Connection, dsn: str) -> None:
+    """It waits for nobody; the key is free once the settlement is committed."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    first = direct.spawn(QUEUE, UNIQUE)["lease_id"]
+    [claim] = direct.claim(QUEUE, *node)
+    with interleave(dsn, SHORT) as actor:
+        worker, producer = actor(), actor()
+        worker.begin()
+        worker.direct.complete(first, claim["claim_token"])
+        assert producer.direct.spawn(QUEUE, UNIQUE)["lease_id"] == first
+        worker.commit()
+        assert producer.direct.spawn(QUEUE, UNIQUE)["created"]
+
+
+@pytest.mark.parametrize("claim_commits", [True, False])
+def test_a_replacement_beside_a_claim(
+    conn: psycopg.Connection, dsn: str, claim_commits: bool
+) -> None:
+    """It waits for the claim: what runs stays as it is, what waits again is changed."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    first = direct.spawn(QUEUE, UNIQUE)["lease_id"]
+    options = {"unique": {"key": "report", "on_conflict": "replace"}, "priority": 7}
+    with interleave(dsn) as actor:
+        worker, producer = actor(), actor()
+        worker.begin()
+        assert len(worker.direct.claim(QUEUE, *node)) == 1
+        waiting = producer.start(lambda d: d.spawn(QUEUE, options))
+        producer.wait_until_parked()
+        worker.commit() if claim_commits else worker.rollback()
+        found = waiting.result(TIMEOUT)
+    assert (found["lease_id"], found["created"]) == (first, False)
+    [row] = conn.execute("select priority, state from hwqueue.get_lease(%s)", [first]).fetchall()
+    assert row == ((0, "claimed") if claim_commits else (7, "pending"))
+
+
+def test_a_claim_passes_by_a_replacement(conn: psycopg.Connection, dsn: str) -> None:
+    """A lease that an open transaction replaces is skipped, and claimed afterwards."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    node = register(conn)
+    first = direct.spawn(QUEUE, UNIQUE)["lease_id"]
+    options = {"unique": {"key": "report", "on_conflict": "replace"}, "labels": {"a": "b"}}
+    with interleave(dsn, SHORT) as actor:
+        producer, worker = actor(), actor()
+        producer.begin()
+        producer.direct.spawn(QUEUE, options)
+        assert worker.direct.claim(QUEUE, *node) == []
+        producer.commit()
+        assert [row["lease_id"] for row in worker.direct.claim(QUEUE, *node)] == [first]
+
+
+def test_prune_passes_by_a_key_that_is_taken_over(conn: psycopg.Connection, dsn: str) -> None:
+    """It waits for no producer, and leaves the key, which is then that of the new lease."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    ended = direct.spawn(QUEUE, UNIQUE)["lease_id"]
+    conn.execute("select hwqueue.cancel_lease(%s)", [ended])
+    with interleave(dsn, SHORT) as actor:
+        producer, operator = actor(), actor()
+        producer.begin()
+        fresh = producer.direct.spawn(QUEUE, UNIQUE)["lease_id"]
+        operator.start(
+            lambda d: d.conn.execute(
+                "select hwqueue.delete_leases(jsonb_build_object('queue', %s::text))", [QUEUE]
+            )
+        ).result(TIMEOUT)
+        producer.commit()
+        assert operator.direct.spawn(QUEUE, UNIQUE)["lease_id"] == fresh

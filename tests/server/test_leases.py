@@ -82,6 +82,16 @@ async def test_an_idempotency_key_spawns_once(http: Http, queue: str) -> None:
     assert found["field"] == "options.idempotency_key"
 
 
+async def test_a_unique_key_keeps_the_first(http: Http, queue: str) -> None:
+    body = {"queue": queue, "task": "draw", "options": {"unique": {"key": "k"}}}
+    first = ok(await http.post(f"{V1}/leases", json=body), 201)
+    span = {"key": "k", "while": 60}
+    again = body | {"options": {"unique": span}}
+    assert ok(await http.post(f"{V1}/leases", json=again), 200) == first | {"created": False}
+    told = body | {"options": {"unique": span | {"on_conflict": "raise"}}}
+    problem(await http.post(f"{V1}/leases", json=told), 409, "QHT02")
+
+
 async def test_two_keys_are_refused(http: Http, queue: str) -> None:
     body = {"queue": queue, "task": "draw"}
     for keys in (("a", "b"), ("a", "a")):

@@ -46,7 +46,7 @@ class Leases(Waiting):
             **options: See `hwqueue.types.SpawnOptions`.
 
         Raises: QueueUnknown, BadArgument, PlacementInvalid, PlacementContradictory,
-            WireInvalid, IdempotencyMismatch, LeaseExists.
+            WireInvalid, IdempotencyMismatch, UniqueConflict, LeaseExists.
         SQL: spawn_lease. Safe inside your transaction: yes, waits for nobody.
         """
         with tracing.spawning(queue, task) as headers:

@@ -51,6 +51,17 @@ class Retry(Request):
     )
 
 
+class Unique(Request):
+    """At most one lease of a key in a queue of a tenant."""
+
+    key: Annotated[str, Field(min_length=1, max_length=255)]
+    while_: Annotated[
+        Literal["open"] | Seconds,
+        Field(alias="while", description="`open`, or a span in seconds from the spawn on."),
+    ] = "open"
+    on_conflict: Literal["keep", "replace", "raise"] = "keep"
+
+
 # What the types of `hwqueue.types.SpawnOptions` do not say. An option without bounds needs no line.
 _spawn_options = request_of(
     options.SpawnOptions,
@@ -65,6 +76,7 @@ _spawn_options = request_of(
         "retry": Retry,
         "claim_timeout": Annotated[Seconds, Field(ge=1)],
         "idempotency_key": Annotated[str, Field(min_length=1, max_length=255)],
+        "unique": Unique,
     },
     fields={
         "lease_id": Field(default=None, description="Yours; one that exists is an error."),
@@ -91,6 +103,7 @@ _spawn_options = request_of(
             description="The same key with the same content returns the first lease. As the header "
             "`Idempotency-Key`.",
         ),
+        "unique": Field(default=None, description="While a lease holds the key, no other has it."),
         "headers": Field(default=None, description="Carried along, not interpreted."),
         "notify": Field(default=None, description="false: found at the next poll."),
     },

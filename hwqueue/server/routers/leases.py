@@ -207,7 +207,7 @@ def _options(
 
     Raises: HTTPProblem (403), BadArgument.
     """
-    options = spec.options.model_dump(exclude_none=True)
+    options = spec.options.model_dump(exclude_none=True, by_alias=True)
     tenant = caller.own_tenant(options.get("tenant"), f"{path}.tenant")
     if tenant is not None:
         options["tenant"] = tenant
