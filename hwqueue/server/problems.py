@@ -178,7 +178,8 @@ def _field_of(error: HwqueueError) -> str | None:
     index = error.detail.get("index")
     if isinstance(error, OtherTenant) and error.field and index is not None:
         return f"leases[{index}].{error.field}"
-    return error.field
+    # the keys of a filter are query parameters here
+    return error.field and error.field.removeprefix("filter.")
 
 
 def _of_the_server(request: Request, error: HTTPProblem) -> Response:

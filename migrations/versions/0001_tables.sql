@@ -563,9 +563,13 @@ create table hwqueue.idempotency (
   idempotency_key text not null,
   lease_id uuid not null,
   content bytea not null,
+  held_until timestamptz,
   primary key (shard_id, tenant, queue_id, idempotency_key)
 ) with (autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_insert_threshold = 10000, autovacuum_vacuum_insert_scale_factor = 0.05);
+comment on column hwqueue.idempotency.held_until is
+  'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an'
+  ' idempotency key, for as long as the lease is kept';
 
 -- Low-water marks: where scans of ready start, one mark for each tier and rank. Below a mark nothing lives
 -- and nothing can come. class_id 0: the order of the whole queue. A class has marks of its own while the
@@ -1251,7 +1255,9 @@ create type hwqueue.spawn_request as (
   idempotency_key text,
   stands_for uuid,  -- the lease that the key names, when that is another one
   notify boolean,
-  wire bytea
+  wire bytea,
+  held_until timestamptz,
+  on_conflict text
 );
 
 -- Where a spawn goes. defaults: those of its task; null: it has none, or the spawn is a batch.
@@ -1280,7 +1286,21 @@ create type hwqueue.lease_filter as (
   task_name text,
   tenants text[],
   service_id uuid,
-  node_id uuid
+  node_id uuid,
+  lease_ids uuid[],
+  labels jsonb,
+  created_from timestamptz,
+  created_before timestamptz,
+  finished_from timestamptz,
+  finished_before timestamptz,
+  error_type text
+);
+
+-- A page of the leases that a bulk call means. next_cursor: where the next page begins; null: at the end.
+create type hwqueue.lease_page as (
+  lease_ids uuid[],
+  state text,
+  next_cursor jsonb
 );
 
 -- What a node has left now; null means not counted. Built by node_headroom.
