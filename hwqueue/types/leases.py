@@ -22,7 +22,7 @@ class Unique:
         hold: None: while the lease is open (scheduled, pending or claimed). A span, from 1 s to 366
             days: for so long, whatever becomes of it.
         on_conflict: What a spawn does while another lease holds the key. `keep`: returns that one.
-            `replace`: gives it the new task, params and options if it waits, and returns it.
+            `replace`: sets the new task, params and options if it waits, and returns it.
             `raise`: raises `UniqueConflict`.
     """
 

@@ -426,9 +426,9 @@ begin
 end
 $$;
 
--- Gives a waiting lease the task, params and options of a spawn that has its key. It keeps its id and the
--- claims and attempts that it has had, and gets a new position in line. One that is claimed or finished by
--- now stays as it is.
+-- Writes into a waiting lease the task, params and options of a spawn that has its key. It keeps its id
+-- and the claims and attempts that it has had, and gets a new position in line. One that is claimed or
+-- finished by now stays as it is.
 -- Locks: the entry; the lease row; as put_back. Not idempotent.
 create or replace function hwqueue.replace_waiting(p_lease uuid, p_spawn hwqueue.spawn_request,
   p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns void
