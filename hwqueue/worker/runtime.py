@@ -136,11 +136,10 @@ class Worker:
                 await session.reports.finish()
                 await self._call_stop_hooks()
                 runner.close()
+                await session.close()
                 self.has_leftovers = bool(
                     runner.has_leftovers or session.in_flight or self._in_hooks
                 )
-                if not session.in_flight:
-                    await session.close()
         return shutdown.exit_code
 
     async def _begin(self, session: NodeSession) -> None:

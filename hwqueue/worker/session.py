@@ -57,6 +57,7 @@ _T = TypeVar("_T")
 PutOff = Callable[[Sequence[tuple[Claim, Outcome]], float], None]
 _LONGEST_WAIT_SECONDS = 30.0
 _BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
+_LAST_CALLS_SECONDS = 1.0
 
 NODE_LOST = (NodeSuperseded, NodeNotYours)
 """What says that this worker may not act for its node any more; the session stops it."""
@@ -125,7 +126,13 @@ class NodeSession:
         _log.info("node %s (%s) registered, epoch %d", self._spec.name, self.node_id, self.epoch)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Wait for the calls under way, for a moment, and close the connections that are free.
+
+        One whose call is still under way closes after it: a claim must not be cancelled. A pool
+        left open would keep its event loop from ending.
+        """
+        if self._in_flight:
+            await asyncio.wait(self._in_flight, timeout=_LAST_CALLS_SECONDS)
         await self._client.close()
 
     async def heartbeat(self, claims: Sequence[Claim], longest_wait: float) -> Sequence[Heartbeat]:
