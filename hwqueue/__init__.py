@@ -38,6 +38,7 @@ from hwqueue.types import (
     Settlement,
     SpawnResult,
     Taint,
+    Unique,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ __all__ = [
     "SpawnResult",
     "Taint",
     "Task",
+    "Unique",
     "Worker",
     "WorkerSettings",
     "any_of",

@@ -80,12 +80,15 @@ begin
   into v_class_ids, v_defaults
   from (select k.class_id, o.ordinal, k.task, case when o.nth = 1 then k.defaults end as defaults
         from (select hwqueue.kind_class(p_queue.queue_id, d.kind, d.defaults, p_shard) as class_id,
-                     d.ordinals, d.kind ->> 'task' as task, d.defaults
-              from (select e.kind, e.ordinals, (select t.defaults from hwqueue.task t
-                      where t.shard_id = p_shard and t.name = e.kind ->> 'task') as defaults
+                     d.ordinals, d.task, d.defaults
+              from (select e.kind, e.ordinals, n.task, (select t.defaults from hwqueue.task t
+                      where t.shard_id = p_shard and t.name = n.task) as defaults
                     from (select hwqueue.spawn_kind(i.value) as kind, array_agg(i.ordinality) as ordinals
                           from jsonb_array_elements(p_leases) with ordinality i group by 1
                           order by min(i.ordinality)) e
+                    -- of text only: the text of other values may be too long for the server
+                    cross join lateral (select case jsonb_typeof(e.kind -> 'task')
+                        when 'string' then e.kind ->> 'task' end as task) n
                     offset 0) d) k,  -- a fence: defaults are read once, not wherever they are used
              unnest(k.ordinals) with ordinality o(ordinal, nth)
         offset 0) u;  -- a fence: the sort has no arrays of ordinals in its rows

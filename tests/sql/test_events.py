@@ -247,6 +247,22 @@ def _(stage: Stage) -> Row:
     return {"lease_id": lease, "queue": queue}
 
 
+@tells("task_set")
+def _(stage: Stage) -> Row:
+    task = f"task-{stage.api.queue()}"
+    stage.api.rows("set_task", task=task, defaults={"priority": 3})
+    stage.api.rows("set_task", task=task, defaults={"priority": 3})  # as it was: no news
+    return {"lease_id": None, "detail": {"task": task, "from": None, "to": {"priority": 3}}}
+
+
+@tells("task_dropped")
+def _(stage: Stage) -> Row:
+    task = f"task-{stage.api.queue()}"
+    stage.api.rows("set_task", task=task, defaults={"priority": 3})
+    stage.api.rows("drop_task", task=task)
+    return {"lease_id": None, "detail": {"task": task, "from": {"priority": 3}}}
+
+
 @tells("lease_requeued")
 def _(stage: Stage) -> Row:
     lease = stage.api.spawn(queue := stage.api.queue())

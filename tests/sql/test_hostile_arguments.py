@@ -184,7 +184,12 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
         " from pg_proc p where p.pronamespace = 'hwqueue'::regnamespace and p.prosecdef"
         " and 'p_limit' = any (p.proargnames)"
     ).fetchall()
-    given: Row = {"p_placement": Jsonb({}), "p_node": api.node().node_id}
+    given: Row = {
+        "p_placement": Jsonb({}),
+        "p_node": api.node().node_id,
+        "p_filter": Jsonb({}),
+        "p_changes": Jsonb({"priority": 1}),
+    }
     assert {"list_nodes", "list_leases", "list_events", "reap"} <= {name for name, _ in rows}
     for name, required in rows:
         arguments = {argument[2:]: given[argument] for argument in required}

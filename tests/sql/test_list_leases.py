@@ -82,7 +82,9 @@ def test_the_columns_agree_with_get_lease(api: Api) -> None:
     lease = api.running(queue, labels={"a": "b"}, headers={"h": 1})["lease_id"]
     row, whole = api.row("list_leases", filter={"queue": queue}), api.lease(lease)
     assert whole.items() >= row.items()
-    assert whole.keys() - row.keys() == {"params", "result", "attempts", "assignment", "wire"}
+    assert whole.keys() - row.keys() == {
+        "params", "result", "attempts", "assignment", "wire", "progress",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("limit", [0, -1, 10001, None])
