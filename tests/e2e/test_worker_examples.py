@@ -88,8 +88,9 @@ def test_middleware_django(dsn: str) -> None:
     assert run_example("middleware_django.py", dsn) == "2 leases, 2 connections\n"
 
 
-def test_the_page_shows_what_the_examples_run() -> None:
-    page = (EXAMPLES.parent / "howto" / "middleware.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["middleware", "web"])
+def test_the_page_shows_what_the_examples_run(name: str) -> None:
+    page = (EXAMPLES.parent / "howto" / f"{name}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     sources = [file.read_text(encoding="utf-8") for file in EXAMPLES.glob("*.py")]
     assert len(blocks) >= 5
