@@ -53,7 +53,7 @@ def test_the_example(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path
         else:
             assert language == "sql"
             conn.execute(content.encode())
-    assert languages == ["python", "sh", "sql"]
+    assert languages == ["python", "sh", "python", "sh", "sql"]
     assert re.search(r"no_nodes|no node", printed[0])
     results = "select array_agg(result ->> 'drawn' order by result) from hwqueue.outcome"
 
@@ -61,4 +61,4 @@ def test_the_example(shell: Shell, conn: psycopg.Connection[Any], tmp_path: Path
         row = conn.execute(results).fetchone()
         return row and row[0]
 
-    wait_until(lambda: drawn() == ["7", "8"])
+    wait_until(lambda: drawn() == ["7", "8", "9"])
