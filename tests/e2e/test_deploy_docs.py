@@ -117,10 +117,16 @@ def test_it_goes_away_and_comes_back(dsn: str, conn: psycopg.Connection) -> None
     dropped = runner.invoke(app, ["--dsn", dsn, "db", "drop", "--yes"])
     assert dropped.exit_code == 0, dropped.stderr
     # the roles are those of the whole server, other tests' databases included
-    owned, taken = re.findall(r"drop (?:owned by|role) (.*);", roles)
-    assert owned == taken
+    of_logins, logins, of_roles, taken = re.findall(r"drop (?:owned by|role) (.*);", roles)
+    assert (of_logins, of_roles) == (logins, taken)
+    made = (ROOT / "deploy" / "logins.sql").read_text(encoding="utf-8")
+    assert re.findall(r"^create role (\w+) login", made, re.M) == logins.split(", ")
     with conn.transaction(force_rollback=True):
-        conn.execute(f"drop owned by {owned}".encode())
+        mine = re.sub(r"\b(queue_\w+)", rf"\1_{conn.info.dbname[-12:]}", f"{made}\f{logins}")
+        script, _, logins = mine.replace(':"app"', f'"{conn.info.dbname}"').partition("\f")
+        conn.execute(script.encode())
+        conn.execute(f"drop owned by {logins}; drop role {logins}".encode())
+        conn.execute(f"drop owned by {of_roles}".encode())
     row = conn.execute("select count(*) from pg_namespace where nspname = 'hwqueue'").fetchone()
     assert row == (0,)
     assert upgrade(dsn).changed
