@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from hwqueue.binding import BadParams, Binding, Handler
+from hwqueue.client._arguments import check_span
 from hwqueue.context import Cancelled
 from hwqueue.errors import ConfigError
 from hwqueue.hooks import Hooks
 from hwqueue.middleware import Function, Middleware
+from hwqueue.options import check_options
 from hwqueue.task import ParamsTask, Task, TaskDecorator, TaskDefaults
 from hwqueue.types import AsJson, RetryPolicy
 
@@ -44,12 +46,16 @@ class Retry(Exception):
         after: Wait before the next attempt. With neither `after` nor `at`, the lease's own retry
             policy decides.
         at: Time of the next attempt, with a time zone. Excludes `after`.
+
+    Raises:
+        ConfigError: Both, `after` is no timedelta, or `at` has no time zone.
     """
 
     def __init__(
         self, message: str = "", *, after: timedelta | None = None, at: datetime | None = None
     ) -> None:
         super().__init__(message)
+        _check_times("Retry", message, after)
         if after is not None and at is not None:
             raise ConfigError("Retry takes after or at, not both")
         if at is not None and at.tzinfo is None:
@@ -75,13 +81,14 @@ class Snooze(Exception):
         message: Why; for the worker's log.
 
     Raises:
-        ConfigError: Not one of `after` and `at`, or out of range.
+        ConfigError: Not one of `after` and `at`, `after` is no timedelta, or out of range.
     """
 
     def __init__(
         self, message: str = "", *, after: timedelta | None = None, at: datetime | None = None
     ) -> None:
         super().__init__(message)
+        _check_times("Snooze", message, after)
         if (after is None) == (at is None):
             raise ConfigError("Snooze takes after or at, one of them")
         if after is not None and not timedelta(0) < after <= _LONGEST_SNOOZE:
@@ -185,7 +192,8 @@ class App(Hooks):
                 until it returns. One in a process is killed.
 
         Raises:
-            ConfigError: The name is taken, or the function cannot be a handler.
+            ConfigError: The name is taken, an option is of the wrong type, or the function cannot
+                be a handler.
         """
         defaults = TaskDefaults(
             queue=queue,
@@ -199,6 +207,8 @@ class App(Hooks):
             patience=patience,
             timeout=timeout,
         )
+        timed = {**defaults.options(), "timeout": timeout}
+        check_options(timed, ConfigError, f"task {name!r}: ")
         only = None if retry_on is None else _exceptions(name, retry_on)
         never = _exceptions(name, no_retry_on)
 
@@ -236,6 +246,16 @@ class App(Hooks):
                 f"task {name!r}: a handler that runs in a process must be at the top of its "
                 f"module, or the child cannot import it; {handler.__qualname__} is not"
             )
+
+
+def _check_times(name: str, message: object, after: object) -> None:
+    """Refuse a span that is a plain number, or was taken for the message. Raises: ConfigError."""
+    if not isinstance(message, str):
+        raise ConfigError(
+            f"{name}: message must be text, not {message!r}",
+            hint=f"name the span: {name}(after=timedelta(seconds=5))",
+        )
+    check_span(after, "after", ConfigError, f"{name}: ")
 
 
 def _exceptions(name: str, given: Exceptions) -> tuple[type[BaseException], ...]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
@@ -424,6 +424,10 @@ class Placement:
         }
         written = {key: value for key, value in members.items() if value}
         return written | _given(strength=self._strength)
+
+
+PLACEMENT_KEYS = tuple(each.name.removeprefix("_") for each in fields(Placement))
+"""What a placement consists of, the keys of its JSON."""
 
 
 def _target(kind: str, targets: Any, away: bool) -> Expr:

@@ -24,6 +24,7 @@ from hwqueue.client._json import given, plain
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.errors import BadArgument
 from hwqueue.middleware import Middleware
+from hwqueue.options import check_options
 from hwqueue.types import (
     AsJson,
     Json,
@@ -135,7 +136,10 @@ class Task(Generic[P, R_co]):
         Args:
             queue: None: the task's.
             **options: See `hwqueue.types.SpawnOptions`; they win over the task's own.
+
+        Raises: BadArgument, when an option is of the wrong type.
         """
+        check_options(options, BadArgument)
         defaults = self.defaults if queue is None else replace(self.defaults, queue=queue)
         return replace(
             self,

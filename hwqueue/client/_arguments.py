@@ -11,7 +11,7 @@ from psycopg.types.numeric import Int8
 
 from hwqueue.calls import Call
 from hwqueue.client._json import aware, check_text, jsonb
-from hwqueue.errors import BadArgument
+from hwqueue.errors import BadArgument, HwqueueError
 
 _PAIR = "(lease_id, claim_token)"
 _WANTED: Mapping[str, str] = {
@@ -67,11 +67,35 @@ def checked_actor(actor: Any) -> str:
     return _text(actor, "actor")
 
 
+def check_span(
+    value: Any, field: str, kind: type[HwqueueError] = BadArgument, where: str = ""
+) -> None:
+    """Refuse what is no span, a plain number above all: 5 what? None passes.
+
+    Args:
+        where: What the message begins with, such as `task 'draw': `.
+
+    Raises: `kind`.
+    """
+    if value is not None and not isinstance(value, timedelta):
+        shown = value if isinstance(value, int | float) and not isinstance(value, bool) else 5
+        raise kind(
+            f"{where}{field} must be a timedelta, such as timedelta(seconds={shown}), "
+            f"not {_shown(value)}",
+            detail={"field": field},
+            hint=f"pass {field} as a timedelta: a plain number has no unit",
+        )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def _refused(field: str, value: object, sql_type: str) -> BadArgument:
-    wanted, shown = _WANTED[sql_type], repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    wanted = _WANTED[sql_type]
     return BadArgument(
-        f"{field} must be {wanted}, got {shown}",
+        f"{field} must be {wanted}, got {_shown(value)}",
         detail={"field": field},
         hint=f"pass {field} as {wanted}",
     )
@@ -143,9 +167,9 @@ def _bytes(value: Any, field: str) -> bytes:
 
 
 def _interval(value: Any, field: str) -> timedelta:
-    if not isinstance(value, timedelta):
-        raise _refused(field, value, "interval")
-    return value
+    check_span(value, field)
+    span: timedelta = value
+    return span
 
 
 def _time(value: Any, field: str) -> datetime:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from datetime import timedelta
 
+from hwqueue.client._arguments import check_span
 from hwqueue.errors import BadArgument
 
 LISTEN_AFTER_SECONDS = 0.5
@@ -27,6 +28,7 @@ class Pauses:
     """
 
     def __init__(self, timeout: timedelta | None) -> None:
+        check_span(timeout, "timeout")
         if timeout is not None and timeout < timedelta(0):
             raise BadArgument(
                 f"timeout must be at least 0, got {timeout}",

@@ -12,6 +12,7 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
 
 from hwqueue.calls import BACKEND_PID, SET_ACTOR
+from hwqueue.client._arguments import check_span
 from hwqueue.client._foreign import async_sqlalchemy, async_unwrapped, check_dialect, refusal
 from hwqueue.client._json import read_json
 from hwqueue.connections import named_conninfo
@@ -47,6 +48,7 @@ class AsyncPoolRunner:
         self._conninfo = named_conninfo(conninfo, "conninfo")
         self._size = size
         self._prepare = prepare
+        check_span(timeout, "pool_timeout")
         self._timeout = timeout.total_seconds()
         self._pool: AsyncConnectionPool[Any] | None = None
 

@@ -13,6 +13,7 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
 from hwqueue.calls import BACKEND_PID, SET_ACTOR
+from hwqueue.client._arguments import check_span
 from hwqueue.client._foreign import check_dialect, refusal, sync_sqlalchemy, sync_unwrapped
 from hwqueue.client._json import read_json
 from hwqueue.connections import named_conninfo
@@ -48,6 +49,7 @@ class PoolRunner:
         self._conninfo = named_conninfo(conninfo, "conninfo")
         self._size = size
         self._prepare = prepare
+        check_span(timeout, "pool_timeout")
         self._timeout = timeout.total_seconds()
         self._pool: ConnectionPool[Any] | None = None
 
