@@ -21,6 +21,7 @@ revoke connect on database :"app" from public;
 grant connect on database :"app" to queue_deployer, queue_producer, queue_worker, queue_server, queue_operator;
 
 -- one transaction that stays open holds back vacuum, new affinity terms and followers of events
+alter role queue_deployer set idle_in_transaction_session_timeout = '1min';
 alter role queue_producer set idle_in_transaction_session_timeout = '1min';
 alter role queue_worker set idle_in_transaction_session_timeout = '1min';
 alter role queue_server set idle_in_transaction_session_timeout = '1min';

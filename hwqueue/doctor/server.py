@@ -152,8 +152,8 @@ def idle_timeout(server: Server) -> Finding:
             "idle transactions",
             "nothing ends a transaction that stays open: one holds back vacuum, new affinity terms "
             "and followers of events",
-            "alter role app set idle_in_transaction_session_timeout = '1min'; for each login of "
-            "applications",
+            f"alter role {server.login} set idle_in_transaction_session_timeout = '1min'; and so "
+            "for each login of applications",
         )
     return ok("idle transactions", f"are ended after {duration(server.idle_timeout)}")
 
@@ -187,7 +187,9 @@ def horizon(server: Server, holders: Sequence[Holder]) -> list[Finding]:
             skip(
                 "vacuum horizon",
                 "this login does not see the transactions of others",
-                f"grant pg_read_all_stats to {server.login};",
+                f"grant pg_read_all_stats to {server.login};"
+                if "hwqueue_operator" in server.roles_held
+                else "run it as an operator who has pg_read_all_stats (deploy/logins.sql)",
             )
         )
     return found or [

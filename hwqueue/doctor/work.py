@@ -17,7 +17,7 @@ _REAP_SECONDS = 120
 _PRUNE_SECONDS = 3600
 _BEHIND_SECONDS = 300
 _SHOWN = 5
-_NOT_FOR_USE = frozenset({"all", "dev", "docs"})
+_NOT_FOR_USE = frozenset({"all", "dev", "docs", "test"})
 
 
 def workers(work: Work) -> Finding:

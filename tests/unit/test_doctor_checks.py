@@ -82,7 +82,7 @@ SERVER: list[tuple[Callable[[Server], Finding], dict[str, Any], Level, str]] = [
     (server.durability, {"outlives_crashes": False}, Level.FAIL, "fsync = on"),
     (server.durability, {"synchronous_commit": "off"}, Level.WARN, "synchronous_commit = on"),
     (server.durability, {"synchronous_commit": "local"}, Level.WARN, "synchronous_commit = on"),
-    (server.idle_timeout, {"idle_timeout": 0.0}, Level.WARN, "alter role"),
+    (server.idle_timeout, {"idle_timeout": 0.0}, Level.WARN, "alter role gpu_worker set"),
     (server.wraparound, {"oldest_xid_age": 1_500_000_000}, Level.FAIL, "vacuum freeze"),
     (server.login, {"is_superuser": True}, Level.WARN, "roles.md"),
     (server.login, {"roles_held": ()}, Level.FAIL, "grant hwqueue_worker to gpu_worker"),
@@ -144,6 +144,10 @@ def test_each_holder_is_named_with_what_ends_it(kind: str) -> None:
 def test_sessions_that_are_hidden_are_not_called_absent() -> None:
     blind = replace(GOOD, sees_sessions=False)
     assert levels(server.horizon(blind, [])) == {Level.SKIP}
+    [found] = server.horizon(replace(blind, roles_held=("hwqueue_operator",)), [])
+    assert found.advice == "grant pg_read_all_stats to gpu_worker;"
+    [found] = server.horizon(replace(blind, roles_held=("hwqueue_worker",)), [])
+    assert found.advice.startswith("run it as an operator")
     slot = Holder(kind="slot", who="slot late", seconds=None, writes=False, name="late")
     assert levels(server.horizon(blind, [slot])) == {Level.WARN, Level.SKIP}
 
@@ -219,6 +223,7 @@ def test_an_invariant_that_is_broken() -> None:
         (["psycopg>=99; extra == 'cli'"], Level.WARN, "needed is >=99"),
         (["psycopg; extra == 'cli'", "no-such-thing; extra == 'cli'"], Level.WARN, "no-such-thing"),
         (["psycopg; extra == 'cli'", "no-such-thing; extra == 'top'"], Level.OK, "with cli"),
+        (["psycopg; extra == 'test'", "no-such-thing; extra == 'test'"], Level.OK, "hwqueue"),
         (["psycopg>=3", "no-such-thing; extra == 'dev'"], Level.OK, "hwqueue"),
     ],
 )
