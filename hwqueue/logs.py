@@ -92,8 +92,8 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object in one line: `time` (UTC), `level`, `logger`, `message`, and all `extra`.
 
-    `exception` is the traceback of `exc_info`, `stack` what `stack_info` asked for. Values that
-    JSON has no form for are written as their text.
+    `exception` is the traceback of `exc_info`, or the text of one; `stack` what `stack_info` asked
+    for. Values that JSON has no form for are written as their text.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -106,6 +106,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            line["exception"] = record.exc_text
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         taken = _OF_EVERY_RECORD | line.keys()

@@ -256,16 +256,7 @@ def _tell_failure(
     of = "" if outlook is None else f" of {outlook.max_attempts}"
     attempt = f"attempt {claim.attempt}{of}"
     if answer.state is LeaseState.FAILED:
-        trace = str((how.error or {}).get("traceback", ""))
-        _log.error(
-            "lease %s of task %s is dead after %s: %s%s",
-            claim.lease_id,
-            claim.task_name,
-            attempt,
-            error_line(how.error),
-            "".join(f"\n{one_line(line)}" for line in trace.splitlines()),
-            extra=_fields(claim, how),
-        )
+        _tell_dead(claim, how, attempt)
         return
     _log.warning(
         "lease %s of task %s failed, %s, %s: %s",
@@ -276,6 +267,22 @@ def _tell_failure(
         error_line(how.error),
         extra=_fields(claim, how),
     )
+
+
+def _tell_dead(claim: Claim, how: Outcome, attempt: str) -> None:
+    """The traceback goes where logging keeps that of an exception; there is only its text here."""
+    if not _log.isEnabledFor(logging.ERROR):
+        return
+    path, line, function, _stack = _log.findCaller()
+    said = "lease %s of task %s is dead after %s: %s"
+    facts = (claim.lease_id, claim.task_name, attempt, error_line(how.error))
+    extra = _fields(claim, how)
+    record = _log.makeRecord(
+        _log.name, logging.ERROR, path, line, said, facts, None, function, extra
+    )
+    trace = str((how.error or {}).get("traceback", ""))
+    record.exc_text = "\n".join(map(one_line, trace.splitlines())) or None
+    _log.handle(record)
 
 
 def _again(outlook: LeaseOutlook | None) -> str:

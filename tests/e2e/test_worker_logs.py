@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from hwqueue.client import AsyncClient
+from hwqueue.logs import JsonFormatter, TextFormatter
 from hwqueue.testing import Clock
 from hwqueue.types import LeaseState, QueuePolicy, RetryPolicy
 from tests.e2e.worker_app import picky
@@ -80,15 +81,19 @@ async def test_a_dead_lease_is_an_error_with_its_traceback(
     spawned = await client.spawn_lease(QUEUE, "boom", "a\nb\x1b[2J", max_attempts=1)
     async with worker(dsn):
         record = await line(caplog, " is dead after ")
-    first, *trace = record.getMessage().splitlines()
+    trace = (record.exc_text or "").splitlines()
     assert record.levelno == logging.ERROR
-    assert first == (
+    assert record.getMessage() == (
         f"lease {spawned.lease_id} of task boom is dead after attempt 1 of 1: "
         r"RuntimeError: a\nb\x1b[2J"
     )
     assert trace[0].startswith("Traceback")
     assert "in boom" in "\n".join(trace)
-    assert "\x1b" not in record.getMessage()
+    assert "\x1b" not in TextFormatter().format(record)
+    line_of_json = json.loads(JsonFormatter().format(record))
+    assert line_of_json["message"] == record.getMessage()
+    assert line_of_json["exception"].splitlines() == trace
+    assert TextFormatter().format(record).splitlines()[1:] == trace
 
 
 @pytest.mark.parametrize(
