@@ -406,6 +406,10 @@ def priority(
 def _each(ctx: typer.Context, lease_ids: list[str] | None, call: Callable[[UUID], object]) -> None:
     """Call it for each id and print what became of it."""
     rows, problems = _one_by_one(lease_ids or [], call)
+    if not options_of(ctx).json:
+        for row in rows:
+            if row["state"] == LeaseState.CLAIMED:
+                row["state"] = "asked to stop"
     show_rows(ctx, rows)
     if problems:
         raise typer.Exit(ExitCode.FAILED)

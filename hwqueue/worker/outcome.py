@@ -34,6 +34,7 @@ class Outcome:
         available_at: When it is claimable again. With neither, at once.
         message: Why it was released, if the handler said so; for the log.
         lasted: Seconds that the handler ran; None: not measured, or it never started.
+        is_despite_cancel: The handler completed after it was asked to stop as cancelled.
     """
 
     kind: Literal["complete", "fail", "release"]
@@ -45,6 +46,7 @@ class Outcome:
     available_at: datetime | None = None
     message: str = ""
     lasted: float | None = None
+    is_despite_cancel: bool = False
 
     @property
     def is_snooze(self) -> bool:

@@ -209,9 +209,10 @@ def _tell_verdict(claim: Claim, how: Outcome, answer: Settled) -> None:
 def _tell_completed(claim: Claim, how: Outcome) -> None:
     if _log.isEnabledFor(logging.INFO):
         _log.info(
-            "lease %s of task %s completed in %s",
+            "lease %s of task %s completed %s%s",
             claim.lease_id,
             claim.task_name,
+            "although asked to stop, in " if how.is_despite_cancel else "in ",
             "an unknown time" if how.lasted is None else _lasted(how.lasted),
             extra=_fields(claim, how),
         )

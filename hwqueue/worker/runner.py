@@ -293,7 +293,9 @@ class Runner:
 
     def _keep(self, execution: Execution, how: Outcome) -> None:
         lasted = self._loop.time() - execution.began
-        self._ended.append((execution.claim, dataclasses.replace(how, lasted=lasted)))
+        despite = how.kind == "complete" and execution.reason is StopReason.CANCELLED
+        ended = dataclasses.replace(how, lasted=lasted, is_despite_cancel=despite)
+        self._ended.append((execution.claim, ended))
 
     def _tell_late(self, execution: Execution) -> None:
         gave_way = execution.future.cancelled() or execution.future.result() is None

@@ -22,7 +22,7 @@ language plpgsql volatile
 as $$
 declare
   v_cancelled boolean := p_claim.stop_reason is not distinct from 'cancelled';
-  v_attempts int := p_claim.attempt - case when p_outcome = 'released' then 1 else 0 end;
+  v_attempts int := p_claim.attempt - case when p_outcome = 'released' and not v_cancelled then 1 else 0 end;
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
 begin
   perform hwqueue.remove_claim(p_claim.lease_id, p_shard);

@@ -104,6 +104,19 @@ def test_one_that_cannot_be_cancelled_holds_back_no_other(
     assert [shown("lease", "show", lease_id)["state"] for lease_id in ids] == ["cancelled"] * 2
 
 
+def test_cancelling_a_running_lease_says_that_it_was_asked(
+    cli: Cli, shown: Callable[..., Any], dsn: str
+) -> None:
+    cli("queue", "create", "renders")
+    ids = [shown("lease", "spawn", "renders", "draw")["lease_id"] for _ in range(2)]
+    node_id = uuid.uuid4()
+    with Client(dsn) as client:
+        epoch = client.register_node(node_id, NodeSpec(name="n", instance_id="1"))
+        assert len(client.claim_task(["renders"], node_id, epoch, qty=2)) == 2
+    assert "asked to stop" in cli("lease", "cancel", ids[0]).stdout
+    assert shown("lease", "cancel", ids[1])[0]["state"] == "claimed"
+
+
 def test_delayed_leases_are_scheduled(cli: Cli, shown: Callable[..., Any]) -> None:
     cli("queue", "create", "renders")
     assert shown("lease", "spawn", "renders", "draw", "--delay", "10m")["state"] == "scheduled"

@@ -29,6 +29,7 @@ def test_a_running_lease_is_asked_to_stop(api: Api) -> None:
     [beaten] = api.rows("heartbeat_node", **node.who, claims=beat(claim))
     assert beaten["verdict"] == "cancelled"
     assert api.value("release_lease", **token(claim)) == "cancelled"
+    assert api.lease(claim["lease_id"])["attempt"] == 1
     assert api.claim(node, queue) == []
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from hwqueue.app import App
-from hwqueue.types import Claim
+from hwqueue.types import Claim, LeaseOutlook, LeaseState, Settled, Verdict
 from hwqueue.worker import LeaseContext
+from hwqueue.worker.report import Reports
 from hwqueue.worker.runner import Runner, StopReason
 from tests.unit.claims import claim
 
@@ -42,6 +44,16 @@ def gives_way(params: Any, context: LeaseContext) -> None:
     context.cancelled.wait(30)
     go.wait(30)
     context.raise_if_cancelled()
+
+
+@app.task("stubborn")
+def stubborn(params: Any) -> str:
+    go.wait(30)
+    return "done"
+
+
+async def unasked(_ids: Sequence[UUID]) -> list[LeaseOutlook]:
+    raise AssertionError
 
 
 async def never(_claim: Claim, _by: timedelta) -> datetime:
@@ -128,3 +140,23 @@ async def test_a_timer_that_is_late_itself_fails_nobody() -> None:
         await woken(made)
         [(_claim, how)] = made.take_ended()
     assert (how.kind, how.result) == ("complete", "late")
+
+
+async def test_completing_in_spite_of_a_cancel_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "hwqueue.worker")
+    with runner() as made:
+        one = claim("stubborn")
+        made.start(one)
+        made.stop_claims({(one.lease_id, one.claim_token): StopReason.CANCELLED})
+        go.set()
+        await woken(made)
+        ended = made.take_ended()
+    done = Settled(
+        ordinal=1,
+        lease_id=one.lease_id,
+        verdict=Verdict.OK,
+        state=LeaseState.COMPLETED,
+        shard_id=0,
+    )
+    Reports(app, unasked).settled(ended, [done])
+    assert "of task stubborn completed although asked to stop, in 0." in caplog.text
