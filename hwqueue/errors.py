@@ -44,7 +44,8 @@ HwqueueError
   EmbeddedError                     the embedded server could not be set up or run
 
 Errors that are not about the queue (connection lost, deadlock, no permission) stay what the driver
-raised. After a lost connection the outcome of the call is unknown: see docs/reference/errors.md.
+raised; one about a permission has a note that says which role may do what. After a lost connection
+the outcome of the call is unknown: see docs/reference/errors.md.
 """
 
 from __future__ import annotations
@@ -422,6 +423,18 @@ BY_SQLSTATE: Mapping[str, type[HwqueueError]] = {
 # errors come from within a function, and so are not the caller's.
 _UNREADABLE = (None, "22021", "22P02", "22P05")
 
+# Who may call what is granted to roles (sql/grants.sql); the server does not say to which.
+_ROLE_NEEDED = (
+    "log in as one who has the role for it: hwqueue_producer spawns and cancels, hwqueue_worker "
+    "runs workers, hwqueue_operator looks at everything and acts on it, hwqueue_admin may do all; "
+    "see docs/explanation/security.md"
+)
+
+_OWNER_NEEDED = (
+    "who installs the schema makes it in the database: log in as the database's owner, "
+    "or let the owner: grant create on database NAME to LOGIN"
+)
+
 # The schema or one of its functions is missing: what a call on a database without hwqueue raises.
 _MISSING_IN_DATABASE = ("3F000", "42883")
 
@@ -431,7 +444,7 @@ def translate() -> Iterator[None]:
     """Turn driver errors about the queue into this package's own; leave all others alone.
 
     Works on psycopg errors and on SQLAlchemy's wrapping of them. The psycopg error becomes the
-    `__cause__`.
+    `__cause__`. An error about a permission is left alone but for a note on what to do.
     """
     try:
         yield
@@ -440,8 +453,24 @@ def translate() -> Iterator[None]:
         cause = error if isinstance(error, psycopg.Error) else getattr(error, "orig", None)
         ours = _own_error(cause) if isinstance(cause, psycopg.Error) else None
         if ours is None:
+            _note_denied(error, cause)
             raise
         raise ours from cause
+
+
+def hint_of_denied(error: psycopg.Error) -> str | None:
+    """What to do about a missing permission; None: the error is another one, or says it itself."""
+    if error.sqlstate != "42501" or error.diag.message_hint:
+        return None
+    return _OWNER_NEEDED if "for database" in str(error) else _ROLE_NEEDED
+
+
+def _note_denied(error: Exception, cause: object) -> None:
+    """Add what to do about a missing permission to the error, once."""
+    hint = hint_of_denied(cause) if isinstance(cause, psycopg.Error) else None
+    note = f"hint: {hint}"
+    if hint and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 def _own_error(error: psycopg.Error) -> HwqueueError | None:

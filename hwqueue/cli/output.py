@@ -36,6 +36,7 @@ from hwqueue.errors import (
     SchemaError,
     TokenUnknown,
     WaitTimeout,
+    hint_of_denied,
 )
 
 
@@ -62,18 +63,6 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
     (BadArgument, ExitCode.USAGE),
     (ConstraintError, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),
-)
-
-# Who may call what is granted to roles (sql/grants.sql); the server does not say to which.
-_ROLE_NEEDED = (
-    "log in as one who has the role for it: hwqueue_producer spawns and cancels, hwqueue_worker "
-    "runs workers, hwqueue_operator looks at everything and acts on it, hwqueue_admin may do all; "
-    "see docs/explanation/security.md"
-)
-
-_OWNER_NEEDED = (
-    "who installs the schema makes it in the database: log in as the database's owner, "
-    "or let the owner: grant create on database NAME to LOGIN"
 )
 
 # What to do about errors of the database, whose own hints name functions.
@@ -215,9 +204,7 @@ def _explain(error: Exception) -> tuple[str, str | None, object, str | None]:
         return _message(error), _hint(error), error.detail, error.sqlstate
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()
-        hint = error.diag.message_hint
-        if hint is None and error.sqlstate == "42501":
-            hint = _OWNER_NEEDED if "for database" in message else _ROLE_NEEDED
+        hint = error.diag.message_hint or hint_of_denied(error)
         return message, hint, error.diag.message_detail, error.sqlstate
     # Such as a FileNotFoundError: its message alone can be as short as a number.
     hint = "add --verbose to see where it came from"

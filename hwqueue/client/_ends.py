@@ -48,7 +48,8 @@ def timed_out(open_ids: Collection[UUID], timeout: timedelta | None) -> WaitTime
     return WaitTimeout(
         f"{which} not ended within {timeout}",
         detail={"lease_ids": [str(lease_id) for lease_id in open_ids]},
-        hint=f"wait again, or ask why it has not ended: hwqueue lease explain {first}",
+        hint="wait again, or ask why it has not ended (as an operator): "
+        f"hwqueue lease explain {first}",
     )
 
 

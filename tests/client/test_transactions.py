@@ -198,8 +198,9 @@ async def test_a_connection_of_the_other_kind_is_refused(kind: str, dsn: str) ->
     if kind == "scoped session":
         return
     async with async_connection(kind, dsn) as other:
-        with pytest.raises(errors.BadArgument, match=r"Client .* which is one for asyncio"):
+        with pytest.raises(errors.BadArgument, match=r"Client .* which is one for asyncio") as at:
             Client.on(other)
+    assert "AsyncClient.on(...) works on it" in (at.value.hint or "")
 
 
 def test_other_objects_are_refused(dsn: str) -> None:

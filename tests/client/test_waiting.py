@@ -188,6 +188,7 @@ async def test_time_runs_out(client: AsyncClient, queue: str) -> None:
         await client.wait(spawned.lease_id, timeout=timedelta(0))
     assert caught.value.detail == {"lease_ids": [str(spawned.lease_id)]}
     assert caught.value.retryable
+    assert f"(as an operator): hwqueue lease explain {spawned.lease_id}" in str(caught.value.hint)
 
 
 async def test_what_there_is_not_is_not_waited_for(client: AsyncClient) -> None:
