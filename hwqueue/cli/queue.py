@@ -12,8 +12,9 @@ from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import fields_of, say, show_item, show_items, show_one
+from hwqueue.cli.worker import AppName, load_app
 from hwqueue.client import Client
-from hwqueue.errors import QueueUnknown
+from hwqueue.errors import ConfigError, QueueUnknown
 from hwqueue.text import age, exact_duration
 from hwqueue.types import BulkPage, BulkResult, Queue, QueueDepth
 
@@ -36,16 +37,34 @@ Policy = Annotated[
 
 
 @app.command(epilog="""Example: hwqueue queue create renders --policy '{"claim_timeout": 300}'""")
-def create(ctx: typer.Context, name: Name, policy: Policy = None) -> None:
-    """Make a queue; one that exists is left as it is.
+def create(
+    ctx: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of the queue; or give --app.", show_default=False),
+    ] = None,
+    policy: Policy = None,
+    app_name: AppName = None,
+) -> None:
+    """Make a queue, or with --app those that the app's tasks name; what exists is left as it is.
 
-    Refused if the queue differs in a key of --policy.
+    Refused if a queue differs in a key of --policy.
     """
+    if (name is None) == (app_name is None):
+        raise ConfigError("give the name of a queue, or --app module:name, and not both")
     content = json_object(policy, "--policy") if policy else {}
+    if name is None:
+        wanted = sorted({task.defaults.queue for task in load_app(app_name).tasks.values()})
+    else:
+        wanted = [name]
     with open_client(ctx) as client:
-        client.create_queue(name, policy=content)
-        found = _find(client, name)
-    show_item(ctx, found, _facts)
+        for each in wanted:
+            client.create_queue(each, policy=content)
+        found = [_find(client, each) for each in wanted]
+    if name is None:
+        show_items(ctx, found, _row, empty="the app has no tasks")
+    else:
+        show_item(ctx, found[0], _facts)
 
 
 @app.command("list", epilog="Example: hwqueue queue list --json")

@@ -68,6 +68,25 @@ def test_a_queue_from_create_to_drop(cli: Cli, shown: Callable[..., Any]) -> Non
     assert shown("queue", "list") == []
 
 
+def test_the_queues_that_the_tasks_of_an_app_name(
+    cli: Cli, shown: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "two_queues.py").write_text(
+        "import hwqueue\n\napp = hwqueue.App()\n"
+        "@app.task('draw', queue='renders')\ndef draw(): ...\n"
+        "@app.task('mail')\ndef mail(): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    cli("queue", "create", "renders", "--policy", '{"max_attempts": 7}')
+    for _ in range(2):
+        made = shown("queue", "create", "--app", "two_queues:app")
+        assert [queue["queue"] for queue in made] == ["default", "renders"]
+    assert shown("queue", "show", "renders")["policy"]["max_attempts"] == 7
+    assert "and not both" in cli("queue", "create", code=2).stderr
+    cli("queue", "create", "renders", "--app", "two_queues:app", code=2)
+    assert "renderz" in cli("lease", "spawn", "renderz", "draw", code=3).stderr
+
+
 def test_a_lease_from_spawn_to_requeue(cli: Cli, shown: Callable[..., Any]) -> None:
     cli("queue", "create", "renders")
     spawned = shown(
@@ -260,7 +279,8 @@ def test_what_if(cli: Cli, shown: Callable[..., Any], tmp_path: Path) -> None:
     [row] = shown("node", "what-if", *labels, "--gpu", "A100", "--count", "2")
     assert (row["queue"], row["pending"], row["fits_at_once"]) == ("renders", 1, 2)
     assert row["is_served_already"] is False
-    assert "gpu_model in A100" in cli("node", "what-if", *labels, "--gpu", "A100").stdout
+    said = cli("node", "what-if", *labels, "--gpu", "A100").stdout
+    assert "gpu_model in A100" in said
     assert shown("node", "what-if", *labels) == []
     assert "nothing that is pending" in cli("node", "what-if").stderr
     file = tmp_path / "nodes.json"
