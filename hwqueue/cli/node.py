@@ -408,7 +408,7 @@ def _served_row(one: ServedClass) -> dict[str, object]:
         "pending": counted(one.pending),
         "oldest_at": one.oldest_at,
         "fits_at_once": one.fits_at_once,
-        "served_already": one.is_served_already,
+        "live_node_fits": one.is_served_already,
         "class_id": one.class_id,
     }
 

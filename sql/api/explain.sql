@@ -242,7 +242,8 @@ $$;
 --
 -- pending: ready leases of the class, counted to 10,001; fits_at_once: how many of them all these nodes
 -- take at once, null when one of the nodes has no limit on what they need; is_served_already: a live
--- node matches, as far as nodes have asked for work since the class came.
+-- node matches by placement and size, whatever queues and tasks it announced, as far as nodes have asked
+-- for work since the class came.
 --
 -- What a class asks about other leases counts as met, and an imagined node is attested for nothing. To
 -- judge a placement on the nodes that exist, call match_nodes.

@@ -252,7 +252,7 @@ begin
                where f.value ->> 'stage' <> 'live' order by f.ordinality limit 1);
     headline := case when v_sole ->> 'stage' = 'cordon'
       then format('no live node is free of a cordon (%s are live)', p_fleet ->> 'live')
-      else format('none of the %s live nodes can run it: the last ones lack %s', p_fleet ->> 'live',
+      else format('none of the %s live nodes can run it: the closest lack %s', p_fleet ->> 'live',
           hwqueue.failure_words(v_sole, p_class)) end;
   elsif v_sole ->> 'stage' in ('live', 'cordon') then
     headline := format('%s %s', hwqueue.count_words((v_sole ->> 'nodes')::bigint,

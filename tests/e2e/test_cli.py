@@ -281,6 +281,7 @@ def test_what_if(cli: Cli, shown: Callable[..., Any], tmp_path: Path) -> None:
     assert row["is_served_already"] is False
     said = cli("node", "what-if", *labels, "--gpu", "A100").stdout
     assert "gpu_model in A100" in said
+    assert "live_node_fits" in said
     assert shown("node", "what-if", *labels) == []
     assert "nothing that is pending" in cli("node", "what-if").stderr
     file = tmp_path / "nodes.json"

@@ -285,14 +285,14 @@ def test_the_nodes_that_match_are_silent(api: Api, clock: Clock) -> None:
     assert actions(found) == ["revive", "relax", "add_node"]
 
 
-def test_the_last_ones_lack_something(api: Api) -> None:
+def test_the_closest_lack_something(api: Api) -> None:
     """No single thing keeps any node out: the funnel says how far they came."""
     nodes = [api.node(labels={"a": n}) for n in range(3)]
     placement = {"require": [label("a", 1, 2), label("b", 1)], "resources": {"gpu": 1}}
     found = explain(api, api.spawn(api.queue(), placement=placement))
     assert found["sole_blockers"] == []
     assert found["code"] in ("label_missing", "insufficient_capacity")
-    assert found["headline"].startswith("none of the 3 live nodes can run it")
+    assert found["headline"].startswith("none of the 3 live nodes can run it: the closest lack ")
     assert (funnel(found)["live"], funnel(found)["labels"]) == (3, 0)
     assert [row["node"] for row in found["nearest"]] == [
         n.name for n in (nodes[1], nodes[2], nodes[0])
