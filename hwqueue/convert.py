@@ -13,6 +13,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -90,7 +91,7 @@ def reader_of(annotation: Any) -> Reader:
 
 
 def _reader(annotation: Any, known: dict[Any, Reader]) -> Reader:  # noqa: PLR0911
-    """`known`: the readers that are being made; a dataclass may contain itself."""
+    """`known`: the readers that are being made; dataclasses and unions may contain themselves."""
     if get_origin(annotation) is Annotated:  # first: its notes need have no hash
         return _annotated_reader(annotation, known)
     if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
@@ -107,7 +108,7 @@ def _reader(annotation: Any, known: dict[Any, Reader]) -> Reader:  # noqa: PLR09
     if origin is Literal:
         return _choice_reader({each: each for each in arguments})
     if origin in (Union, types.UnionType):
-        return _union_reader([_reader(each, known) for each in arguments])
+        return _union_of(arguments, known)
     if isinstance(origin, type):
         return _class_reader(annotation, origin, arguments, known)
     raise _unreadable(annotation)
@@ -155,13 +156,21 @@ def _unreadable(annotation: Any) -> ConfigError:
     )
 
 
+_SHOWN = json.JSONEncoder(default=str)
+
+
 def _as_it_is(value: Any) -> Any:
     return value
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    """The beginning of it; the rest is not written, however large it is."""
+    text = ""
+    for piece in _SHOWN.iterencode(value):
+        text += piece
+        if len(text) > 60:
+            return f"{text[:60]}..."
+    return text
 
 
 def _of_type(what: str, *allowed: type) -> Reader:
@@ -230,20 +239,58 @@ def _choice_reader(choices: Mapping[Any, Any]) -> Reader:
     return read
 
 
+_outcomes: ContextVar[dict[tuple[int, int], Any] | None] = ContextVar("outcomes", default=None)
+"""What unions have read within the outermost one, by union and value: the result, or a `Misfit`."""
+
+
+def _union_of(arguments: tuple[Any, ...], known: dict[Any, Reader]) -> Reader:
+    """One reader for all unions of these members in this order, so that they share outcomes."""
+    if (Union, arguments) not in known:
+        members: list[Reader] = []
+        known[Union, arguments] = _union_reader(members)
+        members.extend(_reader(each, known) for each in arguments)
+    return known[Union, arguments]
+
+
 def _union_reader(members: Sequence[Reader]) -> Reader:
+    """The first member that fits.
+
+    A union whose members contain it reads each value once. Otherwise each level of a value would be
+    read once for each member of the level above, which is exponential in the depth.
+    """
+
     def read(value: Any) -> Any:
+        outcomes = _outcomes.get()
+        if outcomes is None:
+            token = _outcomes.set({})
+            try:
+                return read(value)
+            finally:
+                _outcomes.reset(token)
+        key = id(members), id(value)
+        if key in outcomes:
+            outcome = outcomes[key]
+            if isinstance(outcome, Misfit):
+                raise outcome.under("")
+            return outcome
         found: list[Misfit] = []
         for member in members:
             try:
-                return member(value)
+                outcomes[key] = member(value)
             except Misfit as misfit:
                 found.append(misfit)
-        deepest = max(found, key=lambda one: len(one.where))
-        if deepest.where:
-            raise deepest
-        raise Misfit(", or ".join(one.what for one in found))
+            else:
+                return outcomes[key]
+        outcomes[key] = _of_union(found)
+        raise outcomes[key].under("")
 
     return read
+
+
+def _of_union(found: Sequence[Misfit]) -> Misfit:
+    """What to say of a value that no member fits: what came furthest."""
+    deepest = max(found, key=lambda one: len(one.where))
+    return deepest if deepest.where else Misfit(", or ".join(one.what for one in found))
 
 
 def _list_reader(make: Callable[[list[Any]], Any], member: Reader) -> Reader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -16,6 +16,7 @@ import pydantic.dataclasses
 import pytest
 from typing_extensions import TypeAliasType
 
+from hwqueue import convert
 from hwqueue.convert import Misfit, jsonable, reader_of
 from hwqueue.errors import BadArgument, ConfigError
 
@@ -63,6 +64,19 @@ class Shot:
     lens: Lens
 
 
+@dataclass
+class Not:
+    arg: Term
+    kind: Literal["not"]
+
+
+@dataclass
+class Negative:
+    arg: Term
+    kind: Literal["negative"]
+
+
+Term = Not | Negative | int
 UserId = NewType("UserId", int)
 AT = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 ID = UUID("01a207df-0aa8-7bec-971e-c548c5cba79c")
@@ -185,6 +199,45 @@ def test_what_does_not_fit_is_said_with_its_path(
         reader_of(kind)(value)
     assert misfit.value.where == where
     assert misfit.value.what.startswith(what)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "kind"), [(1, "negative"), ("x", "negative"), (1, "neither")], ids=str
+)
+def test_a_union_that_contains_itself_reads_each_value_once(
+    leaf: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    as_object = convert._OBJECT
+
+    def counted(value: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        assert looks <= 2 * 199 + 2, "a member reads a value again"  # two members, and the leaf
+        return as_object(value)
+
+    monkeypatch.setattr(convert, "_OBJECT", counted)
+    value: Any = leaf
+    for level in range(199):
+        value = {"arg": value, "kind": "not" if level else kind}
+    if (leaf, kind) == (1, "negative"):
+        assert isinstance(reader_of(Term)(value), Not)
+    else:
+        with pytest.raises(Misfit) as misfit:
+            reader_of(Term)(value)
+        assert misfit.value.where.startswith(".arg" * 198)
+    assert looks >= 199
+
+
+def test_the_rest_of_a_large_value_is_not_written_out() -> None:
+    class Items(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            for at in range(1000):
+                assert at < 100, "all of it is written"
+                yield at
+
+    with pytest.raises(Misfit, match=r"must be an integer, not \[0, 1, 2, .*\.\.\.$"):
+        reader_of(int)(Items([0]))
 
 
 @pytest.mark.parametrize("kind", [set[int], object().__class__.__init__, Exception, list[bytes]])
