@@ -27,6 +27,8 @@ from hwqueue.errors import BadArgument, ConfigError
 
 Reader = Callable[[Any], Any]
 
+_MOST_DECIMAL_PLACES = 4300  # before or after the point; Python reads no longer integers either
+
 
 class Misfit(Exception):
     """A JSON value is not of the wanted type.
@@ -201,6 +203,14 @@ def _of_text(what: str, parse: Callable[[str], Any], *allowed: type) -> Reader:
     return read
 
 
+def _decimal(text: str) -> Decimal:
+    """Finite, and not so large or small that `int` or a format would write out megabytes."""
+    number = Decimal(text)
+    if not number.is_finite() or abs(number.adjusted()) > _MOST_DECIMAL_PLACES:
+        raise ValueError
+    return number
+
+
 def _timedelta(value: Any) -> timedelta:
     try:
         return timedelta(seconds=_NUMBER(value))
@@ -222,7 +232,7 @@ _SCALARS: dict[Any, Reader] = {
     time: _of_text("a time of day in ISO 8601", time.fromisoformat),
     timedelta: _timedelta,
     UUID: _of_text("a UUID", UUID),
-    Decimal: _of_text("a decimal number", Decimal, int, float),
+    Decimal: _of_text("a decimal number", _decimal, int, float),
 }
 
 

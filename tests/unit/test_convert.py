@@ -166,6 +166,8 @@ def test_values_go_to_json_and_back(kind: Any, value: Any, written: Any) -> None
         (timedelta, 1e300, "", "must be a number of seconds, not 1e+300"),
         (UUID, "x", "", 'must be a UUID, not "x"'),
         (Decimal, "x", "", 'must be a decimal number, not "x"'),
+        *((Decimal, text, "", "must be a decimal number") for text in ("NaN", "sNaN", "-Infinity")),
+        *((Decimal, text, "", "must be a decimal number") for text in ("1e4301", "1e-4301")),
         (Light, [], "", "must be an object, not []"),
         (Light, {}, ".colour", "is missing"),
         (Light, {"colour": "red", "size": 1}, ".size", "is unknown: there are colour, watts"),
