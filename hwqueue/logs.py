@@ -76,10 +76,18 @@ class LeaseLogFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, logger and message; at the end of the first line the fields of the lease."""
+    """Time, level, logger and message; at the end of the first line the fields of the lease.
+
+    All other lines of a record begin with two spaces, and no character of it moves the cursor of a
+    terminal: what the exception of a handler says cannot pass for a record of its own.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines."""
+        return "\n  ".join(map(one_line, super().format(record).expandtabs(4).splitlines()))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overridden
         """The line without a traceback."""

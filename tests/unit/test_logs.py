@@ -70,7 +70,7 @@ def test_what_is_logged_about_a_lease_says_which() -> None:
     first, second = TextFormatter().format(made).splitlines()
     fields = f"[lease_id={granted.lease_id} task=mail queue=default attempt=2]"
     assert first.endswith(f" WARNING shop: sending {fields}")
-    assert second == "to x"
+    assert second == "  to x"
     assert not hasattr(record("after"), "lease_id")
 
 
@@ -82,6 +82,20 @@ def test_a_record_that_names_its_lease_keeps_it() -> None:
 def test_names_of_others_begin_no_line() -> None:
     with about(claim("mail\nERROR forged")):
         assert r"task=mail\nERROR forged" in TextFormatter().format(record("x"))
+
+
+def test_what_an_exception_says_begins_no_line_and_moves_no_cursor() -> None:
+    forged = "2030-01-02 03:04:05,678 ERROR shop: forged"
+    try:
+        raise RuntimeError(f"a\n{forged}\r{forged}\x85{forged}\x1b[2J\x07")
+    except RuntimeError:
+        made = record(f"oops\n{forged}", exc_info=sys.exc_info())
+    text = TextFormatter().format(made)
+    first, *others = text.split("\n")
+    assert "oops" in first
+    assert all(line.startswith("  ") for line in others)
+    assert {each for each in text if not each.isprintable()} == {"\n"}
+    assert r"\x1b[2J\x07" in text
 
 
 async def test_asyncio_tasks_and_threads_are_told_apart() -> None:
