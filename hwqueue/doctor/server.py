@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from psycopg import sql
+
 from hwqueue.doctor.facts import Holder, Server, Skew, Table
 from hwqueue.doctor.finding import Finding, fail, ok, skip, warn
 from hwqueue.schema.bundle import ROLES
@@ -66,7 +68,7 @@ def login(server: Server) -> Finding:
         return fail(
             "login",
             f"{server.login} has none of the queue's roles, so it may call nothing",
-            f"grant it one: grant hwqueue_worker to {server.login}; (or another of "
+            f"grant it one: grant hwqueue_worker to {_identifier(server.login)}; (or another of "
             f"{', '.join(ROLES)})",
         )
     return ok("login", f"{server.login} has {held}")
@@ -187,7 +189,7 @@ def horizon(server: Server, holders: Sequence[Holder]) -> list[Finding]:
             skip(
                 "vacuum horizon",
                 "this login does not see the transactions of others",
-                f"grant pg_read_all_stats to {server.login};"
+                f"grant pg_read_all_stats to {_identifier(server.login)};"
                 if "hwqueue_operator" in server.roles_held
                 else "run it as an operator who has pg_read_all_stats (deploy/logins.sql)",
             )
@@ -200,14 +202,24 @@ def horizon(server: Server, holders: Sequence[Holder]) -> list[Finding]:
 def _holder(holder: Holder) -> Finding:
     since = f", open for {duration(holder.seconds)}" if holder.seconds is not None else ""
     also = "; new affinity terms and followers of events wait for it" if holder.writes else ""
+    name = _literal(holder.name)
     end = {
         "session": f"ask its owner, or select pg_terminate_backend({holder.name});",
-        "prepared": f"commit prepared '{holder.name}'; or rollback prepared '{holder.name}';",
-        "slot": f"start its reader, or select pg_drop_replication_slot('{holder.name}'); it also "
+        "prepared": f"commit prepared {name}; or rollback prepared {name};",
+        "slot": f"start its reader, or select pg_drop_replication_slot({name}); it also "
         "keeps the log, until the disk is full",
         "standby": f"end the long query on {holder.name}, or turn off hot_standby_feedback there",
     }
     return warn("vacuum horizon", f"{holder.who}{since}{also}", end[holder.kind])
+
+
+def _literal(text: str) -> str:
+    """A name that others chose, for SQL that a person pastes."""
+    return sql.Literal(text).as_string().strip()
+
+
+def _identifier(name: str) -> str:
+    return sql.Identifier(name).as_string()
 
 
 def tables(found: Sequence[Table]) -> list[Finding]:

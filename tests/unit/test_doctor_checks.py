@@ -85,7 +85,7 @@ SERVER: list[tuple[Callable[[Server], Finding], dict[str, Any], Level, str]] = [
     (server.idle_timeout, {"idle_timeout": 0.0}, Level.WARN, "alter role gpu_worker set"),
     (server.wraparound, {"oldest_xid_age": 1_500_000_000}, Level.FAIL, "vacuum freeze"),
     (server.login, {"is_superuser": True}, Level.WARN, "roles.md"),
-    (server.login, {"roles_held": ()}, Level.FAIL, "grant hwqueue_worker to gpu_worker"),
+    (server.login, {"roles_held": ()}, Level.FAIL, 'hwqueue_worker to "gpu_worker"'),
     (server.roles, {"roles_there": ROLES[1:]}, Level.WARN, "--from-owner"),
 ]
 
@@ -139,6 +139,21 @@ def test_each_holder_is_named_with_what_ends_it(kind: str) -> None:
     assert "42" in found.advice
     assert ("open for 15 min" in found.message) == (seconds is not None)
     assert ("affinity terms" in found.message) == holder.writes
+
+
+def test_names_of_others_end_no_literal_of_what_is_advised() -> None:
+    gid = "x'; drop schema hwqueue cascade; --"
+    holder = Holder(kind="prepared", who="somebody", seconds=900.0, writes=True, name=gid)
+    [found] = server.horizon(GOOD, [holder])
+    written = gid.replace("'", "''")
+    assert found.advice == f"commit prepared '{written}'; or rollback prepared '{written}';"
+
+
+@pytest.mark.parametrize("change", [{"roles_held": ()}, {"sees_sessions": False}], ids=str)
+def test_an_odd_login_is_quoted_in_what_is_advised(change: Any) -> None:
+    odd = replace(GOOD, login='app"; drop', **change)
+    [found] = [server.login(odd)] if "roles_held" in change else server.horizon(odd, [])
+    assert 'to "app""; drop";' in found.advice
 
 
 def test_sessions_that_are_hidden_are_not_called_absent() -> None:
