@@ -1,9 +1,10 @@
-"""How long to wait between two looks at leases that have not ended, and how to sleep that long."""
+"""How long to wait between two looks, how often others may wake one, and how to sleep that long."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from hwqueue.client._arguments import check_span
@@ -11,6 +12,9 @@ from hwqueue.errors import BadArgument
 
 LISTEN_AFTER_SECONDS = 0.5
 """A wait that is over by then only polls: a connection of its own would cost more."""
+
+WAKES_AT_ONCE = 20  # after a quiet time
+WAKES_PER_SECOND = 20.0
 
 _FIRST_SECONDS = 0.02
 _GROWTH = 1.5
@@ -59,6 +63,33 @@ class Pauses:
         self._next = pause * _GROWTH
         left = pause if self._until is None else self._until - time.monotonic()
         return max(0.0, min(pause, left))
+
+
+class Rate:
+    """How often something may happen: `burst` times at once, then `per_second`.
+
+    Args:
+        clock: Seconds, ever rising.
+    """
+
+    def __init__(
+        self,
+        burst: int = WAKES_AT_ONCE,
+        per_second: float = WAKES_PER_SECOND,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._burst = burst
+        self._per_second = per_second
+        self._left = float(burst)
+        self._counted_at = clock()
+
+    def take(self) -> float:
+        """Seconds after which it may happen once more; the caller waits that long."""
+        now = self._clock()
+        gained = (now - self._counted_at) * self._per_second
+        self._left, self._counted_at = min(self._burst, self._left + gained) - 1, now
+        return max(0.0, -self._left / self._per_second)
 
 
 async def apause(seconds: float) -> None:

@@ -20,6 +20,7 @@ import psycopg
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from hwqueue.client import AsyncClient
+from hwqueue.client._pauses import WAKES_AT_ONCE, WAKES_PER_SECOND, Rate
 from hwqueue.errors import HwqueueError
 
 _log = logging.getLogger("hwqueue.worker")
@@ -51,8 +52,6 @@ class _Subscription:
 
 
 CHANNEL = "hwqueue"
-_BURST = 20  # wake-ups at once, after a quiet time
-_PER_SECOND = 20.0
 _STOPS_PER_SECOND = 2.0
 _ANSWER_SECONDS = 5.0
 _TRY_AGAIN_SECONDS = 300.0
@@ -71,31 +70,22 @@ class WakeUps:
         self,
         wakes: Callable[[], None],
         *,
-        burst: int = _BURST,
-        per_second: float = _PER_SECOND,
+        burst: int = WAKES_AT_ONCE,
+        per_second: float = WAKES_PER_SECOND,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._wakes = wakes
-        self._clock = clock or asyncio.get_running_loop().time
-        self._burst = float(burst)
-        self._per_second = per_second
-        self._left = float(burst)
-        self._counted_at = self._clock()
+        self._rate = Rate(burst, per_second, clock or asyncio.get_running_loop().time)
         self._later: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
         """Call it now, or as soon as the rate allows if that is not yet arranged."""
         if self._later is not None:
             return
-        now = self._clock()
-        gained = (now - self._counted_at) * self._per_second
-        self._left, self._counted_at = min(self._burst, self._left + gained), now
-        if self._left >= 1:
-            self._left -= 1
-            self._wakes()
-        else:
-            wait = (1 - self._left) / self._per_second
+        if wait := self._rate.take():
             self._later = asyncio.get_running_loop().call_later(wait, self._wake_late)
+        else:
+            self._wakes()
 
     def close(self) -> None:
         """Forget what is arranged."""
@@ -105,7 +95,6 @@ class WakeUps:
 
     def _wake_late(self) -> None:
         self._later = None
-        self._left, self._counted_at = 0.0, self._clock()
         self._wakes()
 
 

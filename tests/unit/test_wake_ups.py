@@ -1,7 +1,17 @@
 """Wake-ups have a rate, whoever sends how many notifications."""
 
 import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
+import psycopg
+import pytest
+
+from hwqueue.client import _pauses
+from hwqueue.client._sync import waiting
+from hwqueue.types import AwaitedLease, LeaseState
 from hwqueue.worker.listen import WakeUps
 
 
@@ -50,3 +60,44 @@ async def test_after_closing_nothing_comes() -> None:
     for _ in range(100):
         await asyncio.sleep(0)
     assert loop.calls == 1
+
+
+class Repeats:
+    """A connection on which somebody repeats a payload; it is the runner that opens it, too."""
+
+    def __init__(self) -> None:
+        self.unread = 10_000
+
+    def listen(self, _statement: str) -> Any:
+        return self
+
+    def notifies(self, *, timeout: float) -> Iterator[psycopg.Notify]:
+        for _ in range(1 if timeout else self.unread):
+            self.unread -= 1
+            yield psycopg.Notify("hwqueue_ended", "heard", 1)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_a_repeated_end_wakes_who_waits_a_burst_and_then_at_the_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paused: list[float] = []
+    connection: Any = Repeats()
+    monkeypatch.setattr(waiting, "pause", paused.append)
+    endings = waiting.Endings(connection)
+    endings._rate = _pauses.Rate(burst=3, per_second=20.0, clock=lambda: 1000.0)
+    assert endings.open()
+    claimed = AwaitedLease(
+        lease_id=UUID(int=1), state=LeaseState.CLAIMED, payload="heard", shard_id=0
+    )
+    pauses = _pauses.Pauses(timedelta(hours=1))
+    for _ in range(20):
+        pauses.next(notified=True)
+    for _ in range(3):
+        endings.pause([claimed], pauses)
+    assert paused == []
+    endings.pause([claimed], pauses)
+    assert paused == [pytest.approx(0.05)]
+    assert connection.unread == 0

@@ -21,7 +21,7 @@ from hwqueue.client import _pauses
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.runner import AsyncPoolRunner
 from hwqueue.client._ends import ENDED, result_of, timed_out, unique_ids
-from hwqueue.client._pauses import Pauses, apause
+from hwqueue.client._pauses import Pauses, Rate, apause
 from hwqueue.errors import ConfigError, LeaseNotFound
 from hwqueue.types import AwaitedLease, Json, Lease, LeaseState, SpawnResult
 
@@ -165,6 +165,8 @@ class AsyncWaiting(AsyncCaller):
 class AsyncEndings:
     """The ends of claims, as they are notified, once `open` was called.
 
+    Any login of the database hears notifications and may repeat them, so they have a rate.
+
     Args:
         runner: Says where to connect.
 
@@ -176,6 +178,7 @@ class AsyncEndings:
         self._runner = runner
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._was_opened = False
+        self._rate = Rate()
 
     async def __aenter__(self) -> Self:
         return self
@@ -213,7 +216,13 @@ class AsyncEndings:
         try:
             async for notification in self._connection.notifies(timeout=seconds):
                 if notification.payload in wanted:
-                    return
+                    break
+            else:
+                return
+            if wait := self._rate.take():
+                await apause(min(wait, seconds))
+                async for _ in self._connection.notifies(timeout=0):
+                    pass  # the next look sees what they tell
         except psycopg.Error:
             await self._close()  # the database says at the next look whether it is there
 

@@ -20,7 +20,7 @@ import psycopg
 from hwqueue import calls
 from hwqueue.client import _pauses
 from hwqueue.client._ends import ENDED, result_of, timed_out, unique_ids
-from hwqueue.client._pauses import Pauses, pause
+from hwqueue.client._pauses import Pauses, Rate, pause
 from hwqueue.client._sync.caller import Caller
 from hwqueue.client._sync.runner import PoolRunner
 from hwqueue.errors import ConfigError, LeaseNotFound
@@ -162,6 +162,8 @@ class Waiting(Caller):
 class Endings:
     """The ends of claims, as they are notified, once `open` was called.
 
+    Any login of the database hears notifications and may repeat them, so they have a rate.
+
     Args:
         runner: Says where to connect.
 
@@ -173,6 +175,7 @@ class Endings:
         self._runner = runner
         self._connection: psycopg.Connection[Any] | None = None
         self._was_opened = False
+        self._rate = Rate()
 
     def __enter__(self) -> Self:
         return self
@@ -210,7 +213,13 @@ class Endings:
         try:
             for notification in self._connection.notifies(timeout=seconds):
                 if notification.payload in wanted:
-                    return
+                    break
+            else:
+                return
+            if wait := self._rate.take():
+                pause(min(wait, seconds))
+                for _ in self._connection.notifies(timeout=0):
+                    pass  # the next look sees what they tell
         except psycopg.Error:
             self._close()  # the database says at the next look whether it is there
 
