@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ Report = dict[str, Any]
 """What a handler has said of its progress, as the database takes it."""
 
 _MOST_MESSAGE_CHARS = 200
+_TOO_MUCH = 2**63  # for a bigint
 
 
 class Cancelled(BaseException):
@@ -33,9 +33,9 @@ def progress_report(done: float, message: str, total: float | None) -> Report:
     Raises: BadArgument.
     """
     for name, value in (("done", done), ("total", total)):
-        if value is not None and not (math.isfinite(value) and value >= 0):
+        if value is not None and not 0 <= value < _TOO_MUCH:  # nor is NaN
             raise BadArgument(
-                f"{name} must be a finite number of at least 0, got {value}",
+                f"{name} must be a number of at least 0 and below 2**63, got {_said(value)}",
                 detail={"field": name},
                 hint="progress(0.4) is a fraction, progress(40, total=100) a count",
             )
@@ -48,6 +48,13 @@ def progress_report(done: float, message: str, total: float | None) -> Report:
         return {"fraction": 1.0} | said
     counts = {"done": int(min(done, total)), "total": int(total)} if total >= 1 else {}
     return {"fraction": min(done / total, 1.0)} | counts | said
+
+
+def _said(value: float) -> str:
+    """A number that Python may refuse to write out in full."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
+    return str(value)
 
 
 def _forget(_report: Report) -> None:
@@ -125,7 +132,7 @@ class _LeaseFacts:
             total: How many there are to do.
 
         Raises:
-            BadArgument: `done` or `total` is negative or no number.
+            BadArgument: `done` or `total` is negative, 2**63 or more, or no number.
 
         SQL: report_progress, in the worker.
         """

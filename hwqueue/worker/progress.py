@@ -14,7 +14,7 @@ from uuid import UUID
 import psycopg
 
 from hwqueue.context import Report
-from hwqueue.errors import HwqueueError
+from hwqueue.errors import BadArgument, HwqueueError
 from hwqueue.types import Claim
 
 _log = logging.getLogger("hwqueue.worker")
@@ -59,7 +59,8 @@ class ProgressBook:
     async def flush(self) -> None:
         """Send what is unsent, as before claims are settled: nothing is recorded of them after.
 
-        What is refused is dropped: the next report says more.
+        A report that is refused is dropped: the next one says more. So that it takes no others with
+        it, those of a refused batch are sent one by one.
         """
         if not (self._unsent or self._sending.locked()):
             return
@@ -68,7 +69,16 @@ class ProgressBook:
             with self._lock:
                 reports, self._unsent = list(self._unsent.values()), {}
             for start in range(0, len(reports), _MOST_REPORTS):
-                try:
-                    await self._send(reports[start : start + _MOST_REPORTS])
-                except (HwqueueError, psycopg.Error) as error:
-                    _log.warning("progress was not recorded: %s", error)
+                await self._send_some(reports[start : start + _MOST_REPORTS])
+
+    async def _send_some(self, reports: Sequence[Report]) -> None:
+        try:
+            await self._send(reports)
+        except BadArgument as refusal:
+            if len(reports) == 1:
+                _log.warning("progress was not recorded: %s", refusal)
+                return
+            for report in reports:
+                await self._send_some([report])
+        except (HwqueueError, psycopg.Error) as error:
+            _log.warning("progress was not recorded: %s", error)

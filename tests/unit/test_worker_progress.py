@@ -32,9 +32,13 @@ def test_fractions_and_counts(done: float, total: float | None, said: Report) ->
     assert progress_report(done, "", total) == said
 
 
-@pytest.mark.parametrize(("done", "total"), [(-1, None), (math.nan, None), (1, math.inf), (0, -1)])
+@pytest.mark.parametrize(
+    ("done", "total"),
+    [(-1, None), (math.nan, None), (1, math.inf), (0, -1), (1, 2**63), (10**5000, None)],
+    ids=lambda value: "huge" if value and value > 2**64 else None,
+)
 def test_what_is_no_progress(done: float, total: float | None) -> None:
-    with pytest.raises(BadArgument, match="must be a finite number"):
+    with pytest.raises(BadArgument, match="must be a number of at least 0 and below"):
         progress_report(done, "", total)
 
 
@@ -90,6 +94,24 @@ async def test_what_is_refused_is_dropped(caplog: pytest.LogCaptureFixture) -> N
     book = ProgressBook(send)
     book.tell(claim("see"), {"fraction": 1})
     await book.flush()
+    assert caplog.messages == ["progress was not recorded: no"]
+
+
+async def test_a_report_that_is_refused_takes_no_others_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent: list[Report] = []
+
+    async def send(reports: Sequence[Report]) -> None:
+        if any(report["fraction"] > 1 for report in reports):
+            raise BadArgument("no")
+        sent.extend(reports)
+
+    book = ProgressBook(send)
+    for fraction in (0.1, 7, 0.2):
+        book.tell(claim("see"), {"fraction": fraction})
+    await book.flush()
+    assert [report["fraction"] for report in sent] == [0.1, 0.2]
     assert caplog.messages == ["progress was not recorded: no"]
 
 
