@@ -427,7 +427,7 @@ declare
   v_own uuid[];
 begin
   perform hwqueue.check_shard(p_shard);
-  if (cardinality(p_lease_ids) between 1 and 1000) is not true
+  if array_ndims(p_lease_ids) is distinct from 1 or cardinality(p_lease_ids) > 1000
     or array_position(p_lease_ids, null) is not null then
     perform hwqueue.refuse('QHA01', 'p_lease_ids must be a list of 1 to 1000 ids',
       jsonb_build_object('field', 'p_lease_ids'), 'ask for more in several calls');

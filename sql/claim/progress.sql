@@ -23,8 +23,7 @@ begin
     -- of several reports of one claim the last
     select distinct on (r.lease_id, r.claim_token) r.*
     from rows from (jsonb_to_recordset(p_reports)
-      as (lease_id uuid, claim_token numeric, fraction double precision, done numeric, total numeric,
-        message text)) with ordinality r(lease_id, claim_token, fraction, done, total, message, ordinal)
+      as (lease_id uuid, claim_token numeric, fraction numeric, done numeric, total numeric, message text)) with ordinality r(lease_id, claim_token, fraction, done, total, message, ordinal)
     order by r.lease_id, r.claim_token, r.ordinal desc
   ), held as (
     select t.* from told t
@@ -38,7 +37,8 @@ begin
   insert into hwqueue.progress as p (shard_id, lease_id, claim_token, reported_at, fraction, done, total,
     message)
   select p_shard, h.lease_id, h.claim_token::bigint, hwqueue.clock(),
-         coalesce(h.fraction, (h.done / nullif(h.total, 0))::double precision), h.done::bigint,
+         -- to six places, as check_progress read it: a smaller fraction may be none of a double
+         coalesce(round(h.fraction, 6), h.done / nullif(h.total, 0))::double precision, h.done::bigint,
          h.total::bigint, h.message
   from held h
   on conflict (shard_id, lease_id, claim_token) do update

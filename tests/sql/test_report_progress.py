@@ -1,5 +1,6 @@
 """Progress: what claims report, where it is shown, and how long it stays."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +33,16 @@ def test_the_last_report_is_shown(api: Api) -> None:
     two = [report(claim, message="lost"), report(claim, done=3, total=4)]
     assert api.value("report_progress", reports=two) == 1
     assert shown(api, claim) == {"fraction": 0.75, "done": 3, "total": 4, "message": None}
+
+
+def test_a_fraction_too_small_for_a_double_is_none(api: Api, conn: psycopg.Connection) -> None:
+    claim = api.running(api.queue(), api.node())
+    reports = json.dumps([report(claim, fraction=0.25)]).replace("0.25", "1e-400")
+    told = conn.execute("select hwqueue.report_progress(%s::jsonb)", [reports]).fetchone()
+    assert told == (1,)
+    progress = shown(api, claim)
+    assert progress is not None
+    assert progress["fraction"] == 0
 
 
 def test_it_stays_with_the_attempt_that_ended(api: Api) -> None:
