@@ -77,9 +77,10 @@ Item = TypeVar("Item")
 
 # Characters that move a cursor, change colours or the order of text, or begin a line, as Python
 # spells them: what users wrote must not look like output of ours, on a terminal or in a pipe.
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _CONTROLS = {
     code: chr(code).encode("unicode_escape").decode()
-    for code in (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+    for code in (*range(32), *range(127, 160), 0x2028, 0x2029, *_DIRECTIONS)
 }
 _CONTROLS_IN_TEXT = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\n\t"}
 

@@ -71,8 +71,8 @@ READABLE = "[/bold] [red]x \\x1b[2J\\x9b0m :smile: [not closed"
 
 
 def test_what_users_wrote_begins_no_line_in_a_pipe() -> None:
-    reason = "done\nFAKE LINE\x1b]0;pwned\x07\tand \u202ereversed"
-    escaped = r"done\nFAKE LINE\x1b]0;pwned\x07\tand \u202ereversed"
+    reason = "done\nFAKE LINE\x1b]0;pwned\x07\tand \u202ereversed\u061c\u200e\u200f"
+    escaped = r"done\nFAKE LINE\x1b]0;pwned\x07\tand \u202ereversed\u061c\u200e\u200f"
     rows: list[dict[str, object]] = [{"reason": reason, "state": "cancelled"}]
     heading, row = rows_printed(rows, Options()).splitlines()
     assert heading.split() == ["reason", "state"]
