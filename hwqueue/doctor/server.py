@@ -154,8 +154,8 @@ def idle_timeout(server: Server) -> Finding:
             "idle transactions",
             "nothing ends a transaction that stays open: one holds back vacuum, new affinity terms "
             "and followers of events",
-            f"alter role {server.login} set idle_in_transaction_session_timeout = '1min'; and so "
-            "for each login of applications",
+            f"alter role {_identifier(server.login)} set idle_in_transaction_session_timeout = "
+            "'1min'; and so for each login of applications",
         )
     return ok("idle transactions", f"are ended after {duration(server.idle_timeout)}")
 

@@ -93,7 +93,8 @@ async def test_a_dead_lease_is_an_error_with_its_traceback(
     line_of_json = json.loads(JsonFormatter().format(record))
     assert line_of_json["message"] == record.getMessage()
     assert line_of_json["exception"].splitlines() == trace
-    assert TextFormatter().format(record).splitlines()[1:] == trace
+    indented = [f"  {one}" for one in trace]
+    assert TextFormatter().format(record).splitlines()[1:] == indented
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ SERVER: list[tuple[Callable[[Server], Finding], dict[str, Any], Level, str]] = [
     (server.durability, {"outlives_crashes": False}, Level.FAIL, "fsync = on"),
     (server.durability, {"synchronous_commit": "off"}, Level.WARN, "synchronous_commit = on"),
     (server.durability, {"synchronous_commit": "local"}, Level.WARN, "synchronous_commit = on"),
-    (server.idle_timeout, {"idle_timeout": 0.0}, Level.WARN, "alter role gpu_worker set"),
+    (server.idle_timeout, {"idle_timeout": 0.0}, Level.WARN, 'alter role "gpu_worker" set'),
     (server.wraparound, {"oldest_xid_age": 1_500_000_000}, Level.FAIL, "vacuum freeze"),
     (server.login, {"is_superuser": True}, Level.WARN, "roles.md"),
     (server.login, {"roles_held": ()}, Level.FAIL, 'hwqueue_worker to "gpu_worker"'),
@@ -149,18 +149,18 @@ def test_names_of_others_end_no_literal_of_what_is_advised() -> None:
     assert found.advice == f"commit prepared '{written}'; or rollback prepared '{written}';"
 
 
-@pytest.mark.parametrize("change", [{"roles_held": ()}, {"sees_sessions": False}], ids=str)
-def test_an_odd_login_is_quoted_in_what_is_advised(change: Any) -> None:
-    odd = replace(GOOD, login='app"; drop', **change)
-    [found] = [server.login(odd)] if "roles_held" in change else server.horizon(odd, [])
-    assert 'to "app""; drop";' in found.advice
+def test_an_odd_login_is_quoted_in_what_is_advised() -> None:
+    odd = replace(GOOD, login='app"; drop', sees_sessions=False, idle_timeout=0.0)
+    nobody, operator = (replace(odd, roles_held=held) for held in [(), ("hwqueue_operator",)])
+    for found in server.login(nobody), server.idle_timeout(odd), *server.horizon(operator, []):
+        assert ' "app""; drop"' in found.advice
 
 
 def test_sessions_that_are_hidden_are_not_called_absent() -> None:
     blind = replace(GOOD, sees_sessions=False)
     assert levels(server.horizon(blind, [])) == {Level.SKIP}
     [found] = server.horizon(replace(blind, roles_held=("hwqueue_operator",)), [])
-    assert found.advice == "grant pg_read_all_stats to gpu_worker;"
+    assert found.advice == 'grant pg_read_all_stats to "gpu_worker";'
     [found] = server.horizon(replace(blind, roles_held=("hwqueue_worker",)), [])
     assert found.advice.startswith("run it as an operator")
     slot = Holder(kind="slot", who="slot late", seconds=None, writes=False, name="late")
