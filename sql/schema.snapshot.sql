@@ -2621,7 +2621,7 @@ CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.
 CREATE FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) RETURNS hwqueue.lease_page
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[], p_shard integer) RETURNS jsonb
+CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURNS jsonb
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_head
@@ -6097,7 +6097,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[], p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -32,7 +32,7 @@ begin
     perform hwqueue.json_choice(p_filter -> 'state', 'filter.state', p_states);
     v_states := array[v_filter.state];
   end if;
-  v_cursor := hwqueue.read_page_cursor(p_cursor, v_states, p_shard);
+  v_cursor := hwqueue.read_page_cursor(p_cursor, v_states);
   loop
     v_page := hwqueue.read_state_page(v_filter, p_limit, v_cursor, p_shard);
     exit when v_page.next_cursor is not null;
@@ -84,7 +84,7 @@ $$;
 
 -- The cursor of a call, or that of the first one.
 -- Raises: QHA01.
-create or replace function hwqueue.read_page_cursor(p_cursor jsonb, p_states text[], p_shard int)
+create or replace function hwqueue.read_page_cursor(p_cursor jsonb, p_states text[])
 returns jsonb
 language plpgsql volatile
 as $$

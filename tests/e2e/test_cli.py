@@ -299,7 +299,7 @@ def test_what_if(cli: Cli, shown: Callable[..., Any], tmp_path: Path) -> None:
         (["lease", "spawn", "absent", "draw"], 3, "QHQ01", "absent"),
         (["lease", "show", str(uuid.UUID(int=7))], 3, "QHL04", "7"),
         (["lease", "show", "seven"], 2, None, "LEASE_ID"),
-        (["lease", "requeue"], 2, None, "--failed QUEUE"),
+        (["lease", "requeue"], 2, None, "--queue and what else they have in common"),
         (["node", "show", "absent"], 3, "QHN01", "absent"),
         (["node", "cordon", "absent"], 3, "QHN01", "absent"),
         (["queue", "create", "x" * 300], 2, "QHA01", ""),
