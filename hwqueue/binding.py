@@ -126,6 +126,8 @@ class Binding:
             return self._read(params)
         except Misfit as misfit:
             raise BadParams(f"params{misfit.where} {misfit.what}") from None
+        except RecursionError:
+            raise BadParams("params are nested too deep to be read") from None
 
     def run(self, handler: Handler, context: LeaseContext) -> Any:
         """Call a sync handler for the lease of a context, and close its dependencies.

@@ -107,6 +107,15 @@ def test_params_as_a_whole_may_be_a_dataclass() -> None:
         bind(whole_picture).pack(({},), {})
 
 
+@dataclass
+class Tree:
+    child: Tree | None = None
+
+
+def plant(tree: Tree) -> None:
+    pass
+
+
 def by_name(context: LeaseContext, frame: int, picture: Picture, *, scene: str = "intro") -> Any:
     return (context.attempt, frame, picture, scene)
 
@@ -183,6 +192,14 @@ def test_params_that_do_not_fit_are_said(params: Any, said: str) -> None:
     with pytest.raises(BadParams) as refused:
         run(by_name, params)
     assert str(refused.value).startswith(said)
+
+
+def test_params_that_are_nested_too_deep_are_said() -> None:
+    tree: dict[str, Any] = {}
+    for _ in range(5000):
+        tree = {"child": tree}
+    with pytest.raises(BadParams, match="params are nested too deep to be read"):
+        run(plant, {"tree": tree})
 
 
 def test_params_name_nothing_that_is_injected() -> None:
