@@ -18,14 +18,13 @@ project_copyright = "the hwqueue authors, Apache-2.0"
 release = installed_version("hwqueue")
 version = release
 
-extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"hwqueue {release}"
 html_show_sourcelink = False
 highlight_language = "none"
 myst_heading_anchors = 4
-myst_fence_as_directive = ["mermaid"]
 
 # Files of the repository that are pages of the site: page, file.
 REPOSITORY_PAGES = {
@@ -59,7 +58,10 @@ def read_source(app: Sphinx, page: str, content: list[str]) -> None:
     source = "README.md" if page == "index" else REPOSITORY_PAGES.get(page, f"docs/{page}.md")
     if page == "index":  # the README, and the lists of pages
         content[0] = content[0][content[0].index("```{toctree}") :]
-        content[0] = (ROOT / source).read_text(encoding="utf-8") + "\n" + content[0]
+        readme = (ROOT / source).read_text(encoding="utf-8")
+        # a picture on GitHub; here the lines that it is drawn from, which need no script
+        readme = readme.replace("```mermaid\nstateDiagram-v2\n", "```text\n")
+        content[0] = readme + "\n" + content[0]
         app.env.note_dependency(ROOT / source)
     elif page in REPOSITORY_PAGES:
         app.env.note_dependency(ROOT / source)
