@@ -22,8 +22,9 @@ begin
   with told as (
     -- of several reports of one claim the last
     select distinct on (r.lease_id, r.claim_token) r.*
-    from rows from (jsonb_to_recordset(p_reports)
-      as (lease_id uuid, claim_token numeric, fraction numeric, done numeric, total numeric, message text)) with ordinality r(lease_id, claim_token, fraction, done, total, message, ordinal)
+    from rows from (jsonb_to_recordset(p_reports) as (
+        lease_id uuid, claim_token numeric, fraction numeric, done numeric, total numeric, message text))
+      with ordinality r(lease_id, claim_token, fraction, done, total, message, ordinal)
     order by r.lease_id, r.claim_token, r.ordinal desc
   ), held as (
     select t.* from told t
