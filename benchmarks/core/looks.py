@@ -35,6 +35,7 @@ _API = (
     "/api/v1/nodes/{node}",
     "/api/v1/queues",
     "/api/v1/queues/others",
+    "/api/v1/tasks",
     "/api/v1/events",
     "/api/v1/pending",
     "/api/v1/pending?kind=no_match",

@@ -37,6 +37,7 @@ BODIES: dict[str, Any] = {
     "/api/v1/queues": {"queue": "another"},
     "/api/v1/queues/{queue}/policy": {"policy": {"max_attempts": 3}},
     "/api/v1/queues/{queue}/requeue-failed": {},
+    "/api/v1/tasks/{task}": {"priority": 1},
     "/api/v1/nodes/{node_id}/taint": {"key": "k", "effect": "no_schedule"},
     "/api/v1/nodes/{node_id}/untaint": {"key": "k"},
     "/api/v1/leases/{lease_id}": {"priority": 2},
@@ -107,7 +108,7 @@ def test_the_document_has_the_routes() -> None:
 
 async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) -> httpx.Response:
     """Ask a route about a lease or a class, whatever else it needs to be asked."""
-    url = path.format(queue=theirs.queue, node_id=uuid4(), **named)
+    url = path.format(queue=theirs.queue, node_id=uuid4(), task="draw", **named)
     body = BODIES.get(path) if method != "GET" else None
     if (method, path) == ("POST", "/api/v1/leases"):
         body = {"queue": theirs.queue, "task": "t"}
@@ -148,7 +149,7 @@ FILTERS = {
     for method, route in routes.items()
     if any(each["in"] == "query" for each in route.get("parameters", ()))
 }
-HARMLESS = {"queue", "state", "limit", "kind", "order", "minutes", "label", "code"}
+HARMLESS = {"queue", "state", "limit", "kind", "order", "minutes", "label", "code", "wait"}
 """Filters that name nothing of a tenant's: queues, nodes and labels belong to nobody."""
 
 

@@ -175,7 +175,7 @@ class Release(Settle):
     def expected(self, before: Seen, lease: LeaseSeen) -> LeaseSeen | None:
         """Put back, unless it was cancelled."""
         if lease.stop_reason == "cancelled":
-            return lease.ended("cancelled", lease.attempts - 1)
+            return lease.ended("cancelled", lease.attempts)
         return _put_back(lease, lease.attempts - 1, before.now, self.delay)
 
 
