@@ -15,7 +15,7 @@ from tests.calls import Row
 from tests.sql.api import Api, Node, completed, outlive, token
 from tests.sql.test_terms import settle_terms
 
-pytestmark = pytest.mark.usefixtures("clock")
+pytestmark = [pytest.mark.usefixtures("clock"), pytest.mark.thorough]
 
 FREE = {"labels": {"app": "free"}}
 AWAY = {"leases": {"labels": {"app": "db"}}, "domain": "rack", "away": True}

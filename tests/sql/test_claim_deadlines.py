@@ -8,6 +8,8 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, token
 
+pytestmark = pytest.mark.thorough
+
 MINUTE = timedelta(minutes=1)
 CAPACITY = {"cpu_milli": 1_000_000}
 

@@ -12,6 +12,8 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node
 
+pytestmark = pytest.mark.thorough
+
 MINUTE = timedelta(minutes=1)
 TAINT = {"key": "maintenance", "effect": "no_schedule"}
 FORGET = ("delete from hwqueue.class_fleet", "delete from hwqueue.class_nodes")

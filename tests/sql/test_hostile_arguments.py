@@ -12,6 +12,8 @@ from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, Node, beat, raw, settlement, token
 
+pytestmark = pytest.mark.thorough
+
 LONG = "1e131071"  # 16 bytes as it is kept, 131,072 characters as text
 SHORT = "1e-16383"
 BOMB = f"[{','.join([LONG] * 10_000)}]"  # 1.3 GB as text: more than Postgres holds in a value

@@ -5,6 +5,8 @@ import pytest
 
 from tests.sql.api import Api
 
+pytestmark = pytest.mark.thorough
+
 ELIGIBLE = """
   select (select count(*) from hwqueue.profile_eligibility join hwqueue.queue using (queue_id)
           where name = %s)

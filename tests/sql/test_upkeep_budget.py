@@ -13,6 +13,8 @@ from tests.fix_db import fresh_database
 from tests.sql.api import Api, Node
 from tests.sql.test_placement_cost import counting, dear
 
+pytestmark = pytest.mark.thorough
+
 NODES = 12
 CLASSES = 3  # so many are one batch, and no more
 MINUTE = timedelta(minutes=1)
