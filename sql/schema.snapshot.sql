@@ -2023,6 +2023,9 @@ CREATE FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard integ
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) RETURNS hwqueue.node_state
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
@@ -5736,6 +5739,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) FR
 REVOKE ALL ON FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -42,15 +42,11 @@ create or replace function hwqueue.cancel_leases(p_filter jsonb, p_reason text d
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_page hwqueue.lease_page;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
-  v_page := hwqueue.read_page(p_filter, array['scheduled', 'pending', 'claimed'], p_limit, p_cursor, p_shard);
-  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+  select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
+  from hwqueue.lock_page(p_filter, array['scheduled', 'pending', 'claimed'], p_limit, p_cursor, p_shard) p;
   perform hwqueue.cancel_lease(i, p_reason, p_shard) from unnest(changed) i;
-  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
-  next_cursor := v_page.next_cursor;
   return next;
 end
 $$;
@@ -65,17 +61,13 @@ create or replace function hwqueue.requeue_leases(p_filter jsonb, p_limit int de
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_page hwqueue.lease_page;
 begin
   perform hwqueue.require_read_committed();
-  v_page := hwqueue.read_page(p_filter,
+  select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
+  from hwqueue.lock_page(p_filter,
     case when p_filter ->> 'state' is null then array['failed'] else array['failed', 'cancelled'] end,
-    p_limit, p_cursor, p_shard);
-  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+    p_limit, p_cursor, p_shard) p;
   perform hwqueue.requeue_lease(i, p_shard) from unnest(changed) i;
-  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
-  next_cursor := v_page.next_cursor;
   return next;
 end
 $$;
@@ -90,15 +82,11 @@ create or replace function hwqueue.update_leases(p_filter jsonb, p_changes jsonb
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-  v_page hwqueue.lease_page;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_changes(p_changes);
-  v_page := hwqueue.read_page(p_filter, array['scheduled', 'pending'], p_limit, p_cursor, p_shard);
-  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+  select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
+  from hwqueue.lock_page(p_filter, array['scheduled', 'pending'], p_limit, p_cursor, p_shard) p;
   perform hwqueue.update_lease(i, p_changes, p_shard) from unnest(changed) i;
-  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
-  next_cursor := v_page.next_cursor;
   return next;
 end
 $$;
@@ -114,23 +102,20 @@ returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_page hwqueue.lease_page;
+  v_state text;
 begin
   perform hwqueue.require_read_committed();
-  v_page := hwqueue.read_page(p_filter, array['completed', 'failed', 'cancelled'], p_limit, p_cursor,
-    p_shard);
-  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+  select p.* into v_state, changed, skipped, next_cursor
+  from hwqueue.lock_page(p_filter, array['completed', 'failed', 'cancelled'], p_limit, p_cursor, p_shard) p;
   if changed <> '{}' then
     -- roll_up may not have counted their outcomes yet
     insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
     select o.shard_id, o.queue_id, o.state, o.finished_at, o.lease_id
     from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (changed);
-    perform hwqueue.note_leases('lease_deleted', changed, format('deleted, it was %s', v_page.state),
-      p_shard, jsonb_build_object('from', v_page.state));
+    perform hwqueue.note_leases('lease_deleted', changed, format('deleted, it was %s', v_state),
+      p_shard, jsonb_build_object('from', v_state));
     perform hwqueue.remove_leases(changed, p_shard);
   end if;
-  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
-  next_cursor := v_page.next_cursor;
   return next;
 end
 $$;

@@ -9,7 +9,7 @@
 -- the cursor holds the last position and the time of that call. Otherwise a lease that fails again would
 -- be requeued for ever.
 --
--- Reading order: read_page, read_state_page, page_source, then lock_leases.
+-- Reading order: lock_page, read_page, read_state_page, page_source, then lock_leases.
 
 -- Reads one page of the leases in one of p_states that meet a filter, and where the next begins. It goes
 -- from state to state until it finds some, or has read p_limit rows of one state.
@@ -153,6 +153,23 @@ begin
           or (o.finished_at, o.lease_id) > ((v_after ->> 0)::timestamptz, (v_after ->> 1)::uuid))
       order by o.finished_at, o.lease_id limit p_limit;
   end if;
+end
+$$;
+
+-- Reads a page and locks its leases. changed: those that it locked, all in one state, for the caller to
+-- change. skipped: another session holds them, or has changed them.
+-- Locks: as lock_leases. Raises: as read_page.
+create or replace function hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb,
+  p_shard int, out state text, out changed uuid[], out skipped uuid[], out next_cursor jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_page hwqueue.lease_page := hwqueue.read_page(p_filter, p_states, p_limit, p_cursor, p_shard);
+begin
+  state := v_page.state;
+  changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);
+  skipped := array(select i from unnest(v_page.lease_ids) i where i <> all (changed));
+  next_cursor := v_page.next_cursor;
 end
 $$;
 
