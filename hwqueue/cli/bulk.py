@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 from rich.console import Console
@@ -46,6 +46,12 @@ Older = Annotated[
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Only of this tenant.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="With --queue: only count them.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --queue: do not ask.")]
+
+
+class Change(Protocol):
+    """Changes all leases of a selection, page by page."""
+
+    def __call__(self, *, on_progress: Callable[[BulkPage], object]) -> BulkResult: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +103,7 @@ def change_all(
     ctx: typer.Context,
     client: Client,
     selection: Selection,
-    change: Callable[[Callable[[BulkPage], object]], BulkResult],
+    change: Change,
     *,
     verb: str,
     done: str,
@@ -107,7 +113,7 @@ def change_all(
     """Count the leases, ask, change them page by page, and say how many there were.
 
     Args:
-        change: Does it, calling what it is given after each page.
+        change: Does it: a method of the client, with all arguments but `on_progress`.
         verb, done: `cancel`, `cancelled`.
     """
     count = client.count_leases(selection.queue, states=selection.states, **selection.wanted)
@@ -118,7 +124,7 @@ def change_all(
         question = f"{verb} {plural(count, 'lease')} of queue {selection.queue}?"
         typer.confirm(question, abort=True, err=True)
     with _progress(count, verb) as advance:
-        result = change(lambda page: advance(len(page.changed) + len(page.skipped)))
+        result = change(on_progress=lambda page: advance(len(page.changed) + len(page.skipped)))
     show_one(ctx, {done: result.changed, "skipped": len(result.skipped)})
     if result.skipped:
         say(ctx, "other sessions held some of them: run the command again")

@@ -122,13 +122,13 @@ def purge(
     chosen = bulk.Selection(queue=name, wanted={}, states=states)
     with open_client(ctx) as client:
 
-        def change(told: Callable[[BulkPage], object]) -> BulkResult:
+        def change(*, on_progress: Callable[[BulkPage], object]) -> BulkResult:
             skipped = [
                 lease
                 for state in bulk.WAITING
                 for lease in client.cancel_leases(name, state=state, reason="purged").skipped
             ]
-            deleted = client.delete_leases(name, on_progress=told)
+            deleted = client.delete_leases(name, on_progress=on_progress)
             return BulkResult(changed=deleted.changed, skipped=(*skipped, *deleted.skipped))
 
         bulk.change_all(
