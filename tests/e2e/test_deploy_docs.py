@@ -25,6 +25,7 @@ from hwqueue.cli.main import app
 from hwqueue.doctor import Level, examine
 from hwqueue.schema import upgrade
 from tests.e2e.worker_support import wait_until
+from tests.fix_db import strict_skip
 
 ROOT = Path(__file__).parents[2]
 runner = CliRunner()
@@ -43,7 +44,7 @@ def bouncer(dsn: str, tmp_path: Path) -> Iterator[str]:
     """The test's database through PgBouncer, as deploy/pgbouncer/pgbouncer.ini has it."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
-        pytest.skip("pgbouncer is not installed")
+        strict_skip("pgbouncer is not installed: apt-get install pgbouncer")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -61,9 +62,14 @@ def bouncer(dsn: str, tmp_path: Path) -> Iterator[str]:
     config = tmp_path / "pgbouncer.ini"
     config.write_text(text, encoding="utf-8")
     as_user = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
-    with subprocess.Popen([program, "-q", *as_user, str(config)]) as process:
+    log = tmp_path / "pgbouncer.log"
+    with (
+        log.open("w", encoding="utf-8") as errors,
+        subprocess.Popen([program, *as_user, str(config)], stderr=errors) as process,
+    ):
         try:
-            wait_until(lambda: answers(port))
+            wait_until(lambda: process.poll() is not None or answers(port))
+            assert process.poll() is None, log.read_text(encoding="utf-8")
             yield make_conninfo("", host="127.0.0.1", port=port, dbname="app", user="any")
         finally:
             process.terminate()
