@@ -27,6 +27,15 @@ bouncer = _bouncer
 
 
 @pytest.fixture
+def dsn(dsn: str) -> str:
+    """A database with upkeep: the template that it is a copy of can be minutes old."""
+    with Client(dsn) as client:
+        client.reap()
+        client.prune()
+    return dsn
+
+
+@pytest.fixture
 def logins(dsn: str, conn: psycopg.Connection) -> Iterator[Logins]:
     with made_logins(dsn, conn) as made:
         yield made
