@@ -11,6 +11,7 @@ from benchmarks.questions.floor import floor
 from benchmarks.questions.horizon import horizon
 from benchmarks.questions.leases import payloads, priorities
 from benchmarks.questions.others import others
+from benchmarks.questions.pickup import pickup
 from benchmarks.questions.smoke import smoke
 from benchmarks.questions.spawn import spawns
 from benchmarks.questions.throughput import batches, connections
@@ -35,6 +36,7 @@ QUESTIONS = (
     batches,
     spawns,
     worker,
+    pickup,
     cost,
     views,
     events,

@@ -45,6 +45,7 @@ SMALL = {
     "batches": [*SHORT, "--sizes", "1", "--sizes", "10", "--backlog", "8000", "--connections", "1"],
     "spawns": SHORT,
     "worker": [*SHORT, "--concurrency", "10", "--backlog", "4000"],
+    "pickup": ["--spawns", "1", "--rounds", "3"],
     "cost": ["--calls", "5", "--rounds", "3"],
     "views": [
         *SHORT,
