@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 # What the base installation brings, with what psycopg itself asks for.
@@ -99,6 +100,14 @@ def test_the_program_says_it_in_one_line() -> None:
 def test_names_that_are_loaded_late_are_no_others() -> None:
     run = bare("import hwqueue; print(hasattr(hwqueue, 'nothing'), hasattr(hwqueue, 'schema'))")
     assert run.stdout.startswith("False "), run.stderr
+
+
+def test_the_core_depends_on_little_else_than_psycopg() -> None:
+    """What it brings is in README.md and docs/howto/deploy/sizing.md: measure it again."""
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    named = {required.name: required.extras for required in map(Requirement, lines)}
+    assert named == {"packaging": set(), "psycopg": {"binary", "pool"}}
+    assert set(named) < BASE
 
 
 def test_all_has_every_extra_but_the_developers() -> None:
