@@ -85,6 +85,14 @@ def test_middleware_structlog(dsn: str) -> None:
     ]
 
 
+def test_middleware_prometheus(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METRICS_PORT", "0")
+    assert run_example("middleware_prometheus.py", dsn).splitlines() == [
+        "draw  1.0",
+        "fetch ConnectionError 1.0",
+    ]
+
+
 def test_session_per_lease(dsn: str) -> None:
     assert run_example("session_per_lease.py", dsn).splitlines() == [
         *("completed invoice of one lamp", "failed None", "1 invoice")
