@@ -20,7 +20,9 @@ from typer.main import get_command
 from hwqueue.cli.inputs import span
 from hwqueue.cli.main import app
 from hwqueue.schema.bundle import OWNER, ROLES
+from hwqueue.server.roles import Role
 from hwqueue.server.routers import health
+from hwqueue.server.settings import ServerSettings
 from tests.metrics.test_names import unknown
 from tests.unit.test_doc_commands import parse
 
@@ -31,6 +33,7 @@ MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 pytestmark = pytest.mark.skipif(not DEPLOY.exists(), reason="no checkout")
 
+SAID = ("user", "role", "tenant", "secret")  # by a reverse proxy
 CANCEL_GRACE = timedelta(seconds=5)
 LAST_CALLS = timedelta(seconds=10)  # hooks of on_stop among them
 
@@ -247,6 +250,33 @@ def test_an_image_runs_a_command_that_exists(name: str) -> None:
 def test_files_of_the_images_exist() -> None:
     for line in re.findall(r"^COPY ([^-].*)$", DOCKERFILE.read_text(encoding="utf-8"), re.M):
         assert all((ROOT / source).exists() for source in line.split()[:-1]), line
+
+
+# Single sign-on
+
+
+def test_nginx_says_what_the_server_believes() -> None:
+    text = (DEPLOY / "sso" / "nginx.conf").read_text(encoding="utf-8")
+    sent = set(re.findall(r"^    proxy_set_header (\S+) ", text, re.M))
+    believed = {
+        ServerSettings.__dataclass_fields__[f"proxy_{name}_header"].default for name in SAID
+    }
+    assert believed <= sent
+    roles = re.findall(r"^    ~\S+ (\w+);$", text, re.M)
+    assert len(roles) == 3
+    assert set(roles) <= set(Role)
+    # a location that sets a header of its own inherits none
+    to_server = [b for b in re.findall(r"\{[^{}]*\}", text) if "127.0.0.1:8080" in b]
+    assert len(to_server) == 2
+    assert not [block for block in to_server if "proxy_set_header" in block]
+
+
+def test_the_page_shows_what_nginx_does() -> None:
+    page = (ROOT / "docs" / "howto" / "deploy" / "sso.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```nginx\n(.*?)^```", page, re.M | re.S)
+    assert len(blocks) == 2
+    text = (DEPLOY / "sso" / "nginx.conf").read_text(encoding="utf-8")
+    assert all(block in text for block in blocks)
 
 
 # Logins
