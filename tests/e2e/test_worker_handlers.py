@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from hwqueue import App
 from hwqueue.client import AsyncClient
 from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy, SettledAndClaimed
 from tests.e2e.worker_support import QUEUE, ended, until, worker
@@ -174,3 +175,25 @@ async def test_many_leases_run_each_once(client: AsyncClient, dsn: str) -> None:
         leases = await asyncio.gather(*(ended(client, one.lease_id) for one in spawned))
     assert [lease.result for lease in leases] == list(range(200))
     assert {lease.attempt for lease in leases} == {1}
+
+
+async def test_no_more_handlers_run_than_its_concurrency(client: AsyncClient, dsn: str) -> None:
+    app, go = App(), asyncio.Event()
+    running, most = 0, 0
+
+    @app.task("meet")
+    async def meet(params: Any) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await go.wait()
+        running -= 1
+
+    spawned = await client.spawn_leases(QUEUE, [{"task": "meet"}] * 9)
+    async with worker(dsn, app, concurrency=3):
+        await until(lambda: running >= 3)
+        assert len(await client.list_leases(state=LeaseState.CLAIMED)) == 3
+        go.set()
+        leases = [await ended(client, one.lease_id) for one in spawned]
+    assert {lease.state for lease in leases} == {LeaseState.COMPLETED}
+    assert most == 3
