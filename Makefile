@@ -39,6 +39,7 @@ check: setup ## Lint, types, import directions, generated files, the site of the
 	$(BIN)/python tools/openapi.py --check
 	$(BIN)/python tools/metrics_reference.py --check
 	$(BIN)/python tools/options_reference.py --check
+	$(BIN)/python tools/features_reference.py --check
 	$(MAKE) --no-print-directory docs
 
 docs: setup ## Build the site of the documentation in docs/_build/html
@@ -64,11 +65,12 @@ mutants: setup ## Plant known bugs one by one: the tests must catch each (25 min
 sync: setup ## Generate the sync client from the async one
 	$(BIN)/python tools/async_to_sync.py
 
-reference: setup ## Generate docs/reference: sql.md, options.md, metrics.md and openapi.json
+reference: setup ## Generate docs/reference: sql.md, options.md, features.md and others
 	$(BIN)/python tools/sql_reference.py
 	$(BIN)/python tools/openapi.py
 	$(BIN)/python tools/metrics_reference.py
 	$(BIN)/python tools/options_reference.py
+	$(BIN)/python tools/features_reference.py
 
 lock: setup ## Write docker/*.lock: what the images install, by version and hash (needs PyPI)
 	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'

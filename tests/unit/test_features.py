@@ -1,0 +1,102 @@
+"""docs/reference/features.md promises what a page describes and a test shows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_links import anchors
+
+tools = pytest.importorskip("tools.features_reference", reason="no checkout")
+
+ROOT = Path(__file__).parents[2]
+FEATURES = tools.features() if tools.SOURCE.exists() else []
+
+
+@cache
+def names_in(file: str) -> set[str]:
+    """The tests of a file, as pytest names them: `test_x`, `TestX::test_y`."""
+    path = ROOT / file
+    found: set[str] = set()
+    if not path.is_file():
+        return found
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, functions):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}::{m.name}" for m in node.body if isinstance(m, functions)}
+    return {name for name in found if name.rpartition("::")[2].startswith("test_")}
+
+
+def faults(feature: Any) -> list[str]:
+    """What is wrong with a row."""
+    links = re.findall(r"\]\(([^)\s]+)\)", feature.says)
+    found = []
+    for link in links:
+        path, _, anchor = link.partition("#")
+        page = (tools.PAGE.parent / path).resolve()
+        if not page.is_file() or (anchor and anchor not in anchors(page)):
+            found.append(f"no such page or heading: {link}")
+    for node in feature.tests:
+        file, _, name = node.partition("::")
+        if name not in names_in(file):
+            found.append(f"no such test: {node}")
+    if feature.has not in tools.ANSWERS:
+        found.append(f"{feature.has} is no answer")
+    if feature.has != "no" and not links:
+        found.append("no page describes it")
+    if feature.has != "no" and not feature.tests:
+        found.append("no test shows it")
+    if (feature.has == "in part") != ("Missing: " in feature.says):
+        found.append("what is missing belongs to what is there in part")
+    return found
+
+
+def test_the_page_is_current() -> None:
+    assert tools.PAGE.read_text(encoding="utf-8") == tools.page(), "make reference"
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+def test_what_is_promised_is_described_and_tested(feature: Any) -> None:
+    assert faults(feature) == []
+
+
+def test_no_feature_is_there_twice() -> None:
+    names = [feature.name for feature in FEATURES]
+    assert len(names) > 60
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"has": "soon"}, "soon is no answer"),
+        ({"says": "it is there"}, "no page describes it"),
+        ({"says": "[here](nowhere.md)"}, "no such page or heading: nowhere.md"),
+        ({"says": "[here](options.md#rabbits)"}, "no such page or heading: options.md#rabbits"),
+        ({"says": "[here](options.md#spawn). Missing: all of it"}, "what is missing belongs"),
+        ({"has": "in part"}, "what is missing belongs"),
+        ({"tests": ()}, "no test shows it"),
+        ({"tests": ("tests/nowhere.py::test_it",)}, "no such test: tests/nowhere.py::test_it"),
+        ({"tests": ("tests/unit/test_features.py::faults",)}, "no such test: "),
+        ({"tests": ("tests/server/test_auth.py::test_the_proxy_is_believed",)}, "no such test: "),
+    ],
+)
+def test_a_row_that_promises_too_much_is_seen(change: dict[str, Any], fault: str) -> None:
+    good = tools.Feature(
+        group="Spawn",
+        name="priority",
+        has="yes",
+        says="[options](options.md#spawn)",
+        tests=("tests/server/test_auth.py::TestProxy::test_the_proxy_is_believed",),
+    )
+    assert faults(good) == []
+    [found] = faults(replace(good, **change))
+    assert found.startswith(fault)
