@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,18 +33,35 @@ def serve(
     shard: Shard = 0,
     timeout: Timeout = "5s",
 ) -> None:
-    """Answer Prometheus at http://HOST:PORT/metrics until Ctrl-C."""
+    """Answer Prometheus at http://HOST:PORT/metrics until SIGTERM or Ctrl-C.
+
+    The first signal waits for the database to answer a scrape under way, a second one stops now.
+    """
     collector = _collector(ctx, shard, timeout)
     from prometheus_client import start_http_server  # noqa: PLC0415
 
     from hwqueue.metrics import registry_for  # noqa: PLC0415
 
-    _server, thread = start_http_server(port, addr=host, registry=registry_for(collector))
-    say(ctx, f"metrics at http://{host}:{port}/metrics")
+    with _told_to_stop() as stop:
+        server, _thread = start_http_server(port, addr=host, registry=registry_for(collector))
+        say(ctx, f"metrics at http://{host}:{port}/metrics")
+        stop.wait()
+    server.shutdown()
+    server.server_close()
+    collector.close()
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set while the block runs."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
     try:
-        thread.join()
-    except KeyboardInterrupt:
-        collector.close()
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 @app.command("print", epilog="Example: hwqueue metrics print > /var/lib/node_exporter/hwqueue.prom")

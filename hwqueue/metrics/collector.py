@@ -66,7 +66,11 @@ class HwqueueCollector(Collector):
         return iter(answer)
 
     def close(self) -> None:
-        """Close the connection; the next scrape opens another one."""
+        """Close the connection, after a scrape under way; the next scrape opens another one."""
+        with self._turn:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -79,7 +83,7 @@ class HwqueueCollector(Collector):
         except (psycopg.Error, HwqueueError) as error:
             _log.warning("the database did not answer: %s", str(error).strip().partition("\n")[0])
             self._errors += 1
-            self.close()
+            self._disconnect()
         took = time.monotonic() - self._began
         self._families = families(
             [
@@ -97,7 +101,8 @@ class HwqueueCollector(Collector):
             except psycopg.OperationalError:
                 if not self._connection.closed:
                     raise
-                self.close()  # the server was restarted since, or a pooler ended it: no failure
+                # the server was restarted since, or a pooler ended the connection: no failure
+                self._disconnect()
         self._connection = self._connect()
         return self._ask(self._connection)
 

@@ -1,19 +1,26 @@
 """hwqueue metrics, as somebody on call would use it."""
 
 import re
+import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from socket import socket
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+import tenacity
 from prometheus_client.parser import text_string_to_metric_families
 
 from hwqueue.client import Client
 
 GONE = "host=127.0.0.1 port=1"
+BOUND_SECONDS = 60.0
 PROGRAM = "from hwqueue.cli.main import app; app()"
 
 
@@ -57,8 +64,8 @@ def test_without_the_extra() -> None:
 
 
 @contextmanager
-def serving(dsn: str) -> Iterator[str]:
-    """The address of an exporter in a process of its own."""
+def serving(dsn: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """An exporter in a process of its own, and its address."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -71,15 +78,74 @@ def serving(dsn: str) -> Iterator[str]:
             assert process.stderr is not None
             said = re.search(r"http://\S+", process.stderr.readline())
             assert said is not None
-            yield said[0]
+            yield process, said[0]
         finally:
             process.kill()
 
 
 def test_serve(filled: str) -> None:
-    with serving(filled) as address:
+    with serving(filled) as (_, address):
         for _ in range(2):
             with urllib.request.urlopen(address, timeout=20) as answer:
                 text = answer.read().decode()
             assert "hwqueue_up 1.0" in text.splitlines()
             assert 'hwqueue_oldest_pending_seconds{queue="renders"}' in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_success(filled: str, number: signal.Signals) -> None:
+    with serving(filled) as (process, address):
+        urllib.request.urlopen(address, timeout=20).close()
+        process.send_signal(number)
+        assert process.wait(BOUND_SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_a_stop_waits_for_the_database_to_answer_a_scrape(filled: str) -> None:
+    with serving(filled) as (process, address), psycopg.connect(filled) as other:
+        other.execute("lock table hwqueue.queue")
+        scraping = threading.Thread(target=scrape, args=(address,))
+        scraping.start()
+        wait_until_blocked(filled)
+        process.send_signal(signal.SIGTERM)
+        wait_until_refused(address)
+        assert process.poll() is None
+        other.commit()
+        assert process.wait(BOUND_SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        scraping.join(BOUND_SECONDS)
+
+
+def scrape(address: str) -> None:
+    """Ask once; the exporter may end before it answers."""
+    with suppress(OSError, HTTPException):
+        urllib.request.urlopen(address, timeout=BOUND_SECONDS).close()
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_result(lambda waits: not waits),
+    wait=tenacity.wait_fixed(0.05),
+    stop=tenacity.stop_after_delay(BOUND_SECONDS),
+)
+def wait_until_blocked(dsn: str) -> bool:
+    """Whether the exporter's call waits for a lock."""
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute(
+            "select 1 from pg_stat_activity where application_name = 'hwqueue metrics'"
+            " and wait_event_type = 'Lock' and datname = current_database()"
+        )
+        return bool(found.fetchall())
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_result(lambda refused: not refused),
+    wait=tenacity.wait_fixed(0.05),
+    stop=tenacity.stop_after_delay(BOUND_SECONDS),
+)
+def wait_until_refused(address: str) -> bool:
+    """Whether nobody listens at the address any more."""
+    place = urlsplit(address)
+    with socket() as probe:
+        return probe.connect_ex((place.hostname or "", place.port or 0)) != 0
