@@ -11,6 +11,7 @@ Parameters annotated as a context, and dependencies, are neither: they are injec
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
@@ -34,6 +35,9 @@ from hwqueue.types import Json, SpawnOptions
 Handler = Callable[..., Any]
 Parameter = inspect.Parameter
 _UNREAD = Parameter.empty
+
+_MANY_VALUES = 2000
+"""So many are read in a few milliseconds, in which an event loop does nothing else."""
 
 
 class BadParams(Exception):
@@ -147,8 +151,12 @@ class Binding:
         raise failed or AssertionError  # a dependency swallowed it, which does not complete a lease
 
     async def run_async(self, handler: Handler, context: AsyncLeaseContext) -> Any:
-        """`run`, for an async handler."""
-        values = self._arguments(context.claim.params)
+        """`run`, for an async handler; many params are read in a thread, beside the event loop."""
+        params = context.claim.params
+        if _has_many_values(params):
+            values = await asyncio.to_thread(self._arguments, params)
+        else:
+            values = self._arguments(params)
         failed: BaseException | None = None
         async with AsyncExitStack() as stack:
             try:
@@ -170,6 +178,19 @@ class Binding:
         except Misfit as misfit:
             message = f"task {self.task!r}: result{misfit.where} {misfit.what}"
             raise BadArgument(message, detail={"field": f"result{misfit.where}"}) from None
+
+
+def _has_many_values(params: Json) -> bool:
+    """Whether there are more than `_MANY_VALUES`, those in lists and objects included."""
+    left, count = [params], 0
+    while left:
+        value = left.pop()
+        if isinstance(value, dict | list):
+            count += len(value)
+            if count > _MANY_VALUES:
+                return True
+            left.extend(value.values() if isinstance(value, dict) else value)
+    return False
 
 
 def _bind(task: str, handler: Handler, is_async: bool) -> Binding:

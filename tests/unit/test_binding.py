@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -344,6 +346,36 @@ async def with_session_async(
 ) -> Any:
     told.append("handler")
     return (frame, db, other)
+
+
+go = threading.Event()
+
+
+@dataclass(frozen=True)
+class Slow:
+    """An argument that is read until another task of the event loop says so."""
+
+    numbers: list[int]
+
+    def __post_init__(self) -> None:
+        assert go.wait(30), "the event loop stood still"
+
+
+async def adds(slow: Slow) -> int:
+    return sum(slow.numbers)
+
+
+async def test_the_event_loop_goes_on_while_many_params_are_read() -> None:
+    go.clear()
+    running = asyncio.create_task(run_async(adds, {"slow": {"numbers": [1] * 3000}}))
+    await asyncio.sleep(0)
+    go.set()
+    assert await running == 3000
+
+
+async def test_many_params_that_do_not_fit_are_said() -> None:
+    with pytest.raises(BadParams, match=r"params\.slow\.numbers\[3000\] must be an integer"):
+        await run_async(adds, {"slow": {"numbers": [*[1] * 3000, "x"]}})
 
 
 async def test_async_handlers_have_async_dependencies() -> None:
