@@ -37,7 +37,7 @@ Parameter = inspect.Parameter
 _UNREAD = Parameter.empty
 
 _MANY_VALUES = 2000
-"""So many are read in a few milliseconds, in which an event loop does nothing else."""
+"""This number is read in a few milliseconds, in which an event loop does nothing else."""
 
 
 class BadParams(Exception):

@@ -6,9 +6,14 @@ the columns by name, so that a newer schema may add arguments and columns withou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from enum import Enum
 from functools import lru_cache
+from types import UnionType
+from uuid import UUID
 
 from hwqueue import types
 
@@ -20,7 +25,10 @@ __all__ = [
     "LISTEN_ENDED",
     "SET_ACTOR",
     "Call",
+    "column_types",
+    "numbered",
     "statement",
+    "statement_of_texts",
 ]
 
 SET_ACTOR = "select pg_catalog.set_config('hwqueue.actor', %(actor)s, true)"
@@ -55,6 +63,8 @@ class Call:
 
     `row` is what a row becomes, and its fields are the columns. Without columns the function
     returns one value, or nothing.
+
+    `is_json`: whether that one value is JSON.
     """
 
     name: str
@@ -62,6 +72,7 @@ class Call:
     optional: Mapping[str, str] = field(default_factory=dict, hash=False)
     row: type | None = None
     columns: tuple[str, ...] = ()
+    is_json: bool = False
 
     @property
     def arguments(self) -> Mapping[str, str]:
@@ -78,6 +89,58 @@ def statement(call: Call, given: tuple[str, ...]) -> str:
     return f"select hwqueue.{call.name}({arguments})"
 
 
+@lru_cache(maxsize=512)
+def statement_of_texts(call: Call, given: tuple[str, ...]) -> str:
+    """The same for drivers other than psycopg: arguments are text, and so is JSON in what comes.
+
+    So nothing depends on how the driver, or the caller's connection, converts values.
+    """
+    argument_types = call.arguments
+    arguments = ", ".join(f"{name} => %({name})s::text::{argument_types[name]}" for name in given)
+    if not call.columns:
+        return f"select hwqueue.{call.name}({arguments}){'::text' if call.is_json else ''}"
+    columns = ", ".join(
+        f"{_AS_TEXT.get(sql_type, '{}').format(name)} as {name}"
+        for name, sql_type in column_types(call).items()
+    )
+    return f"select {columns} from hwqueue.{call.name}({arguments})"
+
+
+def numbered(sql: str, names: Sequence[str]) -> str:
+    """A statement with the parameters `$1, $2` in this order, as asyncpg takes them."""
+    for position, name in enumerate(names, 1):
+        sql = sql.replace(f"%({name})s", f"${position}")
+    return sql
+
+
+_AS_TEXT = {"jsonb": "pg_catalog.to_jsonb({})::text", "uuid[]": "{}::text[]"}
+_LIKE_ITSELF = (str, int, float, datetime, timedelta, Enum)
+
+
+@lru_cache(maxsize=512)
+def column_types(call: Call) -> Mapping[str, str]:
+    """The columns with their SQL types `jsonb` (or `text[]`), `uuid`, `uuid[]` and `bytea`.
+
+    "" stands for all others, which every driver reads alike.
+    """
+    # the rows of settle_and_claim are of two kinds, and have all columns of a Claim
+    hints = typing.get_type_hints(call.row or types.Claim)
+    return {name: _sql_type(hints.get(name, str)) for name in call.columns}
+
+
+def _sql_type(hint: typing.Any) -> str:
+    """The SQL type of what a field of a row is annotated with."""
+    some = [each for each in typing.get_args(hint) if each is not type(None)]
+    if isinstance(hint, UnionType) and len(some) == 1:
+        hint = some[0]
+    if hint in _SQL_TYPES:
+        return _SQL_TYPES[hint]
+    return "" if isinstance(hint, type) and issubclass(hint, _LIKE_ITSELF) else "jsonb"
+
+
+_SQL_TYPES = {UUID: "uuid", bytes: "bytea", tuple[UUID, ...]: "uuid[]"}
+
+
 def _columns(row: type) -> tuple[str, ...]:
     return tuple(column.name for column in fields(row))
 
@@ -87,10 +150,12 @@ def _call(
     required: Mapping[str, str] = _NONE,
     optional: Mapping[str, str] = _NONE,
     row: type | None = None,
+    *,
+    is_json: bool = False,
 ) -> Call:
     """A row of the table; the last argument of (almost) every function is `p_shard`."""
     columns = () if row is None else _columns(row)
-    return Call(name, required, {**optional, **_SHARD}, row, columns)
+    return Call(name, required, {**optional, **_SHARD}, row, columns, is_json)
 
 
 _QUEUE = {"p_queue": "text"}
@@ -108,7 +173,7 @@ _SERVICE = {"p_service": "uuid"}
 
 # queues
 CREATE_QUEUE = _call("create_queue", _QUEUE, {"p_policy": "jsonb"})
-SET_QUEUE_POLICY = _call("set_queue_policy", {**_QUEUE, "p_policy": "jsonb"})
+SET_QUEUE_POLICY = _call("set_queue_policy", {**_QUEUE, "p_policy": "jsonb"}, is_json=True)
 DROP_QUEUE = _call("drop_queue", _QUEUE, {"p_force": "boolean"})
 PAUSE_QUEUE = _call("pause_queue", _QUEUE)
 RESUME_QUEUE = _call("resume_queue", _QUEUE)
@@ -116,7 +181,7 @@ LIST_QUEUES = _call("list_queues", row=types.Queue)
 WAKE_PAYLOADS = _call("wake_payloads", _QUEUES, row=types.WakePayload)
 
 # tasks
-SET_TASK = _call("set_task", {"p_task": "text"}, {"p_defaults": "jsonb"})
+SET_TASK = _call("set_task", {"p_task": "text"}, {"p_defaults": "jsonb"}, is_json=True)
 LIST_TASKS = _call("list_tasks", row=types.KnownTask)
 DROP_TASK = _call("drop_task", {"p_task": "text"})
 
@@ -230,8 +295,8 @@ EXPLAIN_CLASS = _call("explain_class", {"p_class": "bigint"}, row=types.ClassExp
 WHAT_IF = _call("what_if", {"p_nodes": "jsonb"}, row=types.ServedClass)
 
 # services
-SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"})
-SERVICE_POLICY = _call("service_policy", _SERVICE)
+SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"}, is_json=True)
+SERVICE_POLICY = _call("service_policy", _SERVICE, is_json=True)
 
 # events
 LIST_EVENTS = _call(

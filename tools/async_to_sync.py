@@ -21,6 +21,7 @@ NAMES = {
     "_async": "_sync",
     "afinish": "finish",
     "arun_handler": "run_handler",
+    "async_driver_runner": "sync_driver_runner",
     "async_sqlalchemy": "sync_sqlalchemy",
     "async_unwrapped": "sync_unwrapped",
     "AsyncBench": "Bench",

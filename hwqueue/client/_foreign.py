@@ -1,12 +1,25 @@
-"""Recognise the objects of SQLAlchemy and Django without importing either of them."""
+"""Recognise connections of SQLAlchemy, Django and other drivers, without importing any of them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import psycopg
 
+from hwqueue.calls import Call, statement, statement_of_texts
+from hwqueue.client._drivers import (
+    AsyncpgRunner,
+    Psycopg2Runner,
+    Rows,
+    is_asyncpg,
+    is_psycopg2,
+    positional,
+    read_rows,
+    texts,
+)
 from hwqueue.errors import BadArgument
 
 _BY_SQL = (
@@ -28,6 +41,16 @@ def sync_sqlalchemy() -> tuple[tuple[type, ...], tuple[type, ...]]:
     return connections, (orm.Session,) if orm else ()
 
 
+def async_driver_runner(connection: Any) -> AsyncpgRunner | None:
+    """What makes calls on a connection of asyncpg; None: it is something else."""
+    return AsyncpgRunner(connection) if is_asyncpg(connection) else None
+
+
+def sync_driver_runner(connection: Any) -> Psycopg2Runner | None:
+    """What makes calls on a connection of psycopg2; None: it is something else."""
+    return Psycopg2Runner(connection) if is_psycopg2(connection) else None
+
+
 def async_unwrapped(connection: Any) -> Any:
     """The session of SQLAlchemy's `async_scoped_session` at this moment; else what was given."""
     return (
@@ -38,9 +61,9 @@ def async_unwrapped(connection: Any) -> Any:
 
 
 def sync_unwrapped(connection: Any) -> Any:
-    """The session of a `scoped_session`, psycopg's connection of Django's; else what was given.
+    """The session of a `scoped_session`, the driver's connection of Django's; else what was given.
 
-    Raises: BadArgument, if Django's driver is not psycopg 3.
+    Raises: BadArgument, if Django's database is not Postgres.
     """
     if _is(connection, "sqlalchemy.orm", "scoped_session"):
         return connection()
@@ -48,12 +71,13 @@ def sync_unwrapped(connection: Any) -> Any:
         connection, "django.db.backends.base.base", "BaseDatabaseWrapper"
     ):
         connection.ensure_connection()
-        if not isinstance(connection.connection, psycopg.Connection):
+        driver = connection.connection
+        if not (isinstance(driver, psycopg.Connection) or is_psycopg2(driver)):
             raise _wrong_driver(
-                f"Django's {connection.vendor} with {_name(connection.connection)}",
-                'use the engine "django.db.backends.postgresql", and pip install psycopg',
+                f"Django's {connection.vendor} with {_name(driver)}",
+                'use the engine "django.db.backends.postgresql"',
             )
-        return connection.connection
+        return driver
     return connection
 
 
@@ -62,14 +86,15 @@ def refusal(client: str, connection: Any) -> BadArgument:
     blocking = (psycopg.Connection, *(each for pair in sync_sqlalchemy() for each in pair))
     waiting = (psycopg.AsyncConnection, *(each for pair in async_sqlalchemy() for each in pair))
     hint = (
-        "give a connection of psycopg, or a connection or session of SQLAlchemy with the psycopg "
-        f"driver; {_BY_SQL}"
+        "give a connection of psycopg, asyncpg or psycopg2, or a connection or session of "
+        f"SQLAlchemy on one of them; {_BY_SQL}"
     )
     why = ""
-    if isinstance(sync_unwrapped(connection), blocking):
+    unwrapped = sync_unwrapped(connection)
+    if isinstance(unwrapped, blocking) or is_psycopg2(unwrapped):
         why = ", which is not one for asyncio"
         hint = "Client.on(...) works on it; AsyncClient.on takes the asyncio kinds"
-    elif isinstance(connection, waiting):
+    elif isinstance(connection, waiting) or is_asyncpg(connection):
         why = ", which is one for asyncio"
         hint = "AsyncClient.on(...) works on it; Client.on takes the others"
     return BadArgument(
@@ -91,18 +116,47 @@ def _name(thing: Any) -> str:
 
 def _wrong_driver(found: str, hint: str) -> BadArgument:
     return BadArgument(
-        f"the connection uses {found}, hwqueue needs psycopg 3",
+        f"the connection uses {found}, hwqueue needs psycopg, asyncpg or psycopg2",
         detail={"field": "connection", "driver": found},
         hint=f"{hint}; or {_BY_SQL}",
     )
 
 
-def check_dialect(dialect: Any) -> None:
-    """Refuse engines whose driver is not psycopg 3: parameters and errors would be others."""
-    if dialect.name != "postgresql" or not dialect.driver.startswith("psycopg"):
-        found = f"{dialect.name}+{dialect.driver}"
-    elif dialect.driver == "psycopg2":
-        found = "postgresql+psycopg2"
-    else:
-        return
-    raise _wrong_driver(found, "make the engine with a URL that starts with postgresql+psycopg://")
+class SqlAlchemyForm(Enum):
+    """How a driver of SQLAlchemy takes statements and arguments."""
+
+    PSYCOPG = "psycopg"
+    ASYNCPG = "asyncpg"
+    PSYCOPG2 = "psycopg2"
+
+    @classmethod
+    def of(cls, dialect: Any) -> SqlAlchemyForm:
+        """The form for the driver of an engine. Raises: BadArgument: it is none of these."""
+        drivers = {"psycopg_async": "psycopg"}
+        try:
+            if dialect.name == "postgresql":
+                return cls(drivers.get(dialect.driver, dialect.driver))
+        except ValueError:
+            pass
+        raise _wrong_driver(
+            f"{dialect.name}+{dialect.driver}",
+            "make the engine with a URL that starts with postgresql+psycopg://",
+        )
+
+    def of_statement(self, sql: str, arguments: Mapping[str, Any]) -> tuple[str, Any]:
+        """A statement and its arguments as `exec_driver_sql` takes them."""
+        if self is SqlAlchemyForm.ASYNCPG:
+            sql, *values = positional(sql, arguments)
+            return sql, tuple(values)
+        return sql, dict(arguments)
+
+    def of_call(self, call: Call, arguments: Mapping[str, Any]) -> tuple[str, Any]:
+        """The statement of a call and its arguments, as `exec_driver_sql` takes them."""
+        given = tuple(arguments)
+        if self is SqlAlchemyForm.PSYCOPG:
+            return self.of_statement(statement(call, given), arguments)
+        return self.of_statement(statement_of_texts(call, given), texts(arguments))
+
+    def rows(self, call: Call, rows: Rows) -> Rows:
+        """The rows with the values that psycopg makes."""
+        return rows if self is SqlAlchemyForm.PSYCOPG else read_rows(call, rows)

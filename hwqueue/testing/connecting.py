@@ -7,9 +7,11 @@ from typing import Any
 
 import psycopg
 
+from hwqueue.calls import Call
 from hwqueue.client import AsyncClient
 from hwqueue.client._async.caller import AsyncCaller
-from hwqueue.client._async.runner import AsyncConnectionRunner, Rows
+from hwqueue.client._async.runner import AsyncConnectionRunner
+from hwqueue.client._drivers import Rows
 
 
 class _ConnectingRunner:
@@ -21,11 +23,11 @@ class _ConnectingRunner:
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
 
-    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` in a transaction of its own."""
+    async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Make the call in a transaction of its own."""
         connecting = psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
         async with await connecting as connection:
-            return await AsyncConnectionRunner(connection).run(sql, arguments, actor)
+            return await AsyncConnectionRunner(connection).run(call, arguments, actor)
 
 
 def connecting_client(conninfo: str) -> AsyncClient:

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from hwqueue.calls import CALLS
+from hwqueue.calls import CALLS, column_types
 
 Described = dict[str, tuple[dict[str, str], int, tuple[str, ...]]]
 
@@ -38,3 +38,25 @@ def test_the_table_of_calls_fits_the_database(described: Described) -> None:
         assert (call.name, len(call.optional)) == (call.name, defaults)
         # further columns are fine: the client names those it reads
         assert not set(call.columns) - set(columns), call.name
+
+
+def test_the_types_of_columns_fit_the_database(conn: psycopg.Connection) -> None:
+    """What other drivers than psycopg need to know."""
+    rows = conn.execute(
+        """
+        select p.proname, format_type(p.prorettype, null),
+               (select jsonb_object_agg(a.name, format_type(a.type, null))
+                from unnest(p.proargnames, p.proallargtypes) a(name, type))
+        from pg_proc p
+        where p.pronamespace = 'hwqueue'::regnamespace
+        """
+    ).fetchall()
+    returned = {name: (result, columns) for name, result, columns in rows}
+    special = {each: each for each in ("jsonb", "uuid", "uuid[]", "bytea")} | {"text[]": "jsonb"}
+    for call in CALLS:
+        result, columns = returned[call.name]
+        if not call.columns:
+            assert (call.name, call.is_json) == (call.name, result == "jsonb")
+            assert result not in ("uuid", "uuid[]", "bytea")
+        for name, sql_type in column_types(call).items():
+            assert (call.name, name, sql_type) == (call.name, name, special.get(columns[name], ""))

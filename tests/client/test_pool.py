@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import time
-from typing import cast
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -122,13 +122,20 @@ async def test_a_database_without_the_schema(kind: str, empty_dsn: str) -> None:
     await client.close()
 
 
+def asked(client: Client, statement: str) -> list[Any]:
+    """What a connection of the client's pool answers."""
+    assert client._pool is not None
+    assert client._pool._pool is not None
+    with client._pool._pool.connection() as connection:
+        return list(connection.execute(statement))
+
+
 def test_nothing_is_left_in_the_session(dsn: str, conn: psycopg.Connection) -> None:
     statements = "select count(*) from pg_prepared_statements"
     with Client(dsn, pool_size=1) as client:
         for _ in range(8):
             client.list_queues()
-        assert client._pool is not None
-        assert client._pool.run(statements, {}) == [(0,)]
+        assert asked(client, statements) == [(0,)]
         sessions = conn.execute(
             "select count(*), count(*) filter (where state <> 'idle') from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()"
@@ -138,8 +145,7 @@ def test_nothing_is_left_in_the_session(dsn: str, conn: psycopg.Connection) -> N
     with Client(dsn, pool_size=1, prepare=True) as client:
         for _ in range(8):
             client.list_queues()
-        assert client._pool is not None
-        assert client._pool.run(statements, {}) != [(0,)]
+        assert asked(client, statements) != [(0,)]
 
 
 async def test_cancelling_the_caller_does_not_cancel_the_statement(
@@ -181,9 +187,8 @@ def test_a_server_that_turned_read_only_is_left(dsn: str, conn: psycopg.Connecti
     conn.execute(f'alter database "{conn.info.dbname}" set default_transaction_read_only = on')
     session = "select pg_backend_pid()"
     with Client(dsn, pool_size=1) as client:
-        assert client._pool is not None
-        before = client._pool.run(session, {})
-        assert client._pool.run(session, {}) == before
+        before = asked(client, session)
+        assert asked(client, session) == before
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             client.create_queue("q")
-        assert client._pool.run(session, {}) != before
+        assert asked(client, session) != before

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -301,6 +302,25 @@ async def test_workers_run_through_pgbouncer_in_transaction_mode(
             leases = await asyncio.gather(*(ended(producer, one.lease_id) for one in spawned))
     assert {lease.state for lease in leases} == {LeaseState.COMPLETED}
     assert {lease.attempt for lease in leases} == {1}
+
+
+async def test_asyncpg_spawns_through_pgbouncer_without_its_statement_cache(
+    client: AsyncClient, bouncer: str
+) -> None:
+    """Two transactions meet each other's server connections, on which nothing is prepared."""
+    at = conninfo_to_dict(bouncer)
+    place = {"host": at["host"], "port": at["port"], "user": "any", "database": "hwqueue"}
+    first = await asyncpg.connect(**place, statement_cache_size=0)
+    second = await asyncpg.connect(**place, statement_cache_size=0)
+    for connection in (first, second, first):
+        async with connection.transaction():
+            await AsyncClient.on(connection).spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
+    async with first.transaction(), second.transaction():
+        for connection in (first, second):
+            await AsyncClient.on(connection).spawn_lease(QUEUE, "add", {"a": 1, "b": 2})
+    await first.close()
+    await second.close()
+    assert len(await client.list_leases(queue=QUEUE)) == 5
 
 
 async def test_a_wait_through_pgbouncer_polls(

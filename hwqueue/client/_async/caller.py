@@ -6,9 +6,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
-from hwqueue.calls import Call, statement
+from hwqueue.calls import Call
 from hwqueue.client._arguments import arguments, checked_actor
-from hwqueue.client._async.runner import AsyncRunner, Rows
+from hwqueue.client._async.runner import AsyncRunner
+from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import afinish
 from hwqueue.client._rows import decode
 from hwqueue.errors import translate
@@ -39,9 +40,7 @@ class AsyncCaller:
         """The raw rows of a call. Arguments that are None keep the function's default."""
         given = await self._arguments(call, values)
         with translate():
-            return await afinish(
-                self._runner.run(statement(call, tuple(given)), given, self._actor)
-            )
+            return await afinish(self._runner.run(call, given, self._actor))
 
     async def _arguments(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
         """The checked arguments of a call. Raises: BadArgument."""

@@ -78,9 +78,10 @@ class AsyncClient(
         aborted when a call fails, unless it ran in a savepoint. Needs no `open` and no `close`.
 
         Args:
-            connection: Of psycopg; a connection or session of SQLAlchemy with the psycopg driver,
-                or a `scoped_session`; Django's `django.db.connection`, for `Client`. Outside a
-                transaction (Django: outside `atomic`) each call commits by itself.
+            connection: Of psycopg, of asyncpg (for `AsyncClient`) or of psycopg2 (for `Client`); a
+                connection or session of SQLAlchemy on one of them, or a `scoped_session`; Django's
+                `django.db.connection`, for `Client`. Outside a transaction (Django: outside
+                `atomic`) each call commits by itself.
             actor: As in the constructor; said in your transaction, and so to its end. With
                 SQLAlchemy not in autocommit.
 

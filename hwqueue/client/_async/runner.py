@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -11,14 +11,19 @@ from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
 
-from hwqueue.calls import BACKEND_PID, SET_ACTOR
+from hwqueue.calls import BACKEND_PID, SET_ACTOR, Call, statement
 from hwqueue.client._arguments import check_span
-from hwqueue.client._foreign import async_sqlalchemy, async_unwrapped, check_dialect, refusal
+from hwqueue.client._drivers import Rows
+from hwqueue.client._foreign import (
+    SqlAlchemyForm,
+    async_driver_runner,
+    async_sqlalchemy,
+    async_unwrapped,
+    refusal,
+)
 from hwqueue.client._json import read_json
 from hwqueue.connections import named_conninfo
 from hwqueue.errors import ConfigError
-
-Rows = Sequence[Sequence[Any]]
 
 # The pool doubles its wait between two attempts to connect, up to minutes after the server is back;
 # so it is made to give up early, and to start again while a caller waits.
@@ -26,10 +31,10 @@ _RECONNECT_SECONDS = 2.0
 
 
 class AsyncRunner(Protocol):
-    """Runs one statement and returns all its rows."""
+    """Makes a call and returns all its rows."""
 
-    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` with named arguments; `actor` does it, None: the login."""
+    async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Call with these arguments, checked and by name; `actor` does it, None: the login."""
         ...
 
 
@@ -82,8 +87,9 @@ class AsyncPoolRunner:
             await self._pool.close()
             self._pool = None
 
-    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` on a connection of the pool, in a transaction of its own."""
+    async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Make the call on a connection of the pool, in a transaction of its own."""
+        sql = statement(call, tuple(arguments))
         if self._pool is None:
             raise ConfigError(
                 "the client is not open", hint="use it in a with statement, or call open() first"
@@ -151,8 +157,9 @@ class AsyncConnectionRunner:
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
 
-    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` in the caller's transaction, which is never committed."""
+    async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Make the call in the caller's transaction, which is never committed."""
+        sql = statement(call, tuple(arguments))
         if actor is not None and _is_outside(self._connection):
             # in autocommit the setting would end before the call
             async with self._connection.transaction():
@@ -182,15 +189,14 @@ class AsyncSqlAlchemyRunner:
         self._connection = connection
         self._is_session = is_session
 
-    async def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` in the caller's transaction; never commits, nor flushes a session."""
+    async def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Make the call in the caller's transaction; never commits, nor flushes a session."""
         connection = await self._connection.connection() if self._is_session else self._connection
-        check_dialect(connection.dialect)
+        form = SqlAlchemyForm.of(connection.dialect)
         if actor is not None:
-            await connection.exec_driver_sql(SET_ACTOR, {"actor": actor})
-        result = await connection.exec_driver_sql(sql, dict(arguments))
-        rows: Rows = result.all()
-        return rows
+            await connection.exec_driver_sql(*form.of_statement(SET_ACTOR, {"actor": actor}))
+        result = await connection.exec_driver_sql(*form.of_call(call, arguments))
+        return form.rows(call, result.all())
 
 
 def runner_on(connection: Any) -> AsyncRunner:
@@ -198,6 +204,8 @@ def runner_on(connection: Any) -> AsyncRunner:
     connection = async_unwrapped(connection)
     if isinstance(connection, psycopg.AsyncConnection):
         return AsyncConnectionRunner(connection)
+    if (runner := async_driver_runner(connection)) is not None:
+        return runner
     connections, sessions = async_sqlalchemy()
     if isinstance(connection, connections):
         return AsyncSqlAlchemyRunner(connection, is_session=False)

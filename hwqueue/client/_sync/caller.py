@@ -7,11 +7,12 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
-from hwqueue.calls import Call, statement
+from hwqueue.calls import Call
 from hwqueue.client._arguments import arguments, checked_actor
+from hwqueue.client._drivers import Rows
 from hwqueue.client._finish import finish
 from hwqueue.client._rows import decode
-from hwqueue.client._sync.runner import Rows, Runner
+from hwqueue.client._sync.runner import Runner
 from hwqueue.errors import translate
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ class Caller:
         """The raw rows of a call. Arguments that are None keep the function's default."""
         given = self._arguments(call, values)
         with translate():
-            return finish(self._runner.run(statement(call, tuple(given)), given, self._actor))
+            return finish(self._runner.run(call, given, self._actor))
 
     def _arguments(self, call: Call, values: Mapping[str, Any]) -> dict[str, Any]:
         """The checked arguments of a call. Raises: BadArgument."""

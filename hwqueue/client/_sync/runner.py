@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -12,14 +12,19 @@ from psycopg.rows import tuple_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
-from hwqueue.calls import BACKEND_PID, SET_ACTOR
+from hwqueue.calls import BACKEND_PID, SET_ACTOR, Call, statement
 from hwqueue.client._arguments import check_span
-from hwqueue.client._foreign import check_dialect, refusal, sync_sqlalchemy, sync_unwrapped
+from hwqueue.client._drivers import Rows
+from hwqueue.client._foreign import (
+    SqlAlchemyForm,
+    refusal,
+    sync_driver_runner,
+    sync_sqlalchemy,
+    sync_unwrapped,
+)
 from hwqueue.client._json import read_json
 from hwqueue.connections import named_conninfo
 from hwqueue.errors import ConfigError
-
-Rows = Sequence[Sequence[Any]]
 
 # The pool doubles its wait between two attempts to connect, up to minutes after the server is back;
 # so it is made to give up early, and to start again while a caller waits.
@@ -27,10 +32,10 @@ _RECONNECT_SECONDS = 2.0
 
 
 class Runner(Protocol):
-    """Runs one statement and returns all its rows."""
+    """Makes a call and returns all its rows."""
 
-    def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` with named arguments; `actor` does it, None: the login."""
+    def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Call with these arguments, checked and by name; `actor` does it, None: the login."""
         ...
 
 
@@ -83,8 +88,9 @@ class PoolRunner:
             self._pool.close()
             self._pool = None
 
-    def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` on a connection of the pool, in a transaction of its own."""
+    def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Make the call on a connection of the pool, in a transaction of its own."""
+        sql = statement(call, tuple(arguments))
         if self._pool is None:
             raise ConfigError(
                 "the client is not open", hint="use it in a with statement, or call open() first"
@@ -150,8 +156,9 @@ class ConnectionRunner:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
-    def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` in the caller's transaction, which is never committed."""
+    def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Make the call in the caller's transaction, which is never committed."""
+        sql = statement(call, tuple(arguments))
         if actor is not None and _is_outside(self._connection):
             # in autocommit the setting would end before the call
             with self._connection.transaction():
@@ -181,15 +188,14 @@ class SqlAlchemyRunner:
         self._connection = connection
         self._is_session = is_session
 
-    def run(self, sql: str, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
-        """Run `sql` in the caller's transaction; never commits, nor flushes a session."""
+    def run(self, call: Call, arguments: Mapping[str, Any], actor: str | None = None) -> Rows:
+        """Make the call in the caller's transaction; never commits, nor flushes a session."""
         connection = self._connection.connection() if self._is_session else self._connection
-        check_dialect(connection.dialect)
+        form = SqlAlchemyForm.of(connection.dialect)
         if actor is not None:
-            connection.exec_driver_sql(SET_ACTOR, {"actor": actor})
-        result = connection.exec_driver_sql(sql, dict(arguments))
-        rows: Rows = result.all()
-        return rows
+            connection.exec_driver_sql(*form.of_statement(SET_ACTOR, {"actor": actor}))
+        result = connection.exec_driver_sql(*form.of_call(call, arguments))
+        return form.rows(call, result.all())
 
 
 def runner_on(connection: Any) -> Runner:
@@ -197,6 +203,8 @@ def runner_on(connection: Any) -> Runner:
     connection = sync_unwrapped(connection)
     if isinstance(connection, psycopg.Connection):
         return ConnectionRunner(connection)
+    if (runner := sync_driver_runner(connection)) is not None:
+        return runner
     connections, sessions = sync_sqlalchemy()
     if isinstance(connection, connections):
         return SqlAlchemyRunner(connection, is_session=False)
