@@ -64,15 +64,22 @@ def transaction() -> Iterator[Session]:
         yield session
 
 
+Transaction = Annotated[Session, Depends(transaction, scope="function")]
+
+
+def queue_in(session: Transaction) -> hwqueue.Client:
+    return hwqueue.Client.on(session)
+
+
+Queue = Annotated[hwqueue.Client, Depends(queue_in, scope="function")]
+
+
 @api.post("/dependent/orders")
-def place_order_with(
-    item: str, session: Annotated[Session, Depends(transaction, scope="function")]
-) -> dict[str, UUID]:
+def place_order_with(item: str, session: Transaction, queue: Queue) -> dict[str, UUID]:
     order = Order(item=item)
     session.add(order)
     session.flush()
-    spawned = send_invoice.spawn(hwqueue.Client.on(session), order_id=order.order_id)
-    return {"lease_id": spawned.lease_id}
+    return {"lease_id": send_invoice.spawn(queue, order_id=order.order_id).lease_id}
 
 
 async def main() -> None:

@@ -1,6 +1,7 @@
 """What the examples for web frameworks share: a table of orders, and the task of an order."""
 
 import os
+from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
@@ -32,3 +33,10 @@ def database() -> URL:
     named = conninfo_to_dict(os.environ["HWQUEUE_DSN"])
     query = {key: str(value) for key, value in named.items() if value is not None}
     return URL.create("postgresql+psycopg", query=query)
+
+
+def asyncpg_arguments() -> dict[str, Any]:
+    """The same for asyncpg, which takes no `key=value` strings."""
+    named = conninfo_to_dict(os.environ["HWQUEUE_DSN"])
+    wanted = {key: named.get(key) for key in ("host", "port", "user", "password")}
+    return wanted | {"database": named.get("dbname")}

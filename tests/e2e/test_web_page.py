@@ -1,8 +1,10 @@
 """docs/howto/web.md: its programs, and when a lease exists for those who got the answer."""
 
 import importlib
+import re
 import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 from uuid import UUID
@@ -17,6 +19,8 @@ from hwqueue.client import AsyncClient, Client
 from hwqueue.errors import LeaseNotFound
 from tests.e2e.test_worker_examples import EXAMPLES, run_example
 
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "web.md"
+
 
 def test_fastapi(dsn: str) -> None:
     assert run_example("web_fastapi.py", dsn).splitlines() == [
@@ -26,8 +30,21 @@ def test_fastapi(dsn: str) -> None:
     ]
 
 
-def test_flask(dsn: str) -> None:
-    assert run_example("web_flask.py", dsn) == "/orders pending\n"
+def test_asyncpg(dsn: str) -> None:
+    assert run_example("web_asyncpg.py", dsn) == "/orders pending\n"
+
+
+@pytest.mark.parametrize("name", ["web_flask", "web_flask_sqlalchemy"])
+def test_flask(dsn: str, name: str) -> None:
+    assert run_example(f"{name}.py", dsn) == "/orders pending\n"
+
+
+def test_the_page_shows_what_the_programs_have() -> None:
+    programs = "\n".join(path.read_text(encoding="utf-8") for path in EXAMPLES.glob("web_*.py"))
+    shown = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(shown) >= 7
+    parts = [part.strip() for block in shown for part in block.split("\n\n\n")]
+    assert [part for part in parts if part not in programs] == []
 
 
 @pytest.fixture
