@@ -9,7 +9,8 @@ import django.conf
 import psycopg
 import pytest
 import sqlalchemy
-from django.db import ConnectionHandler, transaction
+from django.db import transaction
+from django.db.utils import ConnectionHandler
 from django.utils.connection import ConnectionProxy
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg.rows import tuple_row
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool
 
@@ -168,8 +169,9 @@ class AsyncConnectionRunner:
 
     async def _run(self, sql: str, arguments: Mapping[str, Any], actor: str | None) -> Rows:
         async with self._connection.cursor(row_factory=tuple_row) as cursor:
-            # of this cursor alone: how the caller reads JSON is theirs to say
+            # of this cursor alone: how the caller reads JSON and times is theirs to say
             set_json_loads(read_json, cursor)
+            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
             if actor is not None:
                 await cursor.execute(SET_ACTOR, {"actor": actor})
             await cursor.execute(sql, arguments)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg.rows import tuple_row
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import set_json_loads
 from psycopg_pool import ConnectionPool
 
@@ -167,8 +168,9 @@ class ConnectionRunner:
 
     def _run(self, sql: str, arguments: Mapping[str, Any], actor: str | None) -> Rows:
         with self._connection.cursor(row_factory=tuple_row) as cursor:
-            # of this cursor alone: how the caller reads JSON is theirs to say
+            # of this cursor alone: how the caller reads JSON and times is theirs to say
             set_json_loads(read_json, cursor)
+            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
             if actor is not None:
                 cursor.execute(SET_ACTOR, {"actor": actor})
             cursor.execute(sql, arguments)
