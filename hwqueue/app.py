@@ -102,6 +102,10 @@ class Snooze(Exception):
 class App(Hooks):
     """The tasks that a worker can run.
 
+    Attributes:
+        child_import: `module:name` of this app, which a child process imports for a handler that
+            runs in one. None: it imports the handler's module alone.
+
     Example:
         app = hwqueue.App()
 
@@ -113,6 +117,7 @@ class App(Hooks):
 
     def __init__(self) -> None:
         super().__init__()
+        self.child_import: str | None = None
         self._tasks: dict[str, Task[..., Any]] = {}
         self._middleware = Middleware()
 

@@ -35,15 +35,18 @@ class Named:
 def named_database(ctx: typer.Context) -> Named | None:
     """The database that was named, --dsn before HWQUEUE_DSN before PG*; None: the embedded one.
 
+    A host names its own, where the line names none.
+
     Raises:
         ConfigError: it is empty, or cannot be read as a connection string.
     """
-    for dsn, origin in (
-        (options_of(ctx).dsn, "--dsn"),
-        (os.environ.get("HWQUEUE_DSN"), "HWQUEUE_DSN"),
-    ):
-        if dsn is not None:
-            return Named(checked_dsn(dsn, origin), origin)
+    options = options_of(ctx)
+    if options.dsn is not None:
+        return Named(checked_dsn(options.dsn, "--dsn"), "--dsn")
+    if options.host is not None:
+        return Named(options.host.dsn(), options.host.origin)
+    if (dsn := os.environ.get("HWQUEUE_DSN")) is not None:
+        return Named(checked_dsn(dsn, "HWQUEUE_DSN"), "HWQUEUE_DSN")
     for variable in _LIBPQ:
         if os.environ.get(variable):
             # libpq reads the variables itself

@@ -30,7 +30,7 @@ from hwqueue.cli import (
     wire,
     worker,
 )
-from hwqueue.cli.options import Options, asks_for_json, in_front, options_of
+from hwqueue.cli.options import Host, Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
 from hwqueue.cli.top import command as top
 from hwqueue.errors import HwqueueError, translate
@@ -134,7 +134,8 @@ def main(
     ] = False,
 ) -> None:
     """Hold the global options for the sub-command."""
-    ctx.obj = Options(dsn=dsn, json=json, verbose=verbose)
+    host = ctx.obj if isinstance(ctx.obj, Host) else None
+    ctx.obj = Options(dsn=dsn, json=json, verbose=verbose, host=host)
     logging.basicConfig(
         level=logging.INFO if options_of(ctx).verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

@@ -1,21 +1,41 @@
 """The options that every command knows, wherever they stand on the line."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import typer
+
+from hwqueue.app import App
 
 _FLAGS = {"--json", "--verbose", "-v"}
 _WITH_VALUE = "--dsn"
 
 
 @dataclass(frozen=True)
+class Host:
+    """What a program that holds the commands knows better than they do, such as `manage.py`.
+
+    Attributes:
+        origin: What names its database and its app, for messages.
+        dsn: Its database, where the line names none.
+        app: Its app, where the line names none.
+        line: What runs it again, its arguments included.
+    """
+
+    origin: str
+    dsn: Callable[[], str]
+    app: Callable[[], App]
+    line: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Options:
-    """What was given: `dsn` None means not on the line."""
+    """What was given: `dsn` None means not on the line. host: None: `hwqueue` itself."""
 
     dsn: str | None = None
     json: bool = False
     verbose: bool = False
+    host: Host | None = field(default=None, repr=False)
 
 
 def options_of(ctx: typer.Context) -> Options:

@@ -12,7 +12,7 @@ from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import fields_of, say, show_item, show_items, show_one
-from hwqueue.cli.worker import AppName, load_app
+from hwqueue.cli.worker import AppName, app_of
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError, QueueUnknown
 from hwqueue.text import age, exact_duration
@@ -50,11 +50,12 @@ def create(
 
     Refused if a queue differs in a key of --policy.
     """
-    if (name is None) == (app_name is None):
+    has_app = app_name is not None or (name is None and options_of(ctx).host is not None)
+    if (name is None) != has_app:
         raise ConfigError("give the name of a queue, or --app module:name, and not both")
     content = json_object(policy, "--policy") if policy else {}
     if name is None:
-        wanted = sorted({task.defaults.queue for task in load_app(app_name).tasks.values()})
+        wanted = sorted({task.defaults.queue for task in app_of(ctx, app_name).tasks.values()})
     else:
         wanted = [name]
     with open_client(ctx) as client:

@@ -10,7 +10,7 @@ from hwqueue.cli.completion import task_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import json_object
 from hwqueue.cli.output import ExitCode, say, show_item, show_items, show_one, show_rows
-from hwqueue.cli.worker import AppName, load_app
+from hwqueue.cli.worker import AppName, app_of
 from hwqueue.client import Client
 from hwqueue.errors import HwqueueError
 from hwqueue.types import KnownTask
@@ -92,7 +92,7 @@ def sync(
 
     A task of the app without defaults has none in the database either.
     """
-    tasks = load_app(app_name).tasks
+    tasks = app_of(ctx, app_name).tasks
     # as the database returns them: lists for tuples
     wanted = json.loads(json.dumps({name: task.defaults.as_json() for name, task in tasks.items()}))
     with open_client(ctx) as client:

@@ -16,6 +16,7 @@ from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import checked_dsn, connection_string, named_database
 from hwqueue.cli.gpus import gpus_of
 from hwqueue.cli.inputs import identifier, json_object, labels, span
+from hwqueue.cli.options import options_of
 from hwqueue.errors import ConfigError
 from hwqueue.logs import LogFormat, LogLevel
 from hwqueue.types.base import given
@@ -254,18 +255,22 @@ def run(
     )
     watched = watch_dir or ([Path.cwd()] if watch else [])
     if process_index is None and (processes > 1 or watched):
-        raise typer.Exit(_supervise(processes, watched))
-    raise typer.Exit(run_worker(load_app(app_name), settings, supervised=process_index is not None))
+        raise typer.Exit(_supervise(ctx, processes, watched))
+    tasks = app_of(ctx, app_name)
+    raise typer.Exit(run_worker(tasks, settings, supervised=process_index is not None))
 
 
-def _supervise(processes: int, watched: Sequence[Path]) -> int:
+def _supervise(ctx: typer.Context, processes: int, watched: Sequence[Path]) -> int:
     """Run this command line again, once for each process."""
     missing = [str(path) for path in watched if not path.exists()]
     if missing:
         raise ConfigError(f"--watch-dir: {missing[0]} does not exist")
 
+    host = options_of(ctx).host
+    line = host.line if host else (sys.executable, "-m", "hwqueue", *sys.argv[1:])
+
     def command(index: int) -> list[str]:
-        return [sys.executable, "-m", "hwqueue", *sys.argv[1:], f"--process-index={index}"]
+        return [*line, f"--process-index={index}"]
 
     try:
         return asyncio.run(Supervisor(command, processes, watched).run())
@@ -299,6 +304,12 @@ def _checked_listen(listen: str) -> str:
 
 def _span_or_never(text: str, name: str) -> timedelta | None:
     return None if text == "never" else span(text, name)
+
+
+def app_of(ctx: typer.Context, name: str | None) -> App:
+    """The app that the line names, else the host's. Raises: as `load_app`."""
+    host = options_of(ctx).host
+    return host.app() if host is not None and name is None else load_app(name)
 
 
 def load_app(name: str | None) -> App:

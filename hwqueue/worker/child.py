@@ -146,6 +146,8 @@ def _run(job: Job, reports: _Reports) -> Outcome | None:
 def _load(job: Job) -> Task[..., Any]:
     """Import the handler's module and find its task."""
     sys.path[:] = job.path
+    if job.app is not None:
+        return _load_from_app(job.app, job)
     if job.is_script:
         namespace = runpy.run_path(job.module, run_name="__hwqueue_child__")
     else:
@@ -156,13 +158,29 @@ def _load(job: Job) -> Task[..., Any]:
             f"{job.module} has no task {job.name!r}: a handler that runs in a "
             "process must be decorated with @app.task where it is defined"
         )
+    _refuse_other_middleware(task, job, job.module)
+    return task
+
+
+def _load_from_app(located: str, job: Job) -> Task[..., Any]:
+    """Import the app, whatever that sets up, and take its task."""
+    module, _, name = located.partition(":")
+    task: Task[..., Any] | None = getattr(importlib.import_module(module), name).tasks.get(
+        job.claim.task_name
+    )
+    if task is None:
+        raise ConfigError(f"{located} has no task {job.claim.task_name!r} in a child process")
+    _refuse_other_middleware(task, job, located)
+    return task
+
+
+def _refuse_other_middleware(task: Task[..., Any], job: Job, module: str) -> None:
     names = task.middleware.names(is_async=task.is_async)
     if names != job.middleware:
         raise ConfigError(
             f"the worker has the middleware ({', '.join(job.middleware)}) around {job.name}, its "
-            f"child process ({', '.join(names)}): add it in a module that {job.module} imports"
+            f"child process ({', '.join(names)}): add it in a module that {module} imports"
         )
-    return task
 
 
 def _run_sync(task: Task[..., Any], job: Job, tell_progress: Callable[[Report], None]) -> Any:

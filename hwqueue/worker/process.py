@@ -53,6 +53,7 @@ class Job:
         claim: What to run it on.
         middleware: Names of the middleware that the parent has for it.
         log: How the parent writes its log; None: as the handler's module sets it up.
+        app: `module:name` of the app that has the task; None: the handler's module has it.
     """
 
     module: str
@@ -62,10 +63,11 @@ class Job:
     claim: Claim
     middleware: tuple[str, ...]
     log: logs.LogSettings | None
+    app: str | None
 
 
-def job_for(task: Task[..., Any], claim: Claim) -> Job:
-    """The job of one claim."""
+def job_for(task: Task[..., Any], claim: Claim, app: str | None = None) -> Job:
+    """The job of one claim. app: its app, if a child is to import that."""
     module, is_script = _locate(task)
     return Job(
         module=module,
@@ -75,6 +77,7 @@ def job_for(task: Task[..., Any], claim: Claim) -> Job:
         claim=claim,
         middleware=task.middleware.names(is_async=task.is_async),
         log=logs.settings_in_force(),
+        app=app,
     )
 
 

@@ -335,7 +335,7 @@ class Runner:
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task
         return await process.run_in_process(
-            process.job_for(task, claim),
+            process.job_for(task, claim, self._app.child_import),
             process.environment_for(claim, self._gpu_names, self._pass_environment),
             self._grace,
             self._now,
