@@ -57,6 +57,7 @@ PARTS = [
     ("import hwqueue.embedded", "embedded"),
     ("import hwqueue.metrics", "metrics"),
     ("import hwqueue.server", "serve"),
+    ("import hwqueue.contrib.django", "django"),
 ]
 
 
@@ -116,4 +117,4 @@ def test_all_has_every_extra_but_the_developers() -> None:
     ]
     [line] = extras["all"]
     named = set(line.removeprefix("hwqueue[").removesuffix("]").split(","))
-    assert set(extras) - named - {"schema", "worker"} == {"all", "dev", "docs", "test"}
+    assert set(extras) - named - {"schema", "worker"} == {"all", "dev", "django", "docs", "test"}

@@ -1,0 +1,1 @@
+"""What joins the queue to frameworks."""

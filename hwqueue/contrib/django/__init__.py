@@ -1,0 +1,52 @@
+"""hwqueue in a Django project: `"hwqueue.contrib.django"` in INSTALLED_APPS.
+
+`docs/howto/django.md` begins with a project. What is here may be imported before Django's apps are
+loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from hwqueue.app import App
+from hwqueue.extras import needs
+
+with needs("django"):
+    from asgiref.sync import sync_to_async
+
+from hwqueue.client import Spawned
+from hwqueue.contrib.django.connecting import client
+from hwqueue.task import Task
+
+if TYPE_CHECKING:
+    from hwqueue.contrib.django.loading import load_app as load_app
+
+__all__ = ["app", "aspawn", "client", "load_app"]
+
+P = ParamSpec("P")
+
+app = App()
+"""The app of the project, unless `HWQUEUE["APP"]` names another one."""
+
+
+async def aspawn(task: Task[P, Any], *args: P.args, **kwargs: P.kwargs) -> Spawned:
+    """`task.spawn(client(), ...)` for an async view: in the thread that holds Django's connection.
+
+    It commits by itself: Django has no transaction in async code. To spawn in one, write a function
+    with `transaction.atomic()` and call it through `sync_to_async`.
+
+    Raises: as `Task.spawn`.
+    """
+
+    def spawn() -> Spawned:
+        return task.spawn(client(), *args, **kwargs)
+
+    return await sync_to_async(spawn)()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load_app":
+        from hwqueue.contrib.django.loading import load_app  # noqa: PLC0415 - needs Django's apps
+
+        return load_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Cases for `manage.py test`, which pytest does not collect by itself."""
