@@ -17,7 +17,8 @@ from django.db.migrations.loader import MigrationLoader
 
 from hwqueue.client import Client
 from hwqueue.contrib.django.conf import dsn_of, read_settings
-from hwqueue.errors import SchemaTooOld
+from hwqueue.contrib.django.connecting import savepoint
+from hwqueue.errors import QueueExists, SchemaTooOld
 from hwqueue.schema import require_compatible, upgrade
 from hwqueue.schema.drop import drop
 
@@ -60,7 +61,11 @@ def after_migrate(*, using: str, **_: Any) -> None:
         _upgrade(using)
     client = Client.on(connection)
     for name, policy in (_queues_of_backends(using) | dict(found.queues)).items():
-        client.create_queue(name, policy=policy)
+        try:
+            with savepoint():
+                client.create_queue(name, policy=policy)
+        except QueueExists as error:  # an operator has changed what the settings say
+            _log.warning("queue %s is left as it is: %s", name, error)
 
 
 def is_wanted(alias: str) -> bool:

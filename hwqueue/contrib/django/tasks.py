@@ -35,7 +35,7 @@ from hwqueue.contrib.django.connecting import client, savepoint
 from hwqueue.contrib.django.results import result_of
 from hwqueue.errors import ConfigError, LeaseNotFound
 from hwqueue.options import check_options
-from hwqueue.types import AsJson, Json, LeaseState, RetryPolicy, SpawnOptions, Unique
+from hwqueue.types import AsJson, Json, RetryPolicy, SpawnOptions, Unique
 
 AnyTask = TypeVar("AnyTask", bound=Any)
 
@@ -198,8 +198,8 @@ class HwqueueBackend(BaseTaskBackend):
             **self._spawn_options(task),
         )
         object.__setattr__(result, "id", str(spawned.lease_id))
-        if not spawned.created and spawned.state is not LeaseState.PENDING:
-            return self.get_result(result.id)  # of another spawn of the same key
+        if not spawned.created:  # another one has its key
+            return self.get_result(result.id)
         task_enqueued.send(type(self), task_result=result)
         return result
 

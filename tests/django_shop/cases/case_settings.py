@@ -126,6 +126,15 @@ class Schema(TransactionTestCase):
         assert set(found) == {"mail", "default", "renders"}
         assert found["mail"]["max_attempts"] == 3
 
+    def test_a_policy_that_an_operator_has_changed_stays(self) -> None:
+        self.client_of_queue.set_queue_policy("mail", {"max_attempts": 7})
+        self.addCleanup(self.client_of_queue.set_queue_policy, "mail", {"max_attempts": 3})
+        with self.assertLogs("hwqueue.schema", "WARNING") as told:
+            migrate()
+        assert "queue mail is left as it is" in told.output[0]
+        [mail] = [each for each in self.client_of_queue.list_queues() if each.queue == "mail"]
+        assert mail.policy["max_attempts"] == 7
+
     def test_no_migration_is_missing(self) -> None:
         call_command("makemigrations", "--check", "--dry-run", verbosity=0)
 

@@ -218,6 +218,11 @@ class Signals(TestCase):
         run()
         assert [name for name, *_ in self.told] == ["enqueued", "started"]
 
+    def test_of_one_that_has_the_key_of_another(self) -> None:
+        keyed = tasks.add.using(idempotency_key="once")  # type: ignore[call-arg]
+        assert keyed.enqueue(1).id == keyed.enqueue(1).id
+        assert [name for name, *_ in self.told] == ["enqueued"]
+
     def test_of_a_result_that_cannot_be_kept(self) -> None:
         tasks.unstorable.enqueue()
         run()

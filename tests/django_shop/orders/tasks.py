@@ -45,6 +45,12 @@ def backend_pid() -> int:
         return int(cursor.fetchone()[0])
 
 
+@app.task("backend-pid-async", queue="mail")
+async def backend_pid_async() -> int:
+    """That of the thread for database access from async code."""
+    return await sync_to_async(backend_pid.handler)()
+
+
 @app.task("count-in-process", queue="mail", process=True)
 def count_in_process() -> int:
     """A query in a child process, which has to set up Django for it."""
