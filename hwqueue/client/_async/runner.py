@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -31,6 +31,7 @@ from hwqueue.errors import ConfigError
 _RECONNECT_SECONDS = 2.0
 
 
+@runtime_checkable
 class AsyncRunner(Protocol):
     """Makes a call and returns all its rows."""
 
@@ -213,4 +214,6 @@ def runner_on(connection: Any) -> AsyncRunner:
         return AsyncSqlAlchemyRunner(connection, is_session=False)
     if isinstance(connection, sessions):
         return AsyncSqlAlchemyRunner(connection, is_session=True)
+    if isinstance(connection, AsyncRunner):  # of another part of this package
+        return connection
     raise refusal("AsyncClient", connection)

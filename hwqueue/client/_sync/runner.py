@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -32,6 +32,7 @@ from hwqueue.errors import ConfigError
 _RECONNECT_SECONDS = 2.0
 
 
+@runtime_checkable
 class Runner(Protocol):
     """Makes a call and returns all its rows."""
 
@@ -212,4 +213,6 @@ def runner_on(connection: Any) -> Runner:
         return SqlAlchemyRunner(connection, is_session=False)
     if isinstance(connection, sessions):
         return SqlAlchemyRunner(connection, is_session=True)
+    if isinstance(connection, Runner):  # of another part of this package
+        return connection
     raise refusal("Client", connection)

@@ -11,6 +11,7 @@ from hwqueue.contrib.django.compat import TaskResult, task_finished, task_starte
 from hwqueue.contrib.django.connecting import client, close_old_connections
 from hwqueue.contrib.django.results import result_of, set_successful
 from hwqueue.contrib.django.tasks import (
+    DEFAULTS,
     HwqueueBackend,
     HwqueueTask,
     HwqueueTaskContext,
@@ -19,18 +20,6 @@ from hwqueue.contrib.django.tasks import (
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument, LeaseNotFound
 from hwqueue.types import Claim
-
-_OF_TASKS = (
-    "placement",
-    "affinity_tags",
-    "labels",
-    "max_attempts",
-    "retry",
-    "claim_timeout",
-    "patience",
-    "process",
-    "timeout",
-)
 
 
 def add_tasks(app: App) -> None:
@@ -47,7 +36,7 @@ def add_tasks(app: App) -> None:
             path,
             queue=task.queue_name,
             priority=task.priority or None,
-            **{name: options[name] for name in _OF_TASKS if name in options},
+            **{name: options[name] for name in DEFAULTS if name in options},
         )(_handler(task))
         names.add(path)
 

@@ -39,8 +39,7 @@ from hwqueue.types import AsJson, Json, RetryPolicy, SpawnOptions, Unique
 
 AnyTask = TypeVar("AnyTask", bound=Any)
 
-_OF_WORKERS = ("process", "timeout")
-_OF_LEASES = (
+_OF_ALL = (
     "placement",
     "affinity_tags",
     "labels",
@@ -48,13 +47,11 @@ _OF_LEASES = (
     "retry",
     "claim_timeout",
     "patience",
-    "deadline",
-    "idempotency_key",
-    "unique",
-    "headers",
 )
-_DEFAULTS = (*_OF_LEASES[:7], *_OF_WORKERS)
-"""What `OPTIONS` may hold: what makes sense for all tasks of a backend."""
+_OF_WORKERS = ("process", "timeout")
+_OF_LEASES = (*_OF_ALL, "deadline", "idempotency_key", "unique", "headers")
+DEFAULTS = (*_OF_ALL, *_OF_WORKERS)
+"""What `OPTIONS` may hold, and `App.task`: what makes sense for all leases of a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +145,11 @@ class HwqueueBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        unknown = sorted(set(self.options) - set(_DEFAULTS))
+        unknown = sorted(set(self.options) - set(DEFAULTS))
         if unknown:
             raise ImproperlyConfigured(
                 f"TASKS[{alias!r}]['OPTIONS'] has no key {unknown[0]!r}: it has "
-                f"{', '.join(_DEFAULTS)}"
+                f"{', '.join(DEFAULTS)}"
             )
 
     def validate_task(self, task: Any) -> None:

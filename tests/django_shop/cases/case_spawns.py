@@ -95,16 +95,25 @@ class Commits(TransactionTestCase):
         spawned = async_to_sync(aspawn)(confirm_order, order_id=1)
         assert self.other.get_lease(spawned.lease_id).params == {"order_id": 1}
 
+    def test_handlers_run_outside_of_a_transaction(self) -> None:
+        """The connection is closed around each of them, since CONN_MAX_AGE is 0."""
+        order = Order.objects.create(item="lamp")
+        confirm_order.spawn(client(), order_id=order.pk)
+        drain(client(), load_app())
+        order.refresh_from_db()
+        assert order.confirmed
+
     def test_a_client_comes_back_after_its_connection_was_lost(self) -> None:
-        confirm_order.spawn(client(), order_id=1)
+        kept = client()
+        confirm_order.spawn(kept, order_id=1)
         with connection.cursor() as cursor:
             cursor.execute("select pg_backend_pid()")
             pid = cursor.fetchone()[0]
         with psycopg.connect(dsn_of("default"), autocommit=True) as admin:
             admin.execute("select pg_terminate_backend(%s, 10000)", (pid,))
         with pytest.raises(psycopg.OperationalError):
-            confirm_order.spawn(client(), order_id=2)
-        confirm_order.spawn(client(), order_id=3)
+            confirm_order.spawn(kept, order_id=2)
+        confirm_order.spawn(kept, order_id=3)
         assert len(self.other.list_leases()) == 2
 
 
