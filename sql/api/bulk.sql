@@ -82,10 +82,17 @@ create or replace function hwqueue.update_leases(p_filter jsonb, p_changes jsonb
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_at timestamptz;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_changes(p_changes);
+  v_at := hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at');
+  -- leases that a call makes claimable come last: it would meet them among the pending ones
   select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
-  from hwqueue.lock_page(p_filter, array['scheduled', 'pending'], p_limit, p_cursor, p_shard) p;
+  from hwqueue.lock_page(p_filter,
+    case when v_at <= coalesce(hwqueue.json_time(p_cursor -> 'until', 'cursor.until'), hwqueue.clock())
+      then array['pending', 'scheduled'] else array['scheduled', 'pending'] end,
+    p_limit, p_cursor, p_shard, v_at) p;
   perform hwqueue.update_lease(i, p_changes, p_shard) from unnest(changed) i;
   return next;
 end

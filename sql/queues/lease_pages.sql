@@ -9,13 +9,18 @@
 -- the cursor holds the last position and the time of that call. Otherwise a lease that fails again would
 -- be requeued for ever.
 --
+-- Scheduled entries are read in the order of available_at, which update_leases may set. A call that sets
+-- it (p_moves_to) reads first the entries that have that time already, then those that have another, so
+-- that it does not meet again what it has moved.
+--
 -- Reading order: lock_page, read_page, read_state_page, page_source, then lock_leases.
 
 -- Reads one page of the leases in one of p_states that meet a filter, and where the next begins. It goes
--- from state to state until it finds some, or has read p_limit rows of one state.
+-- from state to state until it finds some, or has read p_limit rows of one state. p_moves_to: the
+-- available_at that the caller sets.
 -- Raises: QHA01, QHA03, QHQ01.
 create or replace function hwqueue.read_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb,
-  p_shard int) returns hwqueue.lease_page
+  p_shard int, p_moves_to timestamptz default null) returns hwqueue.lease_page
 language plpgsql volatile
 as $$
 declare
@@ -33,11 +38,20 @@ begin
     v_states := array[v_filter.state];
   end if;
   v_cursor := hwqueue.read_page_cursor(p_cursor, v_states);
+  if v_states[1] = 'scheduled' and nullif(p_cursor, 'null') is null and v_filter.lease_ids is null
+    and hwqueue.my_tenants() is null and p_moves_to is not null then
+    v_cursor := v_cursor || jsonb_build_object('only_at', p_moves_to);
+  end if;
   loop
     v_page := hwqueue.read_state_page(v_filter, p_limit, v_cursor, p_shard);
     exit when v_page.next_cursor is not null;
-    v_cursor := v_cursor - 'after'
-      || jsonb_build_object('state', v_states[array_position(v_states, v_page.state) + 1]);
+    if v_cursor ? 'only_at' then
+      v_cursor := v_cursor - array['after', 'only_at']
+        || jsonb_build_object('except_at', v_cursor -> 'only_at');
+    else
+      v_cursor := v_cursor - array['after', 'except_at']
+        || jsonb_build_object('state', v_states[array_position(v_states, v_page.state) + 1]);
+    end if;
     exit when v_cursor ->> 'state' is null;
     v_page.next_cursor := v_cursor;
     exit when v_page.lease_ids <> '{}';
@@ -94,7 +108,10 @@ begin
       'position', case when hwqueue.my_tenants() is null
         then (select s.last_value from hwqueue.ready_position_seq s) else 0 end);
   end if;
-  perform hwqueue.check_object(p_cursor, array['state', 'until', 'position', 'after'], 'cursor');
+  perform hwqueue.check_object(p_cursor, array['state', 'until', 'position', 'after', 'only_at', 'except_at'],
+      'cursor'),
+    hwqueue.json_time(p_cursor -> 'only_at', 'cursor.only_at'),
+    hwqueue.json_time(p_cursor -> 'except_at', 'cursor.except_at');
   if p_cursor ->> 'state' = any (p_states) is not true
     or hwqueue.json_time(p_cursor -> 'until', 'cursor.until') is null
     or hwqueue.json_integer(p_cursor -> 'position', 'cursor.position', 0, 9223372036854775807) is null then
@@ -114,6 +131,7 @@ as $$
 declare
   v_after jsonb := p_cursor -> 'after';
   v_until timestamptz := (p_cursor ->> 'until')::timestamptz;
+  v_only_at timestamptz := p_cursor ->> 'only_at';
 begin
   if p_filter.state = 'pending' then
     return query
@@ -129,7 +147,9 @@ begin
       select s.lease_id, jsonb_build_array(s.available_at, s.lease_id)
       from hwqueue.scheduled s
       where s.shard_id = p_shard and s.queue_id = p_filter.queue_id
-        and s.available_at >= coalesce((v_after ->> 0)::timestamptz, '-infinity')
+        and s.available_at >= coalesce((v_after ->> 0)::timestamptz, v_only_at, '-infinity')
+        and s.available_at <= coalesce(v_only_at, 'infinity')
+        and s.available_at is distinct from (p_cursor ->> 'except_at')::timestamptz
         and (v_after is null
           or (s.available_at, s.lease_id) > ((v_after ->> 0)::timestamptz, (v_after ->> 1)::uuid))
       order by s.available_at, s.lease_id limit p_limit;
@@ -157,14 +177,16 @@ end
 $$;
 
 -- Reads a page and locks its leases. changed: those that it locked, all in one state, for the caller to
--- change. skipped: another session holds them, or has changed them.
+-- change. skipped: another session holds them, or has changed them. p_moves_to: as for read_page.
 -- Locks: as lock_leases. Raises: as read_page.
 create or replace function hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb,
-  p_shard int, out state text, out changed uuid[], out skipped uuid[], out next_cursor jsonb)
+  p_shard int, p_moves_to timestamptz default null, out state text, out changed uuid[],
+  out skipped uuid[], out next_cursor jsonb)
 language plpgsql volatile
 as $$
 declare
-  v_page hwqueue.lease_page := hwqueue.read_page(p_filter, p_states, p_limit, p_cursor, p_shard);
+  v_page hwqueue.lease_page := hwqueue.read_page(p_filter, p_states, p_limit, p_cursor, p_shard,
+    p_moves_to);
 begin
   state := v_page.state;
   changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);

@@ -117,6 +117,41 @@ def test_a_waiting_lease_is_not_met_twice(api: Api) -> None:
     assert changed(api, "update_leases", **low) == leases
 
 
+@pytest.mark.parametrize("hours", [-1, 1, 2, 30], ids=["at once", "sooner", "the same", "later"])
+@pytest.mark.parametrize("tenant", [None, "film"], ids=["all", "a tenant's"])
+@pytest.mark.parametrize("state", [None, "scheduled"])
+def test_a_postponed_lease_is_not_met_twice(
+    api: Api, clock: Clock, hours: int, tenant: str | None, state: str | None
+) -> None:
+    """Though the page is read in the order of the column that the call changes."""
+    queue, now = api.queue(), clock.now()
+    api.conn.execute("select set_config('hwqueue.tenant', %s, false)", [tenant or ""])
+    options = {"tenant": tenant} if tenant else {}
+    pending = [api.spawn(queue, **options) for _ in range(3)]
+    scheduled = [
+        api.spawn(queue, available_at=(now + timedelta(hours=number)).isoformat(), **options)
+        for number in (1, 2, 2, 2, 3, 4)
+    ]
+    found = changed(
+        api,
+        "update_leases",
+        filter={"queue": queue} | ({"state": state} if state else {}),
+        changes={"available_at": (now + timedelta(hours=hours)).isoformat(), "priority": 3},
+        limit=2,
+    )
+    assert sorted(found) == sorted(scheduled + ([] if state else pending))
+    assert {api.lease(lease)["priority"] for lease in found} == {3}
+
+
+def test_the_lease_of_a_key_is_met_once(api: Api, clock: Clock) -> None:
+    queue, now = api.queue(), clock.now()
+    lease = api.spawn(queue, delay=3600, idempotency_key="k")
+    for hours in (-1, 2, 3):
+        changes = {"available_at": (now + timedelta(hours=hours)).isoformat()}
+        wanted = {"queue": queue, "idempotency_key": "k"}
+        assert changed(api, "update_leases", filter=wanted, changes=changes) == [lease]
+
+
 def test_delete_leaves_nothing(api: Api) -> None:
     queue = api.queue()
     gone, kept = api.spawn(queue, idempotency_key="a"), api.spawn(queue)
