@@ -875,6 +875,42 @@ CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
 CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
+CREATE TABLE hwqueue.lease (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL,
+    headers jsonb,
+    priority smallint NOT NULL,
+    tier smallint NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    attempt_count smallint DEFAULT 0 NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    max_attempts smallint,
+    retry jsonb,
+    claim_timeout interval,
+    deadline timestamp with time zone,
+    idempotency_key text,
+    available_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    node_id uuid,
+    claimed_at timestamp with time zone,
+    wire bytea
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
+
+COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
+
+COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
+
+COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
+
+CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1017,39 +1053,6 @@ COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles 
 COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
 
 COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'somebody listens for the end of the lease (await_leases)';
-
-CREATE TABLE hwqueue.lease (
-    shard_id integer NOT NULL,
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL,
-    headers jsonb,
-    priority smallint NOT NULL,
-    tier smallint NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    attempt_count smallint DEFAULT 0 NOT NULL,
-    claim_token bigint DEFAULT 0 NOT NULL,
-    max_attempts smallint,
-    retry jsonb,
-    claim_timeout interval,
-    deadline timestamp with time zone,
-    idempotency_key text,
-    available_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    node_id uuid,
-    claimed_at timestamp with time zone,
-    wire bytea
-)
-WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
-
-COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
-
-COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
-
-COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
 
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -2116,6 +2119,12 @@ CREATE FUNCTION hwqueue.metrics(p_shard integer DEFAULT 0) RETURNS TABLE(name te
 CREATE FUNCTION hwqueue.most_label_values() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.move_terms(p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3170,6 +3179,9 @@ CREATE FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard in
 
 CREATE FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS double precision
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) RETURNS hwqueue.queue
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -5125,6 +5137,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
@@ -5793,6 +5807,10 @@ GRANT ALL ON FUNCTION hwqueue.metrics(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.most_label_values() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.move_terms(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affinity double precision, p_shard integer) FROM PUBLIC;
@@ -6448,6 +6466,8 @@ REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard intege
 REVOKE ALL ON FUNCTION hwqueue.target_class(p_class_id bigint, p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class hwqueue.placement_class, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
 

@@ -48,6 +48,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="With --queue: only coun
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="With --queue: do not ask.")]
 
 
+_SKIPPED = "other sessions held some of them: run the command again"
+_CANNOT_MOVE = "one that cannot be in that queue says why: hwqueue lease move QUEUE LEASE_ID"
+
+
 class Change(Protocol):
     """Changes all leases of a selection, page by page."""
 
@@ -127,7 +131,7 @@ def change_all(
         result = change(on_progress=lambda page: advance(len(page.changed) + len(page.skipped)))
     show_one(ctx, {done: result.changed, "skipped": len(result.skipped)})
     if result.skipped:
-        say(ctx, "other sessions held some of them: run the command again")
+        say(ctx, "\n".join([_SKIPPED, *([_CANNOT_MOVE] if done == "moved" else [])]))
 
 
 @contextmanager

@@ -403,6 +403,54 @@ def priority(
         )
 
 
+@app.command(epilog="Example: hwqueue lease move gpu-b --queue gpu-a --label film=7")
+def move(
+    ctx: typer.Context,
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUEUE", help="Where to.", show_default=False, autocompletion=queue_names
+        ),
+    ],
+    lease_ids: MaybeIds = None,
+    *,
+    queue: bulk.QueueOption = None,
+    state: bulk.State = None,
+    task: bulk.Task = None,
+    label: bulk.Label = None,
+    older: bulk.Older = None,
+    tenant: bulk.Tenant = None,
+    dry_run: bulk.DryRun = False,
+    yes: bulk.Yes = False,
+) -> None:
+    """Move waiting leases to another queue; a lease that cannot be there stays."""
+    chosen = bulk.select(
+        queue,
+        lease_ids,
+        bulk.WAITING,
+        state=state,
+        older=older,
+        label=label,
+        task=task,
+        tenant=tenant,
+    )
+    with open_client(ctx) as client:
+        if chosen is None:
+            _each(ctx, lease_ids, partial(client.update_lease, queue=to))
+            return
+        change = partial(client.update_leases, chosen.queue, {"queue": to}, **chosen.wanted)
+        bulk.change_all(
+            ctx,
+            client,
+            chosen,
+            change,
+            verb=f"move to {to}",
+            done="moved",
+            dry_run=dry_run,
+            yes=yes,
+        )
+
+
 def _each(ctx: typer.Context, lease_ids: list[str] | None, call: Callable[[UUID], object]) -> None:
     """Call it for each id and print what became of it."""
     rows, problems = _one_by_one(lease_ids or [], call)

@@ -79,7 +79,8 @@ class LeaseChanges(TypedDict, total=False):
     """What `update_lease` may change; None takes away (no placement, no labels, no deadline).
 
     placement and wire are ANDed, and together replace what the lease asked of a node, whichever of
-    them is given.
+    them is given. queue: it moves there, with its idempotency key; attempts, retries and timeouts
+    that the lease does not say itself are those of that queue from then on.
     """
 
     placement: AsJson | Mapping[str, Any] | None
@@ -88,6 +89,7 @@ class LeaseChanges(TypedDict, total=False):
     priority: int
     available_at: datetime
     deadline: datetime | None
+    queue: str
 
 
 class LeaseFilter(TypedDict, total=False):

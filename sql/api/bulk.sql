@@ -74,7 +74,8 @@ $$;
 
 -- Changes waiting leases that a filter means, as update_lease does with p_changes. p_filter: as
 -- count_leases; its state is scheduled or pending, or left out for both. The rest is as with
--- cancel_leases.
+-- cancel_leases. With queue in p_changes, skipped names also the leases that cannot move: their params
+-- are too large for that queue, or their key is taken there; update_lease says which.
 -- Locks: as update_lease, skip locked, in the order of lease ids. Raises: as update_lease, and QHQ01.
 -- Wakes: waiting workers.
 create or replace function hwqueue.update_leases(p_filter jsonb, p_changes jsonb, p_limit int default 1000,
@@ -83,16 +84,22 @@ returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+  v_queue hwqueue.queue;
   v_at timestamptz;
+  v_page record;
 begin
   perform hwqueue.require_read_committed(), hwqueue.check_changes(p_changes);
+  v_queue := case when p_changes ? 'queue' then hwqueue.target_queue(p_changes, p_shard) end;
   v_at := hwqueue.json_time(p_changes -> 'available_at', 'changes.available_at');
   -- leases that a call makes claimable come last: it would meet them among the pending ones
-  select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
-  from hwqueue.lock_page(p_filter,
+  v_page := hwqueue.lock_page(p_filter,
     case when v_at <= coalesce(hwqueue.json_time(p_cursor -> 'until', 'cursor.until'), hwqueue.clock())
       then array['pending', 'scheduled'] else array['scheduled', 'pending'] end,
-    p_limit, p_cursor, p_shard, v_at) p;
+    p_limit, p_cursor, p_shard, v_at);
+  changed := case when v_queue.queue_id is null then v_page.changed
+    else hwqueue.movable_leases(v_page.changed, v_queue, p_shard) end;
+  skipped := v_page.skipped || array(select i from unnest(v_page.changed) i where i <> all (changed));
+  next_cursor := v_page.next_cursor;
   perform hwqueue.update_lease(i, p_changes, p_shard) from unnest(changed) i;
   return next;
 end

@@ -80,10 +80,12 @@ end
 $$;
 
 -- Changes a lease that is not claimed, and returns its state: {"placement", "wire", "labels",
--- "priority", "available_at", "deadline"}. It keeps its attempts and gets a new position in line.
--- placement and wire together replace what it asked, whichever of them is given.
--- Locks: the entry, then the lease row; as put_back. Raises: QHL03 finished, QHL04, QHL07 claimed,
--- QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
+-- "priority", "available_at", "deadline", "queue"}. It keeps its attempts and gets a new position in line.
+-- placement and wire together replace what it asked, whichever of them is given. queue: it moves there,
+-- with its idempotency key; what it does not say itself is then that queue's policy, and a spawn into
+-- that queue would have to be possible.
+-- Locks: the entry; its keys, if it moves; the lease row; as put_back. Raises: QHL03 finished, QHL04,
+-- QHL07 claimed, QHQ01, QHT02 when its key is taken there, QHA01, QHC03, QHC04, QHW01, QHA02, QHA03.
 -- Idempotent: but for the position. Wakes: waiting workers, when it is claimable at once.
 create or replace function hwqueue.update_lease(p_lease uuid, p_changes jsonb,
   p_shard int default 0) returns text
@@ -92,6 +94,7 @@ as $$
 declare
   v_entry hwqueue.scheduled;
   v_lease hwqueue.lease;
+  v_queue hwqueue.queue;
   v_ended text;
   v_class hwqueue.placement_class;
   v_priority smallint;
@@ -104,6 +107,7 @@ declare
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_changes(p_changes);
+  v_queue := case when p_changes ? 'queue' then hwqueue.target_queue(p_changes, p_shard) end;
   v_entry := hwqueue.take_entry(p_lease, p_shard);
   v_lease := hwqueue.find_lease(p_lease, p_shard);
   if v_entry.lease_id is null then
@@ -112,6 +116,9 @@ begin
       format('lease %s is %s', p_lease, coalesce(v_ended, 'claimed')),
       jsonb_build_object('lease_id', p_lease, 'state', hwqueue.lease_state(p_lease, p_shard)),
       'only a lease that waits can be changed; cancel it and spawn another');
+  end if;
+  if v_queue.queue_id is not null then
+    perform hwqueue.check_move(v_lease, v_queue, p_shard);
   end if;
   v_now := hwqueue.clock();
   select c.* into v_class from hwqueue.placement_class c where c.shard_id = p_shard
@@ -125,7 +132,7 @@ begin
   v_placement := case when v_asks then hwqueue.spawn_placement(p_changes, 'changes')
     else v_class.placement end;
   v_class_id := hwqueue.target_class(hwqueue.find_class(
-    row(v_lease.queue_id, v_lease.task_name, v_class.tenant, v_class.service_id,
+    row(coalesce(v_queue.queue_id, v_lease.queue_id), v_lease.task_name, v_class.tenant, v_class.service_id,
       case when p_changes ? 'labels' then hwqueue.check_labels(p_changes -> 'labels', 'changes.labels')
         else v_class.labels end,
       v_placement, v_class.patience, null), p_shard), p_lease, p_shard);
@@ -134,14 +141,18 @@ begin
     from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = v_class_id;
   end if;
   update hwqueue.lease l
-  set priority = v_priority, rank = l.rank + l.priority - v_priority, deadline = v_deadline,
-    class_id = v_class_id,
+  set priority = v_priority, deadline = v_deadline, class_id = v_class_id,
+      rank = case when v_queue.queue_id <> l.queue_id
+        then hwqueue.lease_rank(v_queue.ageing_step, greatest(l.available_at, l.created_at), v_priority)
+        else l.rank + l.priority - v_priority end,
+      queue_id = coalesce(v_queue.queue_id, l.queue_id),
       wire = case when v_asks then hwqueue.wire_blob(p_changes -> 'wire', 'changes.wire') else l.wire end
   where l.shard_id = p_shard and l.lease_id = p_lease;
   perform hwqueue.note_leases('lease_updated', array[p_lease],
     'changed: ' || coalesce((select string_agg(k, ', ' order by k) from jsonb_object_keys(p_changes) k),
       'its place in line'), p_shard,
-    jsonb_build_object('class_id', v_class_id));
+    jsonb_build_object('class_id', v_class_id) || case when v_queue.queue_id <> v_lease.queue_id
+      then jsonb_build_object('from_queue', hwqueue.queue_name(v_lease.queue_id, p_shard)) else '{}' end);
   return hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_at, v_now, p_shard,
     -- its patience goes on; with a deadline, reap finds it by the time of this call
     case when not p_changes ? 'available_at' and v_deadline is null and v_entry.available_at <= v_now

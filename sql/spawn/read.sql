@@ -337,7 +337,7 @@ create or replace function hwqueue.check_changes(p_changes jsonb) returns jsonb
 language sql immutable
 as $$
   select hwqueue.check_object(p_changes, array['placement', 'wire', 'labels', 'priority', 'available_at',
-    'deadline'], 'changes')
+    'deadline', 'queue'], 'changes')
 $$;
 
 -- Returns the rank of a lease. Lower runs first. With an ageing step, each step of waiting counts as one

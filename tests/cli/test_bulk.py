@@ -96,3 +96,20 @@ def test_lines_that_contradict_themselves(run: Run, line: tuple[str, ...], told:
     result = run("lease", *line)
     assert result.exit_code == 2
     assert told in result.output
+
+
+def test_move(run: Run, dsn: str, frames: list[Any]) -> None:
+    with Client(dsn) as client:
+        client.create_queue("night", policy={"max_params_bytes": 10})
+        large = client.spawn_lease("renders", "draw", {"frame": "x" * 20}).lease_id
+    line = ("lease", "move", "night")
+    found = run("--json", *line, "--queue", "renders", "--label", "film=7", "--yes")
+    assert json.loads(found.stdout) == {"moved": 3, "skipped": 0}
+    found = run("--json", *line, str(frames[3]))
+    assert json.loads(found.stdout) == [{"lease_id": str(frames[3]), "state": "pending"}]
+    with Client(dsn) as client:
+        assert {client.get_lease(each).queue for each in frames} == {"night"}
+    found = run(*line, "--queue", "renders", "--yes")
+    assert "hwqueue lease move QUEUE LEASE_ID" in found.stderr
+    assert "the limit is 10" in run(*line, str(large)).stderr
+    assert run(*line, "--queue", "renders", str(large)).exit_code == 2

@@ -10,6 +10,7 @@ import pytest
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, token
+from tests.sql.test_my_tenants import only
 
 BULK: dict[str, dict[str, Any]] = {
     "count_leases": {},
@@ -125,22 +126,22 @@ def test_a_postponed_lease_is_not_met_twice(
 ) -> None:
     """Though the page is read in the order of the column that the call changes."""
     queue, now = api.queue(), clock.now()
-    api.conn.execute("select set_config('hwqueue.tenant', %s, false)", [tenant or ""])
     options = {"tenant": tenant} if tenant else {}
-    pending = [api.spawn(queue, **options) for _ in range(3)]
-    scheduled = [
-        api.spawn(queue, available_at=(now + timedelta(hours=number)).isoformat(), **options)
-        for number in (1, 2, 2, 2, 3, 4)
-    ]
-    found = changed(
-        api,
-        "update_leases",
-        filter={"queue": queue} | ({"state": state} if state else {}),
-        changes={"available_at": (now + timedelta(hours=hours)).isoformat(), "priority": 3},
-        limit=2,
-    )
-    assert sorted(found) == sorted(scheduled + ([] if state else pending))
-    assert {api.lease(lease)["priority"] for lease in found} == {3}
+    with only(api, tenant or ""):
+        pending = [api.spawn(queue, **options) for _ in range(3)]
+        scheduled = [
+            api.spawn(queue, available_at=(now + timedelta(hours=number)).isoformat(), **options)
+            for number in (1, 2, 2, 2, 3, 4)
+        ]
+        found = changed(
+            api,
+            "update_leases",
+            filter={"queue": queue} | ({"state": state} if state else {}),
+            changes={"available_at": (now + timedelta(hours=hours)).isoformat(), "priority": 3},
+            limit=2,
+        )
+        assert sorted(found) == sorted(scheduled + ([] if state else pending))
+        assert {api.lease(lease)["priority"] for lease in found} == {3}
 
 
 def test_the_lease_of_a_key_is_met_once(api: Api, clock: Clock) -> None:

@@ -135,7 +135,8 @@ class SyncBulk(Caller):
         """Change the waiting leases of a queue that a filter means, as `update_lease` does each.
 
         Args:
-            changes: What to change in each, such as `{"priority": 10}`.
+            changes: What to change in each, such as `{"priority": 10}`. With a `queue`, leases that
+                cannot move there are skipped: their params are too large, or their key is taken.
             on_progress: Called after each page with what became of it.
             page_size: How many rows a call reads, 1 to 10,000.
             **wanted: See `hwqueue.types.LeaseFilter`; without a state scheduled and pending.

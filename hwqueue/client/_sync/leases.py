@@ -144,7 +144,8 @@ class Leases(Waiting):
 
         Returns: Its state after the change.
         Raises: LeaseNotFound, LeaseClaimed, LeaseFinished, BadArgument, PlacementInvalid,
-            PlacementContradictory, WireInvalid.
+            PlacementContradictory, WireInvalid; with a queue QueueUnknown, and UniqueConflict when
+            another lease has its key there.
         SQL: update_lease. Safe inside your transaction: yes, but the lease is not claimable
             until it ends.
         """

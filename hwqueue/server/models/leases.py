@@ -121,10 +121,17 @@ _lease_changes = request_of(
     placement and wire are ANDed, and together replace what the lease asked of a node, whichever of
     them is given.
     """,
-    kinds={"placement": Placement, "wire": Wire, "labels": Labels, "priority": Priority},
+    kinds={
+        "placement": Placement,
+        "wire": Wire,
+        "labels": Labels,
+        "priority": Priority,
+        "queue": Name,
+    },
     fields={
         "priority": Field(default=None, description="null: as it is."),
         "available_at": Field(default=None, description="null: as it is."),
+        "queue": Field(default=None, description="It moves there; null: as it is."),
     },
     base=_Changes,
 )

@@ -174,7 +174,7 @@ async def get_lease(
 
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)
 async def update_lease(lease_id: Id, body: LeaseChanges, caller: LeaseWriter) -> LeaseNow:
-    """Change a lease that is not claimed."""
+    """Change a lease that is not claimed, or move it to another queue."""
     changes = await caller.run(lambda: body.model_dump(exclude_unset=True))
     async with caller.call() as client:
         state = await client.update_lease(lease_id, shard=caller.shard, **changes)

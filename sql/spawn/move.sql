@@ -1,0 +1,143 @@
+-- Moves waiting leases to another queue: what a spawn into that queue checks, and the idempotency keys.
+--
+-- Example: the nodes of queue gpu-a are down, so an operator moves what waits there to gpu-b with
+-- update_leases and {"queue": "gpu-b"}. A lease whose params are larger than gpu-b takes stays, and so
+-- does one whose unique key an open lease of gpu-b holds.
+--
+-- update_lease calls check_move, update_leases calls movable_leases before that. Policies that a lease
+-- does not carry (attempts, retries, timeouts, patience, retention) are those of the queue that it is in
+-- when they are read. Its class names the queue, so a moved lease gets another class, and is counted
+-- by the terms that select that one.
+--
+-- The invariant: the row of a lease's key names the queue that its lease is in.
+--
+-- Reading order: target_queue, check_move, then move_keys.
+
+-- The queue that changes of a lease name; null when they name none. It takes a transaction id first, as a
+-- spawn does, so that the queue is not deleted meanwhile.
+-- Raises: QHA01, QHQ01.
+create or replace function hwqueue.target_queue(p_changes jsonb, p_shard int) returns hwqueue.queue
+language plpgsql volatile
+as $$
+declare
+  v_name text := hwqueue.json_text(p_changes -> 'queue', 'changes.queue', 100);
+begin
+  return case when v_name is not null then (hwqueue.find_spawn_queue(v_name, null, p_shard)).queue end;
+end
+$$;
+
+-- Refuses to move a lease where a spawn of it would be refused, and moves its key.
+-- Locks: the caller holds the lease's entry; as move_keys. Raises: QHA01 for params that are too large,
+-- QHT02 when another lease holds the key, or a spawn in progress.
+create or replace function hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_holder uuid;
+begin
+  perform hwqueue.check_payload(p_lease.params, 'params', p_queue.max_params_bytes);
+  if p_lease.idempotency_key is null or p_lease.queue_id = p_queue.queue_id
+    or hwqueue.move_keys(array[p_lease.lease_id], p_queue, p_shard) <> '{}' then
+    return;
+  end if;
+  select i.lease_id into v_holder
+  from hwqueue.lease l
+  join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+  join hwqueue.idempotency i on i.shard_id = p_shard and i.tenant = c.tenant
+    and i.queue_id = p_queue.queue_id and i.idempotency_key = l.idempotency_key
+  where l.shard_id = p_shard and l.lease_id = p_lease.lease_id;
+  perform hwqueue.refuse('QHT02',
+    format('%s holds the key %s in queue %s', coalesce('lease ' || v_holder, 'a spawn in progress'),
+      to_json(p_lease.idempotency_key), to_json(p_queue.name)),
+    jsonb_build_object('field', 'changes.queue', 'key', p_lease.idempotency_key, 'lease_id', v_holder,
+      'queue', p_queue.name),
+    'a queue has one lease of a key: move it when that one has ended, or repeat the call');
+end
+$$;
+
+-- Returns those of some leases that may move to a queue, with their keys moved.
+-- Locks: the caller holds their entries; as move_keys.
+create or replace function hwqueue.movable_leases(p_leases uuid[], p_queue hwqueue.queue, p_shard int)
+returns uuid[]
+language plpgsql volatile
+as $$
+begin
+  return hwqueue.move_keys(array(
+    select l.lease_id from hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = any (p_leases)
+      and case when hwqueue.may_be_long(l.params) then hwqueue.text_bytes(l.params, p_queue.max_params_bytes)
+        else octet_length(l.params::text) end <= p_queue.max_params_bytes
+    order by l.lease_id), p_queue, p_shard);
+end
+$$;
+
+-- Moves the keys of leases to a queue, and returns the leases that have their key there, or have none. As
+-- at a spawn, a unique key is free when its lease has ended or its time is over.
+-- A key that a spawn has locked stays: that spawn may wait for the lease's entry (take_unique_key).
+-- Locks: the caller holds the leases' entries; their keys, skip locked; new keys in sorted order.
+create or replace function hwqueue.move_keys(p_leases uuid[], p_queue hwqueue.queue, p_shard int)
+returns uuid[]
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_held uuid[];  -- leases that hold a key of another queue
+  v_keys hwqueue.idempotency[];
+  v_moved uuid[];
+begin
+  -- the fence (offset 0) keeps the planner from joining every key to its lease
+  v_held := array(
+    select l.lease_id from hwqueue.lease l
+    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+    cross join lateral (
+      select x.lease_id from hwqueue.idempotency x
+      where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id
+        and x.idempotency_key = l.idempotency_key offset 0) k
+    where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.idempotency_key is not null
+      and l.queue_id <> p_queue.queue_id and k.lease_id = l.lease_id);
+  if v_held = '{}' then
+    return p_leases;
+  end if;
+  v_keys := array(
+    select k.key
+    from hwqueue.lease l
+    join hwqueue.placement_class c on c.shard_id = l.shard_id and c.class_id = l.class_id
+    cross join lateral (
+      select x as key from hwqueue.idempotency x
+      where x.shard_id = p_shard and x.tenant = c.tenant and x.queue_id = l.queue_id
+        and x.idempotency_key = l.idempotency_key and x.lease_id = l.lease_id offset 0
+      for update skip locked) k
+    where l.shard_id = p_shard and l.lease_id = any (v_held));
+  with inserted as (
+    insert into hwqueue.idempotency as i (shard_id, tenant, queue_id, idempotency_key, lease_id, content,
+      held_until)
+    select k.shard_id, k.tenant, p_queue.queue_id, k.idempotency_key, k.lease_id, k.content, k.held_until
+    from unnest(v_keys) k
+    order by k.tenant collate "C", k.idempotency_key collate "C"
+    on conflict do nothing
+    returning i.lease_id
+  )
+  select coalesce(array_agg(i.lease_id), '{}') into v_moved from inserted i;
+  with taken as (
+    update hwqueue.idempotency i set lease_id = k.lease_id, held_until = k.held_until
+    from unnest(v_keys) k
+    where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = p_queue.queue_id
+      and i.idempotency_key = k.idempotency_key and k.lease_id <> all (v_moved)
+      and k.held_until is not null and i.ctid = any (array(
+        select x.ctid from hwqueue.idempotency x
+        where x.shard_id = p_shard and x.tenant = k.tenant and x.queue_id = p_queue.queue_id
+          and x.idempotency_key = k.idempotency_key
+          and (x.held_until <= v_now or x.held_until = 'infinity'
+            and coalesce(hwqueue.lease_state(x.lease_id, p_shard), 'gone')
+              not in ('scheduled', 'pending', 'claimed'))
+        for update skip locked))
+    returning i.lease_id
+  )
+  select v_moved || coalesce(array_agg(t.lease_id), '{}') into v_moved from taken t;
+  delete from hwqueue.idempotency i using unnest(v_keys) k
+  where i.shard_id = p_shard and i.tenant = k.tenant and i.queue_id = k.queue_id
+    and i.idempotency_key = k.idempotency_key and k.lease_id = any (v_moved);
+  return array(select l from unnest(p_leases) l where l <> all (v_held) or l = any (v_moved));
+end
+$$;

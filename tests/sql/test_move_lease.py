@@ -1,0 +1,258 @@
+"""update_lease and update_leases with a queue: waiting leases move to it."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.sql.api import Api, token
+from tests.sql.test_my_tenants import FILM, GAMES, only, refused
+from tests.sql.test_terms import granted_in_time, settle_terms
+
+LARGE = {"text": "x" * 200}
+UNIQUE: dict[str, Any] = {"unique": {"key": "k"}}
+KEYS: list[dict[str, Any]] = [{"idempotency_key": "k"}, UNIQUE]
+
+
+def move(api: Api, lease: UUID, queue: str) -> str:
+    """Move one lease; its state."""
+    return str(api.value("update_lease", lease=lease, changes={"queue": queue}))
+
+
+def move_all(api: Api, origin: str, queue: str) -> tuple[set[UUID], set[UUID]]:
+    """Move all that waits in a queue; which moved, and which were skipped."""
+    row = api.row("update_leases", filter={"queue": origin}, changes={"queue": queue})
+    return set(row["changed"]), set(row["skipped"])
+
+
+def test_a_pending_lease_is_claimed_there(api: Api) -> None:
+    origin, queue, node = api.queue(), api.queue(), api.node()
+    first, lease = api.spawn(queue), api.spawn(origin, labels={"app": "a"}, priority=3)
+    before = api.lease(lease)
+    assert move(api, lease, queue) == "pending"
+    assert api.lease(lease) == before | {"queue": queue}
+    assert api.claim(node, origin) == []
+    assert api.claimed(node, queue, qty=2) == [lease, first]
+    assert api.rows("verify_invariants") == []
+
+
+def test_a_scheduled_lease_stays_scheduled(api: Api, clock: Clock) -> None:
+    origin, queue, node = api.queue(), api.queue(), api.node()
+    lease = api.spawn(origin, delay=60)
+    assert move(api, lease, queue) == "scheduled"
+    [row] = [row for row in api.rows("list_queues") if row["queue"] == queue]
+    assert row["scheduled"] == 1
+    clock.advance(timedelta(minutes=2))
+    assert (api.claimed(node, origin), api.claimed(node, queue)) == ([], [lease])
+
+
+def test_the_policy_is_that_of_the_new_queue(api: Api, clock: Clock) -> None:
+    retry = {"kind": "fixed", "base": 60, "jitter": 0}
+    origin, queue = api.queue(max_attempts=9), api.queue(max_attempts=2, claim_timeout=7)
+    api.rows("set_queue_policy", queue=queue, policy={"retain_completed": 0, "retry": retry})
+    lease = api.spawn(origin)
+    move(api, lease, queue)
+    assert api.lease(lease)["max_attempts"] == 2
+    [claim] = api.claim(api.node(), queue)
+    assert claim["expires_at"] == clock.now() + timedelta(seconds=7)
+    assert api.value("fail_lease", **token(claim), error={}) == "scheduled"
+    assert api.lease(lease)["available_at"] == clock.now() + timedelta(minutes=1)
+    clock.advance(timedelta(minutes=1))
+    [claim] = api.claim(api.node(), queue)
+    api.rows("complete_lease", **token(claim))
+    api.refused("QHL04", "get_lease", lease=lease)
+
+
+def test_attempts_and_tokens_go_on_there(api: Api) -> None:
+    origin, queue, node = api.queue(), api.queue(), api.node()
+    old = api.running(origin, node)
+    api.rows("release_lease", **token(old))
+    move(api, old["lease_id"], queue)
+    [new] = api.claim(node, queue)
+    assert new["claim_token"] == old["claim_token"] + 1
+
+
+def test_it_ages_there_since_it_was_spawned(api: Api, clock: Clock) -> None:
+    origin, queue = api.queue(), api.queue(ageing_step=60)
+    old = api.spawn(origin)
+    clock.advance(timedelta(minutes=10))
+    young = api.spawn(queue, priority=5)
+    younger = api.spawn(queue, priority=15)
+    move(api, old, queue)
+    assert api.claimed(api.node(), queue, qty=3) == [younger, old, young]
+
+
+def test_patience_goes_on_by_the_new_queue(api: Api, clock: Clock) -> None:
+    nodes = [api.node(rack=rack) for rack in (1, 2)]
+    origin, queue = api.queue(patience=1), api.queue(patience=5)
+    lease = api.spawn(origin, placement={"prefer": [{"when": {"rack": 1}}]})
+    clock.advance(timedelta(seconds=4))
+    move(api, lease, queue)
+    assert api.claimed(nodes[1], queue) == []
+    clock.advance(timedelta(seconds=1))
+    assert api.claimed(nodes[1], queue) == [lease]
+
+
+def test_too_large_for_the_new_queue(api: Api) -> None:
+    origin, queue = api.queue(), api.queue(max_params_bytes=100)
+    large, small = api.spawn(origin, "t", LARGE), api.spawn(origin, "t", {})
+    found = api.refused("QHA01", "update_lease", lease=large, changes={"queue": queue})
+    assert (found.field, found.detail["limit"]) == ("params", 100)
+    assert move_all(api, origin, queue) == ({small}, {large})
+    assert api.lease(large)["queue"] == origin
+
+
+@pytest.mark.parametrize("key", KEYS, ids=["idempotency key", "unique"])
+@pytest.mark.parametrize("together", [False, True], ids=["one", "all"])
+def test_its_key_goes_along(api: Api, key: dict[str, Any], together: bool) -> None:
+    origin, queue = api.queue(), api.queue()
+    lease = api.spawn(origin, **key)
+    if together:
+        assert move_all(api, origin, queue) == ({lease}, set())
+    else:
+        move(api, lease, queue)
+    assert api.spawn(queue, **key) == lease
+    assert api.spawn(origin, **key) != lease
+    api.rows("cancel_lease", lease=lease)
+    api.rows("delete_leases", filter={"queue": queue})
+    kept = api.conn.execute("select 1 from hwqueue.idempotency where lease_id = %s", [lease])
+    assert kept.fetchall() == []
+
+
+@pytest.mark.parametrize("key", KEYS, ids=["idempotency key", "unique"])
+def test_a_key_that_another_lease_has_there(api: Api, key: dict[str, Any]) -> None:
+    origin, queue = api.queue(), api.queue()
+    lease, free, holder = api.spawn(origin, **key), api.spawn(origin), api.spawn(queue, **key)
+    found = api.refused("QHT02", "update_lease", lease=lease, changes={"queue": queue})
+    assert found.detail["lease_id"] == str(holder)
+    assert found.field == "changes.queue"
+    assert move_all(api, origin, queue) == ({free}, {lease})
+    assert (api.spawn(origin, **key), api.spawn(queue, **key)) == (lease, holder)
+
+
+def test_an_ended_lease_frees_a_unique_key_there(api: Api) -> None:
+    origin, queue = api.queue(), api.queue()
+    lease, ended = api.spawn(origin, **UNIQUE), api.spawn(queue, **UNIQUE)
+    api.rows("cancel_lease", lease=ended)
+    assert move(api, lease, queue) == "pending"
+    assert api.spawn(queue, **UNIQUE) == lease
+    assert api.spawn(origin, **UNIQUE) != lease
+
+
+def test_an_ended_lease_keeps_an_idempotency_key_there(api: Api) -> None:
+    origin, queue = api.queue(), api.queue()
+    lease, ended = (api.spawn(q, idempotency_key="k") for q in (origin, queue))
+    api.rows("cancel_lease", lease=ended)
+    api.refused("QHT02", "update_lease", lease=lease, changes={"queue": queue})
+
+
+def test_one_that_lost_its_unique_key_takes_none_along(api: Api, clock: Clock) -> None:
+    """Its key was for an hour, and another lease has it by now."""
+    origin, queue = api.queue(), api.queue()
+    hour = {"unique": {"key": "k", "while": 3600}}
+    old = api.spawn(origin, **hour)
+    clock.advance(timedelta(hours=2))
+    holder = api.spawn(origin, **hour)
+    move(api, old, queue)
+    assert api.spawn(origin, **hour) == holder
+    assert api.spawn(queue, **hour) != old
+
+
+def test_terms_select_it_by_its_new_queue(api: Api) -> None:
+    """It keeps away from its task: that is now the other queue's."""
+    origin, queue, node = api.queue(), api.queue(), api.node(rack=1)
+    alone = {"require": [{"leases": {"same": "task"}, "domain": "rack", "away": True}]}
+    running, waiting = api.spawn(queue, "t"), api.spawn(origin, "t", placement=alone)
+    assert api.claimed(node, queue) == [running]
+    move(api, waiting, queue)
+    settle_terms(api)
+    assert api.claim(node, queue) == []
+    move(api, waiting, origin)
+    assert granted_in_time(api, node, origin, waiting)
+
+
+def test_out_of_a_paused_queue_and_into_one(api: Api) -> None:
+    origin, queue, node = api.queue(), api.queue(), api.node()
+    lease = api.spawn(origin)
+    api.rows("pause_queue", queue=origin)
+    move(api, lease, queue)
+    api.rows("pause_queue", queue=queue)
+    assert api.claim(node, origin, queue) == []
+    api.rows("resume_queue", queue=queue)
+    assert api.claimed(node, origin, queue) == [lease]
+
+
+def test_out_of_a_dropped_queue(api: Api) -> None:
+    origin, queue = api.queue(), api.queue()
+    lease = api.spawn(origin)
+    api.rows("drop_queue", queue=origin, force=True)
+    move(api, lease, queue)
+    assert api.claimed(api.node(), queue) == [lease]
+
+
+def test_to_the_queue_that_it_is_in(api: Api) -> None:
+    queue = api.queue(ageing_step=60)
+    lease = api.spawn(queue, idempotency_key="k")
+    before = api.lease(lease)
+    assert move(api, lease, queue) == "pending"
+    assert api.lease(lease) == before
+    assert api.spawn(queue, idempotency_key="k") == lease
+
+
+def test_each_change_beside_the_queue(api: Api, clock: Clock) -> None:
+    origin, queue = api.queue(), api.queue()
+    lease = api.spawn(origin)
+    later = clock.now() + timedelta(hours=1)
+    changes = {
+        "queue": queue,
+        "priority": 4,
+        "labels": {"a": "b"},
+        "available_at": later.isoformat(),
+    }
+    assert api.value("update_lease", lease=lease, changes=changes) == "scheduled"
+    row = api.lease(lease)
+    found = (row["queue"], row["priority"], row["labels"], row["available_at"])
+    assert found == (queue, 4, {"a": "b"}, later)
+
+
+def test_the_event_names_both_queues(api: Api) -> None:
+    origin, queue = api.queue(), api.queue()
+    lease = api.spawn(origin)
+    move(api, lease, queue)
+    [event] = api.rows("list_events", filter={"lease": str(lease), "code": "lease_updated"})
+    assert (event["queue"], event["detail"]["from_queue"]) == (queue, origin)
+    assert event["message"] == "changed: queue"
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "name"),
+    [("QHQ01", None, "nowhere"), ("QHA01", "changes.queue", 7), ("QHA01", "changes.queue", "")],
+)
+def test_a_queue_that_cannot_be(api: Api, code: str, field: str | None, name: Any) -> None:
+    origin = api.queue()
+    lease = api.spawn(origin)
+    found = api.refused(code, "update_lease", lease=lease, changes={"queue": name})
+    assert found.field == field
+    api.refused(code, "update_leases", filter={"queue": origin}, changes={"queue": name})
+
+
+def test_claimed_and_finished_leases_do_not_move(api: Api) -> None:
+    origin, queue = api.queue(), api.queue()
+    claim = api.running(origin)
+    changes = {"queue": queue}
+    api.refused("QHL07", "update_lease", lease=claim["lease_id"], changes=changes)
+    api.rows("complete_lease", **token(claim))
+    api.refused("QHL03", "update_lease", lease=claim["lease_id"], changes=changes)
+    assert move_all(api, origin, queue) == (set(), set())
+
+
+def test_a_tenant_moves_its_own(api: Api) -> None:
+    origin, queue = api.queue(), api.queue()
+    own, theirs = (api.spawn(origin, tenant=tenant, **UNIQUE) for tenant in (FILM, GAMES))
+    refused(api, "QHL04", "update_lease", lease=theirs, changes={"queue": queue})
+    with only(api, FILM):
+        assert move_all(api, origin, queue) == ({own}, set())
+        assert api.spawn(queue, tenant=FILM, **UNIQUE) == own
+    assert api.lease(theirs)["queue"] == origin
