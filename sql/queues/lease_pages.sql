@@ -142,13 +142,19 @@ begin
           coalesce((v_after ->> 1)::bigint, -9223372036854775808), coalesce((v_after ->> 2)::bigint, -1))
         and r.position <= (p_cursor ->> 'position')::bigint
       order by r.tier, r.rank, r.position limit p_limit;
+  elsif p_filter.state = 'scheduled' and v_only_at is not null then
+    return query
+      select s.lease_id, jsonb_build_array(s.available_at, s.lease_id)
+      from hwqueue.scheduled s
+      where s.shard_id = p_shard and s.queue_id = p_filter.queue_id and s.available_at = v_only_at
+        and s.lease_id > coalesce((v_after ->> 1)::uuid, '00000000-0000-0000-0000-000000000000')
+      order by s.lease_id limit p_limit;
   elsif p_filter.state = 'scheduled' then
     return query
       select s.lease_id, jsonb_build_array(s.available_at, s.lease_id)
       from hwqueue.scheduled s
       where s.shard_id = p_shard and s.queue_id = p_filter.queue_id
-        and s.available_at >= coalesce((v_after ->> 0)::timestamptz, v_only_at, '-infinity')
-        and s.available_at <= coalesce(v_only_at, 'infinity')
+        and s.available_at >= coalesce((v_after ->> 0)::timestamptz, '-infinity')
         and s.available_at is distinct from (p_cursor ->> 'except_at')::timestamptz
         and (v_after is null
           or (s.available_at, s.lease_id) > ((v_after ->> 0)::timestamptz, (v_after ->> 1)::uuid))
