@@ -932,6 +932,9 @@ CREATE FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now ti
 CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -5152,6 +5155,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_own_class(p_class hwqueue.placement_class, 
 REVOKE ALL ON FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) FROM PUBLIC;
 

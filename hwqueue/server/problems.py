@@ -165,7 +165,7 @@ def _of_the_queue(request: Request, error: HwqueueError) -> Response:
         status,
         str(error),
         code=error.sqlstate,
-        field=_field_of(error),
+        field=_field_of(error, request.method),
         hint=error.hint,
         retryable=error.retryable or status == 503,
         facts=_exact(error.detail) or None,
@@ -173,13 +173,14 @@ def _of_the_queue(request: Request, error: HwqueueError) -> Response:
     )
 
 
-def _field_of(error: HwqueueError) -> str | None:
+def _field_of(error: HwqueueError, method: str) -> str | None:
     """The path of what was refused; of what is another tenant's with the element of the batch."""
     index = error.detail.get("index")
     if isinstance(error, OtherTenant) and error.field and index is not None:
         return f"leases[{index}].{error.field}"
-    # the keys of a filter are query parameters here
-    return error.field and error.field.removeprefix("filter.")
+    if method == "GET":  # the keys of a filter are query parameters
+        return error.field and error.field.removeprefix("filter.")
+    return error.field
 
 
 def _of_the_server(request: Request, error: HTTPProblem) -> Response:

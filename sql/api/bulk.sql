@@ -27,7 +27,9 @@ begin
     perform hwqueue.refuse('QHA01', 'p_states has no states, or unknown ones',
       jsonb_build_object('field', 'p_states'), 'give some of ' || array_to_string(v_all, ', '));
   end if;
-  v_page := hwqueue.read_page(p_filter, coalesce(p_states, v_all), p_limit, p_cursor, p_shard);
+  v_page := hwqueue.read_page(p_filter,
+    array(select s from unnest(v_all) s where p_states is null or s = any (p_states)),  -- each once
+    p_limit, p_cursor, p_shard);
   return query select cardinality(v_page.lease_ids), v_page.next_cursor;
 end
 $$;

@@ -118,12 +118,40 @@ begin
     perform hwqueue.refuse('QHA01', 'cursor does not belong to this call',
       jsonb_build_object('field', 'cursor'), 'pass next_cursor of the call before, with the same filter');
   end if;
+  perform hwqueue.check_page_key(nullif(p_cursor -> 'after', 'null'), p_cursor ->> 'state');
   return p_cursor;
 end
 $$;
 
+-- Checks the key after which a page begins, as somebody may have written it by hand.
+-- Raises: QHA01.
+create or replace function hwqueue.check_page_key(p_after jsonb, p_state text) returns void
+language plpgsql stable
+as $$
+declare
+  v_complete boolean;
+begin
+  if p_after is null then
+    return;
+  elsif hwqueue.my_tenants() is not null or p_state = 'claimed' then
+    v_complete := hwqueue.json_uuid(p_after -> 0, 'cursor.after[0]') is not null;
+  elsif p_state = 'pending' then
+    v_complete := hwqueue.json_integer(p_after -> 0, 'cursor.after[0]', -32768, 32767) is not null
+      and hwqueue.json_integer(p_after -> 1, 'cursor.after[1]', -9223372036854775808,
+        9223372036854775807) is not null
+      and hwqueue.json_integer(p_after -> 2, 'cursor.after[2]', 0, 9223372036854775807) is not null;
+  else
+    v_complete := hwqueue.json_time(p_after -> 0, 'cursor.after[0]') is not null
+      and hwqueue.json_uuid(p_after -> 1, 'cursor.after[1]') is not null;
+  end if;
+  if not v_complete then
+    perform hwqueue.refuse('QHA01', 'cursor.after is not complete',
+      jsonb_build_object('field', 'cursor.after'), 'pass next_cursor of the call before as it is');
+  end if;
+end
+$$;
+
 -- The next rows of the table that holds a state, with the key to go on from.
--- Raises: 22P02, 22007 for a cursor that somebody wrote by hand.
 create or replace function hwqueue.page_source(p_filter hwqueue.lease_filter, p_cursor jsonb, p_limit int,
   p_shard int) returns table (lease_id uuid, key jsonb)
 language plpgsql volatile

@@ -1,7 +1,10 @@
 """Bulk methods go through all pages and say what they did."""
 
+import pytest
+
 from hwqueue.client import AsyncClient
-from hwqueue.types import BulkPage, LeaseSpec, LeaseState
+from hwqueue.errors import BadArgument
+from hwqueue.types import BulkPage, LeaseChanges, LeaseSpec, LeaseState
 
 
 async def test_all_pages(client: AsyncClient, queue: str) -> None:
@@ -26,6 +29,32 @@ async def test_all_pages(client: AsyncClient, queue: str) -> None:
     await client.cancel_leases(queue)
     assert (await client.delete_leases(queue)).changed == 5
     assert await client.list_leases(queue=queue) == []
+
+
+async def test_a_page_at_a_time(client: AsyncClient, queue: str) -> None:
+    await client.spawn_leases(queue, [LeaseSpec(task="t")] * 3)
+    counted = await client.count_page(queue, page_size=2, states=["pending"])
+    assert counted.lease_count == 2
+    rest = await client.count_page(
+        queue, page_size=2, states=["pending"], cursor=counted.next_cursor
+    )
+    assert (rest.lease_count, rest.next_cursor) == (1, None)
+    changes: LeaseChanges = {"priority": 3}
+    page = await client.change_page("update", queue, changes=changes, state="pending", page_size=2)
+    assert len(page.changed) == 2
+    page = await client.change_page(
+        "update", queue, changes=changes, state="pending", cursor=page.next_cursor
+    )
+    assert (len(page.changed), page.next_cursor) == (1, None)
+    page = await client.change_page("cancel", queue, reason="why", state="pending")
+    assert len(page.changed) == 3
+    for action in ("requeue", "delete"):
+        page = await client.change_page(action, queue, state="cancelled", page_size=1)
+        assert len(page.changed) == 1
+    with pytest.raises(BadArgument, match="only update"):
+        await client.change_page("cancel", queue, changes=changes)
+    with pytest.raises(BadArgument, match="only cancel"):
+        await client.change_page("delete", queue, reason="why")
 
 
 async def test_find_by_key(client: AsyncClient, queue: str) -> None:

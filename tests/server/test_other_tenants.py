@@ -42,6 +42,10 @@ BODIES: dict[str, Any] = {
     "/api/v1/nodes/{node_id}/untaint": {"key": "k"},
     "/api/v1/leases/{lease_id}": {"priority": 2},
 }
+BULK: dict[str, Any] = {
+    **{verb: {} for verb in ("count", "cancel", "requeue", "delete")},
+    "update": {"changes": {"priority": 2}},
+}
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) 
     """Ask a route about a lease or a class, whatever else it needs to be asked."""
     url = path.format(queue=theirs.queue, node_id=uuid4(), task="draw", **named)
     body = BODIES.get(path) if method != "GET" else None
+    if path.removeprefix("/api/v1/leases/") in BULK:
+        body = {"filter": {"queue": theirs.queue}, **BULK[path.removeprefix("/api/v1/leases/")]}
     if (method, path) == ("POST", "/api/v1/leases"):
         body = {"queue": theirs.queue, "task": "t"}
     if (method, path) == ("POST", "/api/v1/leases/batch"):
@@ -151,6 +157,10 @@ FILTERS = {
 }
 HARMLESS = {"queue", "state", "limit", "kind", "order", "minutes", "label", "code", "wait"}
 """Filters that name nothing of a tenant's: queues, nodes and labels belong to nobody."""
+TIMES = (
+    *("since", "until", "created_from", "created_before"),
+    *("finished_from", "finished_before"),
+)
 
 
 def named(theirs: Theirs) -> dict[str, tuple[str, str]]:
@@ -171,8 +181,9 @@ def named(theirs: Theirs) -> dict[str, tuple[str, str]]:
         "before": (theirs.lease, beside),
         "after": (theirs.lease, beside),
         "name": (f"n-{theirs.node}", "nothing"),
-        "since": (now, now),
-        "until": (now, now),
+        "idempotency_key": (theirs.task, "nothing"),
+        "error_type": (theirs.task, "nothing"),
+        **dict.fromkeys(TIMES, (now, now)),
     }
 
 

@@ -144,6 +144,14 @@ def test_a_postponed_lease_is_not_met_twice(
         assert {api.lease(lease)["priority"] for lease in found} == {3}
 
 
+def test_a_state_that_is_named_twice_is_counted_once(api: Api) -> None:
+    queue = api.queue()
+    dead(api, queue)
+    for states in (["failed", "failed"], ["failed", "pending", "failed"]):
+        pages = all_pages(api, "count_leases", filter={"queue": queue}, states=states)
+        assert sum(page["lease_count"] for page in pages) == 1
+
+
 def test_the_lease_of_a_key_is_met_once(api: Api, clock: Clock) -> None:
     queue, now = api.queue(), clock.now()
     lease = api.spawn(queue, delay=3600, idempotency_key="k")

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from hwqueue import calls
 from hwqueue.client._json import plain
 from hwqueue.client._leases import lease_filter
 from hwqueue.client._sync.caller import Caller
+from hwqueue.errors import BadArgument
 from hwqueue.types import (
     BulkPage,
     BulkResult,
@@ -18,8 +19,16 @@ from hwqueue.types import (
     LeaseFilter,
     LeaseState,
 )
+from hwqueue.types.base import Json
 
 OnProgress = Callable[[BulkPage], object]
+BulkAction = Literal["cancel", "requeue", "update", "delete"]
+_CALLS = {
+    "cancel": calls.CANCEL_LEASES,
+    "requeue": calls.REQUEUE_LEASES,
+    "update": calls.UPDATE_LEASES,
+    "delete": calls.DELETE_LEASES,
+}
 
 
 class SyncBulk(Caller):
@@ -50,18 +59,86 @@ class SyncBulk(Caller):
         """
         count, cursor = 0, None
         while True:
-            page = self._row(
-                calls.COUNT_LEASES,
-                LeaseCount,
-                p_filter=lease_filter(queue, wanted),
-                p_states=None if states is None else [str(state) for state in states],
-                p_limit=page_size,
-                p_cursor=cursor,
-                p_shard=shard,
+            page = self.count_page(
+                queue, states=states, cursor=cursor, page_size=page_size, shard=shard, **wanted
             )
             count, cursor = count + page.lease_count, page.next_cursor
             if cursor is None:
                 return count
+
+    def count_page(
+        self,
+        queue: str,
+        *,
+        states: Collection[LeaseState | str] | None = None,
+        cursor: dict[str, Json] | None = None,
+        page_size: int = 10_000,
+        shard: int = 0,
+        **wanted: Unpack[LeaseFilter],
+    ) -> LeaseCount:
+        """One page of `count_leases`, for callers that go on themselves, or stop.
+
+        Args:
+            cursor: `next_cursor` of the page before; None: the first page.
+            states, page_size, **wanted: As for `count_leases`, the same on all pages.
+
+        Raises: QueueUnknown, BadArgument.
+        SQL: count_leases. Safe inside your transaction: yes.
+        """
+        return self._row(
+            calls.COUNT_LEASES,
+            LeaseCount,
+            p_filter=lease_filter(queue, wanted),
+            p_states=None if states is None else [str(state) for state in states],
+            p_limit=page_size,
+            p_cursor=cursor,
+            p_shard=shard,
+        )
+
+    def change_page(
+        self,
+        action: BulkAction,
+        queue: str,
+        *,
+        changes: LeaseChanges | None = None,
+        reason: str | None = None,
+        cursor: dict[str, Json] | None = None,
+        page_size: int = 1000,
+        shard: int = 0,
+        **wanted: Unpack[LeaseFilter],
+    ) -> BulkPage:
+        """One page of a bulk call, for callers that go on themselves, or stop.
+
+        Args:
+            action: `cancel` is `cancel_leases`, and so on.
+            changes: Of `update`, as for `update_leases`.
+            reason: Of `cancel`, as for `cancel_leases`.
+            cursor: `next_cursor` of the page before; None: the first page.
+            page_size: How many rows the call reads, 1 to 10,000.
+            **wanted: As for the bulk call, the same on all pages.
+
+        Raises: QueueUnknown, BadArgument; with changes as `update_leases`.
+        SQL: cancel_leases, requeue_leases, update_leases or delete_leases. Safe inside your
+            transaction: yes, but the leases are not claimable until it ends.
+        """
+        own: dict[str, Any] = {}
+        if action == "update":
+            own["p_changes"] = plain(changes, "changes")
+        elif changes is not None:
+            raise BadArgument("only update takes changes", detail={"field": "changes"})
+        if action == "cancel":
+            own["p_reason"] = reason
+        elif reason is not None:
+            raise BadArgument("only cancel takes a reason", detail={"field": "reason"})
+        return self._row(
+            _CALLS[action],
+            BulkPage,
+            p_filter=lease_filter(queue, wanted),
+            p_limit=page_size,
+            p_cursor=cursor,
+            p_shard=shard,
+            **own,
+        )
 
     def cancel_leases(
         self,

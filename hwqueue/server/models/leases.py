@@ -12,6 +12,7 @@ from hwqueue.server.models.base import (
     Labels,
     Name,
     Number,
+    Object,
     Placement,
     Request,
     Seconds,
@@ -22,12 +23,15 @@ from hwqueue.server.models.base import (
 )
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.options import request_of
-from hwqueue.types import Lease, LeaseState, LeaseSummary, SpawnResult
+from hwqueue.types import BulkPage, Lease, LeaseCount, LeaseState, LeaseSummary, SpawnResult
 from hwqueue.types import leases as options
 
 MAX_BATCH = 5000
 
 Priority = Annotated[Whole, Field(ge=-32768, le=32767, description="Higher runs first.")]
+Key = Annotated[str, Field(min_length=1, max_length=255)]
+ErrorType = Annotated[str, Field(min_length=1, max_length=200, examples=["TimeoutError"])]
+Reason = Annotated[str, Field(max_length=1000, examples=["wrong frame"])]
 Wire = Annotated[
     str,
     Field(
@@ -75,7 +79,7 @@ _spawn_options = request_of(
         "max_attempts": Annotated[Whole, Field(ge=1, le=1000)],
         "retry": Retry,
         "claim_timeout": Annotated[Seconds, Field(ge=1)],
-        "idempotency_key": Annotated[str, Field(min_length=1, max_length=255)],
+        "idempotency_key": Key,
         "unique": Unique,
     },
     fields={
@@ -137,11 +141,39 @@ _lease_changes = request_of(
 )
 
 
+class _Filter(Request):
+    model_config = example(queue="renders", state="failed", labels={"film": "7"})
+
+    queue: Name = Field(examples=["renders"])
+
+
+_lease_filter = request_of(
+    options.LeaseFilter,
+    doc="""Which leases of a queue are meant; what is left out or null means any.""",
+    kinds={
+        "state": LeaseState,
+        "task": Task,
+        "tenant": Tenant,
+        "labels": Labels,
+        "idempotency_key": Key,
+        "error_type": ErrorType,
+    },
+    fields={
+        "state": Field(default=None, description="One that the call can change."),
+        "node_id": Field(default=None, description="Only what runs there now."),
+        "labels": Field(default=None, description="Leases that have all of these."),
+        "error_type": Field(default=None, description="What kind the last error was."),
+    },
+    base=_Filter,
+)
+
+
 if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
     SpawnOptions = Request
     LeaseChanges = Request
+    LeaseFilter = _Filter
 else:
-    SpawnOptions, LeaseChanges = _spawn_options, _lease_changes
+    SpawnOptions, LeaseChanges, LeaseFilter = _spawn_options, _lease_changes, _lease_filter
 
 
 class LeaseSpec(Request):
@@ -192,8 +224,55 @@ class CancelRequest(Request):
 
     model_config = example(reason="wrong frame")
 
-    reason: Annotated[str, Field(max_length=1000)] | None = Field(
-        default=None, description="Kept with the lease.", examples=["wrong frame"]
+    reason: Reason | None = Field(default=None, description="Kept with the lease.")
+
+
+Cursor = Annotated[
+    Object, Field(description="`next_cursor` of the answer before, as it is; null: from the start.")
+]
+
+
+class _Page(Request):
+    filter: LeaseFilter
+    cursor: Cursor | None = None
+
+
+class BulkRequest(_Page):
+    """One page of the leases that a filter means."""
+
+    model_config = example(filter={"queue": "renders", "labels": {"film": "7"}}, limit=500)
+
+    limit: Annotated[Whole, Field(ge=1, le=1000)] = Field(
+        default=500, description="How many rows of the queue it reads: the most that it changes."
+    )
+
+
+class BulkCancel(BulkRequest):
+    """One page of leases to cancel."""
+
+    reason: Reason | None = Field(default=None, description="Kept with each lease.")
+
+
+class BulkUpdate(BulkRequest):
+    """One page of waiting leases, and what to change in each."""
+
+    model_config = example(
+        filter={"queue": "renders", "labels": {"film": "7"}}, changes={"priority": 10}
+    )
+
+    changes: LeaseChanges
+
+
+class BulkCount(_Page):
+    """One page of leases to count."""
+
+    model_config = example(filter={"queue": "renders", "task": "draw"}, states=["failed"])
+
+    states: Annotated[list[LeaseState], Field(min_length=1)] | None = Field(
+        default=None, description="Only in one of these states; null: in any."
+    )
+    limit: Annotated[Whole, Field(ge=1, le=10_000)] = Field(
+        default=10_000, description="How many rows of the queue it reads."
     )
 
 
@@ -205,6 +284,8 @@ class LeaseNow(Answer):
 
 
 LeaseOut = answer_of(Lease)
+BulkChanged = answer_of(BulkPage)
+BulkCounted = answer_of(LeaseCount)
 LeasePage = list_of(
     LeaseSummary,
     pages=True,

@@ -4,11 +4,23 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
-from hwqueue.server.routers import events, explain, leases, match, me, nodes, queues, tasks, views
+from hwqueue.server.routers import (
+    bulk,
+    events,
+    explain,
+    leases,
+    match,
+    me,
+    nodes,
+    queues,
+    tasks,
+    views,
+)
 
 ROUTERS: Sequence[APIRouter] = (
     me.router,
     leases.router,
+    bulk.router,
     queues.router,
     tasks.router,
     nodes.router,

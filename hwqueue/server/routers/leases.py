@@ -3,13 +3,16 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import Field
 
 from hwqueue.client._ends import ENDED
 from hwqueue.errors import BadArgument
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
-from hwqueue.server.models.base import Id, Name, Task, Tenant
+from hwqueue.server.models.base import Id, Moment, Name, Task, Tenant
 from hwqueue.server.models.leases import (
     CancelRequest,
+    ErrorType,
+    Key,
     LeaseChanges,
     LeaseNow,
     LeaseOut,
@@ -40,6 +43,14 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=255,
         description="The same key returns the first lease if the content is the same, else 422.",
+    ),
+]
+
+Labelled = Annotated[
+    list[Annotated[str, Field(pattern=r"^[^=]+=", max_length=1300)]] | None,
+    Query(
+        description="Only leases with this label, `key=value`; several: with all of them.",
+        examples=[["film=7"]],
     ),
 ]
 
@@ -119,6 +130,17 @@ async def list_leases(
     tenant: Tenant | None = None,
     service_id: Id | None = None,
     node_id: Annotated[Id | None, Query(description="Only what runs there now.")] = None,
+    label: Labelled = None,
+    idempotency_key: Annotated[
+        Key | None, Query(description="The lease that was spawned with it; needs `queue`.")
+    ] = None,
+    created_from: Moment | None = None,
+    created_before: Moment | None = None,
+    finished_from: Moment | None = None,
+    finished_before: Moment | None = None,
+    error_type: Annotated[
+        ErrorType | None, Query(description="What kind the last error was.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
@@ -135,6 +157,13 @@ async def list_leases(
             tenant=caller.own_tenant(tenant, "tenant"),
             service_id=service_id,
             node_id=node_id,
+            labels=_labels(label),
+            idempotency_key=idempotency_key,
+            created_from=created_from,
+            created_before=created_before,
+            finished_from=finished_from,
+            finished_before=finished_before,
+            error_type=error_type,
             limit=limit + 1,
             before=before,
             shard=caller.shard,
@@ -198,6 +227,21 @@ async def requeue_lease(lease_id: Id, caller: LeaseOperator) -> LeaseNow:
     async with caller.call() as client:
         state = await client.requeue_lease(lease_id, shard=caller.shard)
     return LeaseNow(lease_id=lease_id, state=state)
+
+
+def _labels(pairs: list[str] | None) -> dict[str, str] | None:
+    """Labels of a filter. Raises: HTTPProblem (422), for a key that is there twice."""
+    labels = dict[str, str]()
+    for key, _, value in (pair.partition("=") for pair in pairs or ()):
+        if key in labels:
+            raise HTTPProblem(
+                422,
+                f"label {key[:100]} is given twice",
+                field="label",
+                hint="a lease has one value of a label",
+            )
+        labels[key] = value
+    return labels or None
 
 
 def _options(

@@ -1,0 +1,213 @@
+"""Routes that change all leases that a filter means, and the filters of the list."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.server.problems import STATUS_OF
+from hwqueue.types import NodeSpec
+from tests.server.conftest import V1, Http, Token, ok, problem
+
+VERBS = ("count", "cancel", "requeue", "update", "delete")
+CHANGES: dict[str, Any] = {"update": {"changes": {"priority": 7}}}
+
+
+@pytest.fixture
+def film(sql: Client, queue: str) -> list[str]:
+    """Five pending leases of film 7 and one of film 8."""
+    return [
+        str(sql.spawn_lease(queue, "draw", labels={"film": film}).lease_id)
+        for film in ("7", "7", "7", "7", "7", "8")
+    ]
+
+
+async def pages(http: Http, verb: str, **body: Any) -> AsyncIterator[dict[str, Any]]:
+    """Every answer, each asked with the cursor of the one before."""
+    cursor = None
+    while True:
+        body["cursor"] = cursor
+        page = ok(await http.post(f"{V1}/leases/{verb}", json=body))
+        yield page
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return
+
+
+async def changed(http: Http, verb: str, **body: Any) -> list[str]:
+    """The leases that all pages changed."""
+    return [lease async for page in pages(http, verb, **body) for lease in page["changed"]]
+
+
+def failed(sql: Client, queue: str, kind: str, **options: Any) -> str:
+    """A lease that has failed for good."""
+    node = uuid4()
+    epoch = sql.register_node(node, NodeSpec(name=f"n-{node}", instance_id="one"))
+    lease = sql.spawn_lease(queue, "fails", **options)
+    [claim] = sql.claim_task([queue], node, epoch, tasks=["fails"])
+    sql.fail_lease(claim.lease_id, claim.claim_token, error={"type": kind}, retry=False)
+    return str(lease.lease_id)
+
+
+async def test_each_verb_page_by_page(http: Http, sql: Client, queue: str, film: list[str]) -> None:
+    """Count, change, move, cancel, requeue, cancel and delete, two at a time."""
+    sql.create_queue("night")
+    wanted = {"queue": queue, "labels": {"film": "7"}}
+    by_twos: dict[str, Any] = {"filter": wanted, "limit": 2}
+    counts = [page["lease_count"] async for page in pages(http, "count", **by_twos)]
+    assert sum(counts) == 5
+    assert all(count <= 2 for count in counts)
+    found = await changed(http, "update", **by_twos, changes={"priority": 7})
+    assert sorted(found) == sorted(film[:5])
+    assert {sql.get_lease(lease).priority for lease in film} == {0, 7}
+    found = await changed(http, "cancel", **by_twos, reason="no film")
+    assert sorted(found) == sorted(film[:5])
+    assert sql.get_lease(film[0]).error["detail"] == "no film"
+    assert await changed(http, "requeue", **by_twos) == []  # none has failed
+    by_twos["filter"] = wanted | {"state": "cancelled"}
+    assert sorted(await changed(http, "requeue", **by_twos)) == sorted(film[:5])
+    by_twos["filter"] = wanted
+    found = await changed(http, "update", **by_twos, changes={"queue": "night"})
+    assert {sql.get_lease(lease).queue for lease in found} == {"night"}
+    by_twos["filter"] = {"queue": "night"}
+    await changed(http, "cancel", **by_twos)
+    assert sorted(await changed(http, "delete", **by_twos)) == sorted(film[:5])
+    assert [str(each.lease_id) for each in sql.list_leases()] == film[5:]
+
+
+async def test_what_another_session_holds_is_named(
+    http: Http, sql: Client, conn: Any, queue: str, film: list[str]
+) -> None:
+    with conn.transaction():
+        conn.execute("select hwqueue.update_lease(%s, '{}')", [film[0]])
+        page = ok(await http.post(f"{V1}/leases/cancel", json={"filter": {"queue": queue}}))
+    assert page["skipped"] == [film[0]]
+    assert sorted(page["changed"]) == sorted(film[1:])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("code", "field", "change"),
+    [
+        ("QHA01", "filter", {"filter": None}),
+        ("QHA01", "filter.queue", {"filter": {}}),
+        ("QHA01", "filter.state", {"filter": {"queue": "Q", "state": "gone"}}),
+        ("QHA01", "filter.film", {"filter": {"queue": "Q", "film": "7"}}),
+        ("QHA01", "filter.created_from", {"filter": {"queue": "Q", "created_from": "yesterday"}}),
+        ("QHA01", "filter.labels.a", {"filter": {"queue": "Q", "labels": {"a": 1}}}),
+        ("QHA01", "limit", {"limit": 0}),
+        ("QHA01", "limit", {"limit": 10_001}),
+        ("QHA01", "cursor", {"cursor": "x"}),
+        ("QHA01", "cursor", {"cursor": {"state": "nowhere"}}),
+        ("QHA01", "dry_run", {"dry_run": True}),
+        ("QHQ01", None, {"filter": {"queue": "nowhere"}}),
+    ],
+)
+async def test_what_is_refused(
+    *, http: Http, queue: str, verb: str, code: str, field: str | None, change: dict[str, Any]
+) -> None:
+    body = {"filter": {"queue": queue}, **CHANGES.get(verb, {}), **change}
+    if body["filter"] and body["filter"].get("queue") == "Q":
+        body["filter"]["queue"] = queue
+    response = await http.post(f"{V1}/leases/{verb}", json=body)
+    found = problem(response, STATUS_OF[code], code)
+    assert found.get("field") == field
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"),
+    [("cancel", "failed"), ("requeue", "completed"), ("update", "claimed"), ("delete", "pending")],
+)
+async def test_a_state_that_it_cannot_change(http: Http, queue: str, verb: str, state: str) -> None:
+    body = {"filter": {"queue": queue, "state": state}, **CHANGES.get(verb, {})}
+    found = problem(await http.post(f"{V1}/leases/{verb}", json=body), 422, "QHA01")
+    assert found["field"] == "filter.state"
+
+
+KEYS: tuple[Any, ...] = (
+    [],
+    ["x", 1, 2],
+    [1, "x", 2],
+    [None, None],
+    ["2026-01-01T00:00:00Z", 7],
+    {},
+    [40000, 1, 1],
+)
+
+
+@pytest.mark.parametrize("after", KEYS, ids=str)
+@pytest.mark.parametrize("state", ["scheduled", "pending", "claimed", "completed"])
+@pytest.mark.parametrize("tenant", [None, "film"], ids=["all", "one tenant"])
+async def test_a_cursor_that_somebody_wrote(
+    *, guarded: Http, token: Token, queue: str, state: str, after: Any, tenant: str | None
+) -> None:
+    cursor = {"state": state, "until": "2026-01-01T00:00:00Z", "position": 1, "after": after}
+    body = {"filter": {"queue": queue}, "cursor": cursor}
+    headers = token("operator", tenant)
+    found = await guarded.post(f"{V1}/leases/count", json=body, headers=headers)
+    assert problem(found, 422, "QHA01")["field"].startswith("cursor.after")
+
+
+async def test_a_tenants_token_touches_its_own(
+    guarded: Http, token: Token, sql: Client, queue: str
+) -> None:
+    own, theirs = (
+        str(sql.spawn_lease(queue, "draw", tenant=tenant).lease_id) for tenant in ("film", "games")
+    )
+    guarded.headers.update(token("operator", "film"))
+    mine = {"filter": {"queue": queue}}
+    assert ok(await guarded.post(f"{V1}/leases/count", json=mine))["lease_count"] == 1
+    for verb, more in (("update", CHANGES["update"]), ("cancel", {}), ("delete", {})):
+        assert await changed(guarded, verb, **mine, **more) == [own]
+    assert sql.get_lease(theirs).state == "pending"
+    body = {"filter": {"queue": queue, "tenant": "games"}}
+    found = problem(await guarded.post(f"{V1}/leases/cancel", json=body), 403)
+    assert found["field"] == "filter.tenant"
+
+
+async def test_filters_of_the_list(http: Http, sql: Client, queue: str) -> None:
+    plain = sql.spawn_lease(queue, "draw", labels={"film": "7", "app": "x=y"}).lease_id
+    keyed = sql.spawn_lease(queue, "draw", idempotency_key="k").lease_id
+    dead = failed(sql, queue, "TimeoutError")
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+
+    async def found(**params: Any) -> set[str]:
+        items = ok(await http.get(f"{V1}/leases", params={"queue": queue, **params}))["items"]
+        return {each["lease_id"] for each in items}
+
+    everything = {str(plain), str(keyed), dead}
+    assert await found(label="film=7") == await found(label=["film=7", "app=x=y"]) == {str(plain)}
+    assert await found(label="film=8") == set()
+    assert await found(idempotency_key="k") == {str(keyed)}
+    assert await found(error_type="TimeoutError") == {dead}
+    assert await found(created_before=soon) == everything
+    assert await found(created_from=soon) == set()
+    assert await found(finished_before=soon) == {dead}
+    assert await found(finished_from=soon) == set()
+
+
+@pytest.mark.parametrize(
+    ("field", "params"),
+    [
+        ("label[0]", {"label": "film"}),
+        ("label[0]", {"label": "=7"}),
+        ("label", {"label": ["film=7", "film=8"]}),
+        ("queue", {"idempotency_key": "k"}),
+        ("idempotency_key", {"queue": "Q", "idempotency_key": ""}),
+        ("created_from", {"created_from": "2030-01-01"}),
+        ("finished_before", {"finished_before": "7"}),
+        ("error_type", {"error_type": ""}),
+        ("error", {"error": "TimeoutError"}),
+    ],
+)
+async def test_filters_that_are_refused(
+    http: Http, queue: str, field: str, params: dict[str, Any]
+) -> None:
+    if "queue" in params:
+        params = params | {"queue": queue}
+    found = await http.get(f"{V1}/leases", params=params)
+    code = None if field in ("label", "error") else "QHA01"  # what the server itself refuses
+    assert problem(found, 422, code)["field"] == field
