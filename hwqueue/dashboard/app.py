@@ -22,7 +22,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from hwqueue.dashboard import actions, bulk, sign_in
+from hwqueue.dashboard import actions, bulk, matching, sign_in
 from hwqueue.dashboard.auth import AuthMiddleware
 from hwqueue.dashboard.pages import ROUTES
 from hwqueue.dashboard.reads import Reads
@@ -65,6 +65,7 @@ class Dashboard:
                 *sign_in.ROUTES,
                 *actions.ROUTES,
                 *bulk.ROUTES,
+                *matching.ROUTES,
                 *ROUTES,
             ],
             middleware=[

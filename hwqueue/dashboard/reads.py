@@ -25,6 +25,7 @@ from hwqueue.types import (
     KnownTask,
     Lease,
     LeaseExplanation,
+    LeaseFilter,
     LeaseSummary,
     Minute,
     Node,
@@ -209,25 +210,61 @@ class Reads:
         return found
 
     async def leases(
-        self, *, state: str | None, filters: Mapping[str, str], before: UUID | None, limit: int
+        self,
+        queue: str | None,
+        wanted: LeaseFilter,
+        *,
+        node: str | None,
+        before: UUID | None,
+        limit: int,
     ) -> list[LeaseSummary]:
         """A page of leases. Raises: QueueUnknown, NodeUnknown, BadArgument."""
 
         async def ask(client: AsyncClient) -> list[LeaseSummary]:
-            node = filters.get("node")
             return await client.list_leases(
-                state=state,
-                queue=filters.get("queue"),
-                task=filters.get("task"),
-                tenant=filters.get("tenant"),
-                service_id=filters.get("service"),
-                node_id=(await find_node(client, node, self.shard)).node_id if node else None,
+                queue=queue,
                 before=before,
                 limit=limit,
                 shard=self.shard,
+                **await self._on_node(client, wanted, node),
             )
 
         return await self._read("list_leases", ask)
+
+    async def count_matching(
+        self,
+        queue: str,
+        states: Sequence[str],
+        wanted: LeaseFilter,
+        node: str | None,
+        most_pages: int,
+    ) -> tuple[int, bool]:
+        """How many leases a filter means, by so many pages at most, and whether these are all.
+
+        Raises: QueueUnknown, NodeUnknown, BadArgument.
+        """
+
+        async def ask(client: AsyncClient) -> tuple[int, bool]:
+            there = await self._on_node(client, wanted, node)
+            count, cursor = 0, None
+            for _ in range(most_pages):
+                found = await client.count_page(
+                    queue, states=states, cursor=cursor, shard=self.shard, **there
+                )
+                count, cursor = count + found.lease_count, found.next_cursor
+                if cursor is None:
+                    break
+            return count, cursor is None
+
+        return await self._read("count_leases", ask)
+
+    async def _on_node(
+        self, client: AsyncClient, wanted: LeaseFilter, node: str | None
+    ) -> LeaseFilter:
+        """The filter with the node of that name. Raises: NodeUnknown."""
+        if not node:
+            return wanted
+        return wanted | {"node_id": (await find_node(client, node, self.shard)).node_id}
 
     async def node(self, name: str) -> Node:
         """One node. Raises: NodeUnknown."""

@@ -10,13 +10,14 @@ from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.charts import life
+from hwqueue.dashboard.matching import offered, wanted_of
 from hwqueue.dashboard.pages.pending import why_context
 from hwqueue.dashboard.reads import as_lease_id, reads, uuid_or_none
 from hwqueue.dashboard.render import page
 from hwqueue.types import LeaseState
 
 PAGE_SIZES = (50, 100, 200)
-TEXT_FILTERS = ("queue", "task", "tenant", "service", "node")
+TEXT_FILTERS = ("queue", "task", "tenant", "service", "node", "label", "error")
 
 
 async def leases(request: Request) -> Response:
@@ -27,9 +28,11 @@ async def leases(request: Request) -> Response:
     size = next((each for each in PAGE_SIZES if str(each) == asked.get("size")), PAGE_SIZES[0])
     source = reads(request)
     nodes, queues = await source.node_names(), await source.queues()
+    wanted = wanted_of({"state": state if state in tuple(LeaseState) else "", **filters})
     rows = await source.leases(
-        state=state if state in tuple(LeaseState) else None,
-        filters={name: value for name, value in filters.items() if value},
+        filters["queue"] or None,
+        wanted,
+        node=filters["node"] or None,
         before=uuid_or_none(asked.get("before")),
         limit=size + 1,
     )
@@ -51,6 +54,7 @@ async def leases(request: Request) -> Response:
         sizes=PAGE_SIZES,
         names=nodes.value,
         queues=[each.queue for each in queues.value],
+        offered=offered({"state": state, **filters}),
     )
 
 

@@ -103,6 +103,7 @@ async function show(answer, opener) {
   const found = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector(".ask");
   if (!found) return false;
   const dialog = $("dialog");
+  if (opener.matches("[data-go-on]") && !dialog.open) return true;  // somebody has stopped it
   dialog.replaceChildren(document.adoptNode(found));
   if (!dialog.open) {
     dialog.showModal();
@@ -112,6 +113,7 @@ async function show(answer, opener) {
     }, { once: true });
   }
   (dialog.querySelector("[autofocus]") ?? dialog.querySelector("[data-close]"))?.focus();
+  dialog.querySelector("form[data-go-on]")?.requestSubmit();
   return true;
 }
 
