@@ -2029,7 +2029,7 @@ CREATE FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard integ
 CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) RETURNS hwqueue.node_state
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, p_moves_to timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) RETURNS record
+CREATE FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
@@ -2633,7 +2633,7 @@ CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.
 CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, p_moves_to timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS hwqueue.lease_page
+CREATE FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) RETURNS hwqueue.lease_page
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURNS jsonb
@@ -5759,7 +5759,7 @@ REVOKE ALL ON FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shar
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, p_moves_to timestamp with time zone, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6123,7 +6123,7 @@ REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, p_moves_to timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) FROM PUBLIC;
 

@@ -34,8 +34,11 @@ Generated from `sql/`, `hwqueue/worker/settings.py` and `tools/options.toml` by 
 not edit.
 
 Types are those of JSON. A *span* is a number of seconds, or text such as `"1 hour 30 minutes"`
-without months; HTTP takes seconds alone, Python a `timedelta`, the command line `90s`, `5m`,
-`1h30m` or `2d`. A *time* is text with an offset from UTC, in Python a `datetime` with a time zone.
+without months; HTTP takes seconds alone, the command line `90s`, `5m`, `1h30m` or `2d`. Python
+takes a `timedelta` in keyword arguments and dataclasses, where a plain number is an error; in a
+mapping, which is JSON, it takes seconds, too. A *time* is text with an offset from UTC, in Python a
+`datetime` with a time zone.
+
 An option that is null counts as not given. An unknown key is an error that lists those allowed.
 """
 SPAWN = """

@@ -15,6 +15,7 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from hwqueue.errors import BadArgument
+from hwqueue.types.base import NoSpan
 
 MAX_DEPTH = 200
 """Deeper nesting is refused: every reader of the payload would have to recurse as far."""
@@ -214,10 +215,20 @@ _PAYLOADS = frozenset({"params", "result", "error", "headers", "labels"})
 def plain(value: Any, field: str) -> Any:
     """The JSON form of an API object or mapping: ids, spans and times at the top converted."""
     if hasattr(value, "as_json"):
-        value = value.as_json()
+        value = _as_json(value, field)
     if not isinstance(value, Mapping):
         return value
     return {key: _plain_member(key, member, field) for key, member in value.items()}
+
+
+def _as_json(value: Any, field: str) -> Any:
+    """The JSON form of an API object. Raises: BadArgument, for a span without a unit."""
+    try:
+        return value.as_json()
+    except NoSpan as error:
+        raise BadArgument(
+            f"{field}: {error}", detail={"field": field}, hint="a plain number has no unit"
+        ) from None
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +240,7 @@ def _plain_member(key: Any, value: Any, field: str) -> Any:
     if key in _PAYLOADS:
         return value
     if hasattr(value, "as_json"):
-        return value.as_json()
+        return _as_json(value, f"{field}.{key}")
     if key == "wire" and isinstance(value, bytes):
         return f"\\x{value.hex()}"
     if isinstance(value, UUID):

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hwqueue.client._arguments import check_span
 from hwqueue.client._json import given, plain
 from hwqueue.types import LeaseSpec
 
+SPANS = ("delay", "patience", "claim_timeout")
+"""Options that are spans: `timedelta`s where Python names them, seconds in JSON."""
+
 
 def spawn_options(options: Mapping[str, Any], field: str) -> dict[str, Any] | None:
-    """The JSON form of spawn options; None when none are given."""
+    """The JSON form of spawn options; None when none are given.
+
+    Raises: BadArgument, for a span that is a plain number.
+    """
+    for name in SPANS:
+        check_span(options.get(name), f"{field}.{name}")
     return plain(given(options), field) or None
 
 
@@ -27,8 +36,13 @@ def with_headers(
 def spawn_item(
     lease: LeaseSpec | Mapping[str, Any], field: str, headers: Mapping[str, str] | None = None
 ) -> Any:
-    """One element of a `spawn_leases` batch."""
+    """One element of a `spawn_leases` batch; a mapping is JSON, where spans are seconds.
+
+    Raises: BadArgument.
+    """
     if isinstance(lease, LeaseSpec):
+        for name in SPANS:
+            check_span(lease.options.get(name), f"{field}.options.{name}")
         lease = {"task": lease.task, "params": lease.params, "options": lease.options}
     if isinstance(lease, Mapping) and isinstance(lease.get("options"), Mapping | None):
         options = with_headers(lease.get("options") or {}, headers)

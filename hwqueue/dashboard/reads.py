@@ -239,7 +239,7 @@ class Reads:
         node: str | None,
         most_pages: int,
     ) -> tuple[int, bool]:
-        """How many leases a filter means, by so many pages at most, and whether these are all.
+        """How many leases a filter means, by `most_pages` at most, and whether these are all.
 
         Raises: QueueUnknown, NodeUnknown, BadArgument.
         """

@@ -51,6 +51,14 @@ def given(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+class NoSpan(TypeError):
+    """A dataclass has a plain number where a `timedelta` belongs."""
+
+
 def seconds(span: timedelta | None) -> float | None:
-    """The span in seconds; None stays None."""
-    return None if span is None else span.total_seconds()
+    """The span in seconds; None stays None. Raises: NoSpan, for a plain number."""
+    if span is None:
+        return None
+    if not isinstance(span, timedelta):
+        raise NoSpan(f"a span must be a timedelta, such as timedelta(seconds=5), not {span!r}")
+    return span.total_seconds()

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 from uuid import UUID
 
-from hwqueue.types.base import AsJson, Json, LeaseState
+from hwqueue.types.base import AsJson, Json, LeaseState, seconds
 from hwqueue.types.claims import Assignment
 from hwqueue.types.queues import RetryPolicy
 
@@ -32,7 +32,7 @@ class Unique:
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
-        held = "open" if self.hold is None else self.hold.total_seconds()
+        held = "open" if self.hold is None else seconds(self.hold)
         return {"key": self.key, "while": held, "on_conflict": self.on_conflict}
 
 

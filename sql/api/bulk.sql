@@ -97,7 +97,7 @@ begin
   v_page := hwqueue.lock_page(p_filter,
     case when v_at <= coalesce(hwqueue.json_time(p_cursor -> 'until', 'cursor.until'), hwqueue.clock())
       then array['pending', 'scheduled'] else array['scheduled', 'pending'] end,
-    p_limit, p_cursor, p_shard, v_at);
+    p_limit, coalesce(nullif(p_cursor, 'null'), jsonb_build_object('only_at', v_at)), p_shard);
   changed := case when v_queue.queue_id is null then v_page.changed
     else hwqueue.movable_leases(v_page.changed, v_queue, p_shard) end;
   skipped := v_page.skipped || array(select i from unnest(v_page.changed) i where i <> all (changed));

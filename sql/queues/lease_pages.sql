@@ -10,17 +10,16 @@
 -- be requeued for ever.
 --
 -- Scheduled entries are read in the order of available_at, which update_leases may set. A call that sets
--- it (p_moves_to) reads first the entries that have that time already, then those that have another, so
--- that it does not meet again what it has moved.
+-- it begins with the cursor {"only_at": that time}. Then it reads first the entries that have that time
+-- already, and after them those that have another, so that it does not meet again what it has moved.
 --
 -- Reading order: lock_page, read_page, read_state_page, page_source, then lock_leases.
 
 -- Reads one page of the leases in one of p_states that meet a filter, and where the next begins. It goes
--- from state to state until it finds some, or has read p_limit rows of one state. p_moves_to: the
--- available_at that the caller sets.
+-- from state to state until it finds some, or has read p_limit rows of one state.
 -- Raises: QHA01, QHA03, QHQ01.
 create or replace function hwqueue.read_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb,
-  p_shard int, p_moves_to timestamptz default null) returns hwqueue.lease_page
+  p_shard int) returns hwqueue.lease_page
 language plpgsql volatile
 as $$
 declare
@@ -38,14 +37,13 @@ begin
     v_states := array[v_filter.state];
   end if;
   v_cursor := hwqueue.read_page_cursor(p_cursor, v_states);
-  if v_states[1] = 'scheduled' and nullif(p_cursor, 'null') is null and v_filter.lease_ids is null
-    and hwqueue.my_tenants() is null and p_moves_to is not null then
-    v_cursor := v_cursor || jsonb_build_object('only_at', p_moves_to);
+  if v_states[1] <> 'scheduled' or v_filter.lease_ids is not null or hwqueue.my_tenants() is not null then
+    v_cursor := v_cursor - 'only_at';  -- these pages are not read in the order of available_at
   end if;
   loop
     v_page := hwqueue.read_state_page(v_filter, p_limit, v_cursor, p_shard);
     exit when v_page.next_cursor is not null;
-    if v_cursor ? 'only_at' then
+    if v_cursor ->> 'only_at' is not null then
       v_cursor := v_cursor - array['after', 'only_at']
         || jsonb_build_object('except_at', v_cursor -> 'only_at');
     else
@@ -103,10 +101,13 @@ returns jsonb
 language plpgsql volatile
 as $$
 begin
-  if p_cursor is null or p_cursor = 'null' then
-    return jsonb_build_object('state', p_states[1], 'until', hwqueue.clock(),
-      'position', case when hwqueue.my_tenants() is null
-        then (select s.last_value from hwqueue.ready_position_seq s) else 0 end);
+  if coalesce(p_cursor, 'null') = 'null' or jsonb_typeof(p_cursor) = 'object' and p_cursor ? 'only_at'
+    and not p_cursor ? 'state' then
+    perform hwqueue.json_time(p_cursor -> 'only_at', 'cursor.only_at');
+    return jsonb_strip_nulls(jsonb_build_object('only_at', p_cursor -> 'only_at'))
+      || jsonb_build_object('state', p_states[1], 'until', hwqueue.clock(),
+        'position', case when hwqueue.my_tenants() is null
+          then (select s.last_value from hwqueue.ready_position_seq s) else 0 end);
   end if;
   perform hwqueue.check_object(p_cursor, array['state', 'until', 'position', 'after', 'only_at', 'except_at'],
       'cursor'),
@@ -211,16 +212,14 @@ end
 $$;
 
 -- Reads a page and locks its leases. changed: those that it locked, all in one state, for the caller to
--- change. skipped: another session holds them, or has changed them. p_moves_to: as for read_page.
+-- change. skipped: another session holds them, or has changed them.
 -- Locks: as lock_leases. Raises: as read_page.
 create or replace function hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit int, p_cursor jsonb,
-  p_shard int, p_moves_to timestamptz default null, out state text, out changed uuid[],
-  out skipped uuid[], out next_cursor jsonb)
+  p_shard int, out state text, out changed uuid[], out skipped uuid[], out next_cursor jsonb)
 language plpgsql volatile
 as $$
 declare
-  v_page hwqueue.lease_page := hwqueue.read_page(p_filter, p_states, p_limit, p_cursor, p_shard,
-    p_moves_to);
+  v_page hwqueue.lease_page := hwqueue.read_page(p_filter, p_states, p_limit, p_cursor, p_shard);
 begin
   state := v_page.state;
   changed := hwqueue.lock_leases(v_page.lease_ids, v_page.state, p_shard);

@@ -1,11 +1,13 @@
 """Leases: spawn, look at, change, cancel, run again."""
 
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
 from hwqueue.client._ends import ENDED
+from hwqueue.client._spawn import SPANS
 from hwqueue.errors import BadArgument
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id, Moment, Name, Task, Tenant
@@ -76,7 +78,7 @@ async def spawn_lease(
     options = await caller.run(lambda: _options(caller, body, "options", idempotency_key))
     async with caller.call() as client:
         spawned = await client.spawn_lease(
-            body.queue, body.task, body.params, shard=caller.shard, **options
+            body.queue, body.task, body.params, shard=caller.shard, **_with_spans(options)
         )
     response.headers["Location"] = f"{request.url.path}/{spawned.lease_id}"
     if not spawned.created:
@@ -242,6 +244,12 @@ def _labels(pairs: list[str] | None) -> dict[str, str] | None:
             )
         labels[key] = value
     return labels or None
+
+
+def _with_spans(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with their spans as Python has them."""
+    spans = {name: timedelta(seconds=options[name]) for name in SPANS if name in options}
+    return options | spans
 
 
 def _options(
