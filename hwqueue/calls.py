@@ -194,6 +194,12 @@ SPAWN_LEASE = _call(
 )
 SPAWN_LEASES = _call("spawn_leases", {**_QUEUE, "p_leases": "jsonb"}, row=types.SpawnResult)
 GET_LEASE = _call("get_lease", _LEASE, row=types.Lease)
+LEASE_LOGS = _call(
+    "lease_logs",
+    _LEASE,
+    {"p_after": "text", **_LIMIT, "p_attempt": "integer", "p_last": "boolean"},
+    types.LogLine,
+)
 AWAIT_LEASES = _call(
     "await_leases", {"p_lease_ids": "uuid[]"}, {"p_notify": "boolean"}, types.AwaitedLease
 )
@@ -245,6 +251,7 @@ FAIL_LEASE = _call(
 RELEASE_LEASE = _call("release_lease", _CLAIM, {"p_delay": "interval"})
 EXTEND_CLAIM = _call("extend_claim", {**_CLAIM, "p_extend": "interval"})
 REPORT_PROGRESS = _call("report_progress", {"p_reports": "jsonb"})
+APPEND_LOGS = _call("append_logs", {"p_logs": "jsonb"})
 CLAIM_HINT = _call("claim_hint", {**_QUEUES, **_NODE}, row=types.ClaimHint)
 LEASE_OUTLOOK = _call("lease_outlook", {**_NODE, "p_lease_ids": "uuid[]"}, row=types.LeaseOutlook)
 ADOPT_LEASE = _call(

@@ -611,6 +611,16 @@ CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer DEFAULT 0) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -872,7 +882,13 @@ CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
 CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.check_logs(p_logs jsonb) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.lease (
@@ -1957,6 +1973,12 @@ CREATE FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer DEFAULT 0) R
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_attempt integer DEFAULT NULL::integer, p_last boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, attempt smallint, claim_token bigint, line integer, dropped integer, logged_at timestamp with time zone, level text, message text, fields jsonb, cursor text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, state text, max_attempts integer, own_max_attempts integer, again_in interval, placement jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2629,6 +2651,9 @@ CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) RETUR
 
 CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
@@ -3422,6 +3447,9 @@ CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id big
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.write_logs(p_logs jsonb, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3488,6 +3516,25 @@ CREATE TABLE hwqueue.attempt (
     CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text])))
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+CREATE TABLE hwqueue.attempt_log (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    claim_token bigint NOT NULL,
+    line integer NOT NULL,
+    attempt smallint NOT NULL,
+    logged_at timestamp with time zone NOT NULL,
+    level text NOT NULL,
+    message text NOT NULL,
+    fields jsonb
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.attempt_log IS 'what the handler of a claim logged, its last 1,000 lines; they stay when the claim ends, until the lease goes';
+
+COMMENT ON COLUMN hwqueue.attempt_log.line IS 'the number of the line in its claim, from 1; a gap means lines that were dropped';
+
+COMMENT ON COLUMN hwqueue.attempt_log.logged_at IS 'by the clock of the node';
 
 CREATE TABLE hwqueue.attestation (
     shard_id integer NOT NULL,
@@ -4299,6 +4346,9 @@ ALTER TABLE ONLY hwqueue.alembic_version
 ALTER TABLE ONLY hwqueue.api_token
     ADD CONSTRAINT api_token_pkey PRIMARY KEY (shard_id, name);
 
+ALTER TABLE ONLY hwqueue.attempt_log
+    ADD CONSTRAINT attempt_log_pkey PRIMARY KEY (shard_id, lease_id, claim_token, line);
+
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
 
@@ -5018,6 +5068,10 @@ REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], 
 
 REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
@@ -5138,7 +5192,11 @@ REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_logs(p_logs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 
@@ -5703,6 +5761,11 @@ REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) FROM
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_admin;
@@ -6120,6 +6183,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shar
 REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -6638,6 +6703,8 @@ REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_lea
 REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_logs(p_logs jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) FROM PUBLIC;
 

@@ -208,6 +208,28 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """What a handler logged.
+
+    line: its number in its claim, from 1. dropped: how many lines of the claim were logged before
+    it, after the one before it, and are not kept. logged_at: by the clock of its node. level:
+    debug, info, warning or error. cursor: where a page after this line begins.
+    """
+
+    lease_id: UUID
+    shard_id: int
+    attempt: int
+    claim_token: int
+    line: int
+    dropped: int
+    logged_at: datetime
+    level: str
+    message: str
+    fields: Mapping[str, Any] | None
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """A claim that ended without completing the lease.
 

@@ -318,6 +318,24 @@ begin
 end
 $$;
 
+-- Keeps what claims log: [{"lease_id", "claim_token", "lines": [{"line", "at", "level", "message",
+-- "fields"}]}], at most 1000 claims and 1000 lines of each. line is its number in the claim, from 1; level
+-- is debug, info (the default), warning or error; message has at most 4096 bytes, and so has fields, an
+-- object. The last 1000 lines of a claim are kept; gaps in their numbers say what was dropped. Of a claim
+-- that has ended, was granted again or is another login's nothing is kept. Returns how many lines were
+-- added.
+-- Locks: the rows of the leases, for key share, skip locked. Raises: QHA01, QHA02. Idempotent.
+create or replace function hwqueue.append_logs(p_logs jsonb, p_shard int default 0) returns int
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+begin
+  perform hwqueue.require_read_committed(), hwqueue.check_logs(p_logs);
+  return hwqueue.write_logs(p_logs, p_shard);
+end
+$$;
+
 -- Records that a node is alive, and extends its claims [{"lease_id", "claim_token"}], in one call. Each
 -- claim that the node still holds is extended by p_extend, or by its own timeout; a cancelled one by no
 -- more than its own. The verdict says what the worker should do: ok (go on), cancelled (stop), preempted

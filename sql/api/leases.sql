@@ -422,6 +422,45 @@ begin
 end
 $$;
 
+-- Returns the log lines of a lease, oldest attempt first, p_limit of them (1 to 1000): those after the
+-- cursor p_after, or with p_last the last of these. p_attempt: of this attempt alone. To follow, pass the
+-- cursor of the last line seen. dropped: how many lines of the claim were logged before this one and
+-- after the one before, and are not kept. logged_at is by the clock of the node.
+-- Raises: QHL04, QHA01.
+create or replace function hwqueue.lease_logs(p_lease uuid, p_after text default null,
+  p_limit int default 1000, p_attempt int default null, p_last boolean default false, p_shard int default 0)
+returns table (lease_id uuid, shard_id int, attempt smallint, claim_token bigint, line int, dropped int,
+  logged_at timestamptz, level text, message text, fields jsonb, cursor text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_custom_plan set jit = off
+as $$
+declare
+  v_after record := hwqueue.read_log_place(p_after);
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'page with p_after'),
+    hwqueue.find_lease(p_lease, p_shard);
+  return query
+    with page as (
+      select a.* from hwqueue.attempt_log a
+      where a.shard_id = p_shard and a.lease_id = p_lease
+        and (a.claim_token, a.line) > (v_after.claim_token, v_after.line)
+        and (p_attempt is null or a.attempt = p_attempt)
+      order by case when p_last then -a.claim_token else a.claim_token end,
+               case when p_last then -a.line else a.line end
+      limit p_limit
+    )
+    select a.lease_id, a.shard_id, a.attempt, a.claim_token, a.line,
+           a.line - 1 - greatest(
+             case when a.claim_token = v_after.claim_token then v_after.line else 0 end,
+             coalesce(lag(a.line) over (partition by a.claim_token order by a.line), (
+               select b.line from hwqueue.attempt_log b
+               where b.shard_id = p_shard and b.lease_id = p_lease and b.claim_token = a.claim_token
+                 and b.line < a.line order by b.line desc limit 1), 0)),
+           a.logged_at, a.level, a.message, a.fields, a.claim_token || '.' || a.line
+    from page a order by a.claim_token, a.line;
+end
+$$;
+
 -- Returns the state of each lease, for those who wait until leases end. A lease that does not exist, or
 -- is another tenant's, has the state null. With p_notify the end of each that is claimed is notified on
 -- channel hwqueue_ended, where its payload names it. A notification may be lost and there is none for a

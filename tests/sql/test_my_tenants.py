@@ -43,6 +43,7 @@ ABOUT_A_LEASE: list[tuple[str, Row]] = [
     ("cancel_lease", {"reason": "no"}),
     ("requeue_lease", {}),
     ("lease_history", {}),
+    ("lease_logs", {}),
 ]
 
 

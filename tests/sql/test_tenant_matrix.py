@@ -171,6 +171,7 @@ ALIKE: dict[str, Calls] = {
     "cancel_lease": _by_lease(reason="no"),
     "requeue_lease": lambda _caller, _queue, its: [{"lease": its.done}],
     "lease_history": _by_lease(),
+    "lease_logs": _by_lease(last=True),
     "explain_lease": _by_lease(),
     "spawn_lease": _spawn,
     "spawn_leases": _batch,
@@ -206,7 +207,7 @@ NOT_NARROWED = {
     *("register_node", "heartbeat_node", "claim_task", "settle_and_claim", "complete_lease"),
     *("complete_leases", "fail_lease", "release_lease", "extend_claim", "lease_outlook"),
     *("claim_hint", "wake_payloads", "reap", "prune", "check_token", "schema_version"),
-    *("node_wake_payload", "deregister_own_node", "report_progress"),
+    *("node_wake_payload", "deregister_own_node", "report_progress", "append_logs"),
 }
 
 

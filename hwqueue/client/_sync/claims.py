@@ -263,6 +263,27 @@ class Claims(Caller):
         )
         return recorded
 
+    def append_logs(self, logs: Sequence[Mapping[str, Any]], *, shard: int = 0) -> int:
+        """Keep what claims log, the last 1000 lines of each.
+
+        Args:
+            logs: At most 1000 mappings of `lease_id`, `claim_token` and `lines`: at most 1000
+                mappings of `line` (its number in the claim, from 1), `at` (a time, as text),
+                `level` (`debug`, `info`, `warning`, `error`), `message` and `fields` (4096 bytes
+                each).
+
+        Returns: How many lines were added; not those of claims that have ended or are another
+            login's, nor those that are there already.
+        Raises: BadArgument, IsolationLevel.
+        SQL: append_logs. Safe inside your transaction: yes, but prune leaves out the leases
+            until it ends.
+        """
+        items = [
+            {**one, "lease_id": str(one["lease_id"])} if "lease_id" in one else one for one in logs
+        ]
+        added: int = self._value(calls.APPEND_LOGS, p_logs=items, p_shard=shard)
+        return added
+
     def heartbeat_node(
         self,
         node_id: UUID | str,

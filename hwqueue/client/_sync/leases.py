@@ -21,6 +21,7 @@ from hwqueue.types import (
     LeaseSpec,
     LeaseState,
     LeaseSummary,
+    LogLine,
     SpawnOptions,
     SpawnResult,
 )
@@ -88,6 +89,40 @@ class Leases(Waiting):
         SQL: get_lease. Safe inside your transaction: yes.
         """
         return self._row(calls.GET_LEASE, Lease, p_lease=lease_id, p_shard=shard)
+
+    def lease_logs(
+        self,
+        lease_id: UUID | str,
+        *,
+        after: str | None = None,
+        attempt: int | None = None,
+        last: bool = False,
+        limit: int = 1000,
+        shard: int = 0,
+    ) -> list[LogLine]:
+        """What the handlers of a lease logged, oldest first; the last 1000 lines of each claim.
+
+        To follow, go on with the `cursor` of the last line seen as `after`.
+
+        Args:
+            after: A line's cursor; None: from the beginning.
+            attempt: Only of this attempt; None: of all.
+            last: The last `limit` lines instead of the first.
+            limit: 1 to 1000.
+
+        Raises: LeaseNotFound, BadArgument.
+        SQL: lease_logs. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.LEASE_LOGS,
+            LogLine,
+            p_lease=lease_id,
+            p_after=after,
+            p_limit=limit,
+            p_attempt=attempt,
+            p_last=last,
+            p_shard=shard,
+        )
 
     def list_leases(
         self,
