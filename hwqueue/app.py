@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from hwqueue.binding import BadParams, Binding, Handler
 from hwqueue.client._arguments import check_span
 from hwqueue.context import Cancelled
 from hwqueue.errors import ConfigError
 from hwqueue.hooks import Hooks
+from hwqueue.logs import LogLevel
 from hwqueue.middleware import Function, Middleware
 from hwqueue.options import check_options
 from hwqueue.task import ParamsTask, Task, TaskDecorator, TaskDefaults
@@ -113,11 +114,27 @@ class App(Hooks):
         async def send_email(to: str, subject: str) -> None: ...
 
         await send_email.spawn(client, to="ann@example.org", subject="hello")
+
+    Args:
+        keep_logs: Records of Python's `logging` that handlers make, from this level on, are kept
+            with the attempt like lines of `context.log`, as far as the worker's log level lets them
+            through. None: none are.
+
+    Attributes:
+        keep_logs: As given.
+
+    Raises:
+        ConfigError: There is no such level.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_logs: LogLevel | None = None) -> None:
         super().__init__()
         self.child_import: str | None = None
+        if keep_logs not in (None, *get_args(LogLevel)):
+            raise ConfigError(
+                f"keep_logs must be one of {', '.join(get_args(LogLevel))}, not {keep_logs!r}"
+            )
+        self.keep_logs = keep_logs
         self._tasks: dict[str, Task[..., Any]] = {}
         self._middleware = Middleware()
 

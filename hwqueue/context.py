@@ -11,6 +11,8 @@ from typing import Any, Self
 from uuid import UUID
 
 from hwqueue.errors import BadArgument
+from hwqueue.lines import log_line
+from hwqueue.logs import LogLevel, TellLine
 from hwqueue.types import Assignment, Claim, Json
 
 Report = dict[str, Any]
@@ -57,8 +59,8 @@ def _said(value: float) -> str:
     return str(value)
 
 
-def _forget(_report: Report) -> None:
-    """Where nobody keeps reports, as in a test of a handler."""
+def _forget(_said: dict[str, Any]) -> None:
+    """Where nobody keeps reports and lines, as in a test of a handler."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,10 +70,12 @@ class _LeaseFacts:
     Attributes:
         claim: The claim that this run is; the properties below are its parts.
         tell_progress: Keeps what `progress` reports.
+        tell_line: Keeps what `log` is told.
     """
 
     claim: Claim
     tell_progress: Callable[[Report], None] = _forget
+    tell_line: TellLine = _forget
 
     @property
     def task_name(self) -> str:
@@ -137,6 +141,25 @@ class _LeaseFacts:
         SQL: report_progress, in the worker.
         """
         self.tell_progress(progress_report(done, message, total))
+
+    def log(self, message: object, level: LogLevel = "info", **fields: Any) -> None:
+        """Log a line that is kept with the attempt: `log("texture missing", "warning", frame=7)`.
+
+        The lease shows it within a second, and until the lease is pruned: `hwqueue lease logs`. The
+        last 1000 lines of each attempt are kept. It does not go to the worker's own log.
+
+        Args:
+            message: What happened, as text; 4096 bytes of it are kept.
+            level: debug, info, warning or error.
+            **fields: More about it, as JSON; what JSON has no form for is kept as its text. More
+                than 4096 bytes of them are left out.
+
+        Raises:
+            BadArgument: There is no such level.
+
+        SQL: append_logs, in the worker.
+        """
+        self.tell_line(log_line(message, level, fields))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-_FIELDS = ("lease_id", "task", "queue", "attempt")
-_OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+TellLine = Callable[[dict[str, Any]], None]
+"""Keeps a line with the attempt that logs it: see `hwqueue.lines`."""
+
+LEASE_FIELDS = ("lease_id", "task", "queue", "attempt")
+OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 _NOISY = ("alembic",)
 
 _current: ContextVar[Claim | None] = ContextVar("hwqueue_claim", default=None)
+_tell_line: ContextVar[TellLine | None] = ContextVar("hwqueue_tell_line", default=None)
 
 
 class LogSettings(NamedTuple):
@@ -50,13 +54,23 @@ def lease_fields(claim: Claim) -> dict[str, Any]:
 
 
 @contextmanager
-def about(claim: Claim) -> Iterator[None]:
-    """Records that this block logs, in this thread or asyncio task, are about a lease."""
-    before = _current.set(claim)
+def about(claim: Claim, tell_line: TellLine | None = None) -> Iterator[None]:
+    """Records that this block logs, in this thread or asyncio task, are about a lease.
+
+    Args:
+        tell_line: Keeps with the attempt what `hwqueue.worker.logs` finds worth it.
+    """
+    before, telling = _current.set(claim), _tell_line.set(tell_line)
     try:
         yield
     finally:
+        _tell_line.reset(telling)
         _current.reset(before)
+
+
+def line_teller() -> TellLine | None:
+    """What keeps lines of the attempt that runs in this thread or asyncio task; None: none runs."""
+    return _tell_line.get()
 
 
 class LeaseLogFilter(logging.Filter):
@@ -92,7 +106,9 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overridden
         """The line without a traceback."""
         known = vars(record)
-        fields = " ".join(f"{name}={one_line(known[name])}" for name in _FIELDS if name in known)
+        fields = " ".join(
+            f"{name}={one_line(known[name])}" for name in LEASE_FIELDS if name in known
+        )
         head, newline, rest = super().formatMessage(record).partition("\n")
         return f"{head} [{fields}]{newline}{rest}" if fields else head + newline + rest
 
@@ -118,7 +134,7 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = record.exc_text
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        taken = _OF_EVERY_RECORD | line.keys()
+        taken = OF_EVERY_RECORD | line.keys()
         line |= {name: value for name, value in vars(record).items() if name not in taken}
         return json.dumps(line, default=str, skipkeys=True)
 

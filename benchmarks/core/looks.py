@@ -30,6 +30,7 @@ _API = (
     "/api/v1/leases?queue=others&state=pending&limit=500",
     "/api/v1/leases/{lease}",
     "/api/v1/leases/{lease}/history",
+    "/api/v1/leases/{lease}/logs",
     "/api/v1/leases/{lease}/explanation",
     "/api/v1/nodes?limit=500",
     "/api/v1/nodes/{node}",

@@ -11,17 +11,16 @@ from uuid import UUID
 import typer
 from rich.console import Console
 from rich.text import Text
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from hwqueue.cli.completion import event_codes, node_names, queue_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.inputs import find_node, identifier, moment_before, span
 from hwqueue.cli.options import options_of
-from hwqueue.cli.output import cell, say, show_items, to_json_line
+from hwqueue.cli.output import cell, show_items, to_json_line
+from hwqueue.cli.patience import asking
 from hwqueue.client import Client
 from hwqueue.errors import ConfigError
 from hwqueue.types import EVENT_CODES, Event
-from hwqueue.worker.transient import is_transient
 
 app = typer.Typer(no_args_is_help=True, help="What happened, and who did it.")
 
@@ -144,24 +143,14 @@ def _following(
     ctx: typer.Context, client: Client, wanted: dict[str, Any], after: int, pause: float
 ) -> Iterator[Event]:
     """Yield what comes, until the reader of our output has gone."""
-    asking = Retrying(
-        retry=retry_if_exception(is_transient),
-        wait=wait_random_exponential(multiplier=0.5, max=30),
-        before_sleep=lambda state: say(ctx, f"waiting for the database: {_why(state)}"),
-        reraise=True,
-    )
+    ask = asking(ctx)
     while not _reader_has_gone():
-        found = asking(client.list_events, after=after, limit=PAGE, **wanted)
+        found = ask(client.list_events, after=after, limit=PAGE, **wanted)
         for event in found:
             yield event
             after = event.event_id
         if len(found) < PAGE:
             time.sleep(pause)
-
-
-def _why(state: RetryCallState) -> str:
-    error = state.outcome.exception() if state.outcome else None
-    return str(error).partition("\n")[0]
 
 
 def _reader_has_gone() -> bool:

@@ -1,6 +1,7 @@
 """hwqueue lease: spawn work, look at it, cancel it, run it again."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Literal
 from uuid import UUID
@@ -23,6 +24,8 @@ from hwqueue.cli.inputs import (
     span,
 )
 from hwqueue.cli.lease_bar import wait_with_bar
+from hwqueue.cli.lease_logs import Lines, mention, printer
+from hwqueue.cli.lease_logs import follow as follow_lines
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_item, show_items, show_one, show_rows
 from hwqueue.errors import ConfigError, LeaseError
@@ -167,7 +170,38 @@ def show(
     with open_client(ctx) as client:
         lease = client.get_lease(identifier(lease_id, "LEASE_ID"))
         names = {node.node_id: node.name for node in client.list_nodes()} if lease.attempts else {}
-    show_lease(ctx, lease, names)
+        show_lease(ctx, lease, names)
+        mention(ctx, client, lease.lease_id)
+
+
+@app.command(epilog="Example: hwqueue lease logs 01890a5d-ac96-774b-bcce-b302099a8057 --follow")
+def logs(
+    ctx: typer.Context,
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show what comes until the lease has ended.")
+    ] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Only of this attempt.")] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", min=1, max=1000, help="The last ones.")
+    ] = None,
+) -> None:
+    """Show what the handler of a lease logged, oldest first; with --json an object for each line.
+
+    The last 1000 lines of each attempt are kept. With --follow, Ctrl-C ends this command alone.
+    """
+    wanted = identifier(lease_id, "LEASE_ID")
+    show = printer(ctx)
+    with open_client(ctx) as client:
+        lines = Lines(client=client, lease_id=wanted, attempt=attempt)
+        for line in lines.new() if tail is None else lines.last(tail):
+            show(line)
+        if follow:
+            with suppress(KeyboardInterrupt):
+                follow_lines(ctx, lines, show)
+        if lines.after is None:
+            say(ctx, "no log lines")
 
 
 @app.command(
@@ -190,6 +224,7 @@ def wait(
             lease = wait_with_bar(client, wanted, at_most, screen)
         else:
             lease = client.wait(wanted, timeout=at_most)
+        mention(ctx, client, wanted)
     names = ("lease_id", "state", "attempt", "finished_at", "result", "error")
     show_one(ctx, {name: getattr(lease, name) for name in names})
     code = _EXIT_CODES[lease.state]

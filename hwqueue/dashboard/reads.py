@@ -27,6 +27,7 @@ from hwqueue.types import (
     LeaseExplanation,
     LeaseFilter,
     LeaseSummary,
+    LogLine,
     Minute,
     Node,
     NodeClaim,
@@ -192,6 +193,13 @@ class Reads:
         """One lease. Raises: LeaseNotFound."""
         return await self._read(
             "get_lease", lambda client: client.get_lease(lease_id, shard=self.shard)
+        )
+
+    async def lease_logs(self, lease_id: UUID, limit: int) -> list[LogLine]:
+        """The last lines that its handlers logged. Raises: LeaseNotFound."""
+        return await self._read(
+            "lease_logs",
+            lambda client: client.lease_logs(lease_id, last=True, limit=limit, shard=self.shard),
         )
 
     async def states(self, leases: Sequence[UUID]) -> dict[UUID, str]:

@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from types import FrameType
@@ -26,12 +27,17 @@ from hwqueue import logs
 from hwqueue.app import Cancelled, Task
 from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
 from hwqueue.errors import ConfigError
+from hwqueue.lines import MOST_LINES, Line, numbered
+from hwqueue.logs import TellLine
 from hwqueue.worker import outcome
+from hwqueue.worker.logs import keeping_records
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pin
-from hwqueue.worker.process import MESSAGE_HEAD_BYTES, OUTCOME, PROGRESS, Job
+from hwqueue.worker.process import LINES, MESSAGE_HEAD_BYTES, OUTCOME, PROGRESS, Job
 
-_PAUSE_SECONDS = 0.25  # between two reports of progress
+_PAUSE_SECONDS = 0.25  # between two messages of a kind
+
+TellProgress = Callable[[Report], None]
 
 
 def main() -> int:
@@ -52,9 +58,9 @@ def main() -> int:
 
 
 class _Reports:
-    """The way to the worker: reports of progress, then the outcome.
+    """The way to the worker: reports of progress and log lines, then the outcome.
 
-    A thread writes what the handler reports: a signal, which ends the handler in the main thread,
+    A thread writes what the handler says: a signal, which ends the handler in the main thread,
     cuts no message. A message begins with its size: a process that the handler started may hold the
     pipe open. A copy of this process that the handler forked off has no such thread, and so reports
     nothing.
@@ -65,6 +71,7 @@ class _Reports:
         self._writing = threading.Lock()
         self._told = threading.Event()
         self._unsent: Report | None = None
+        self._lines: deque[Line] = deque(maxlen=MOST_LINES)
         threading.Thread(target=self._run, daemon=True).start()
 
     def tell(self, report: Report) -> None:
@@ -72,8 +79,13 @@ class _Reports:
         self._unsent = report
         self._told.set()
 
+    def tell_line(self, line: Line) -> None:
+        """Send this soon, unless so many come before that it is not kept."""
+        self._lines.append(line)
+        self._told.set()
+
     def finish(self, ended: bytes) -> None:
-        """Send the last report and the outcome, and close the pipe."""
+        """Send what is left and the outcome, and close the pipe."""
         with self._writing:
             self._send_told()
             self._write(OUTCOME, ended)
@@ -91,6 +103,9 @@ class _Reports:
         report, self._unsent = self._unsent, None
         if report is not None:
             self._write(PROGRESS, json.dumps(report).encode())
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        if lines:
+            self._write(LINES, json.dumps(lines).encode())
 
     def _write(self, kind: bytes, message: bytes) -> None:
         left = memoryview(kind + len(message).to_bytes(MESSAGE_HEAD_BYTES - 1, "big") + message)
@@ -132,10 +147,11 @@ def _run(job: Job, reports: _Reports) -> Outcome | None:
         task = _load(job)  # may set up tracing, like everything else that the handler needs
     except BaseException as error:
         return outcome.of_exception(error)
-    with outcome.traced(job.claim) as ended:
+    tell_line = numbered(reports.tell_line)
+    with keeping_records(job.keep_logs), outcome.traced(job.claim, tell_line) as ended:
         try:
             run = _run_async if task.is_async else _run_sync
-            result = run(task, job, reports.tell)
+            result = run(task, job, reports.tell, tell_line)
             return ended(outcome.of_result(result))
         except (Cancelled, asyncio.CancelledError):
             return ended(None)
@@ -183,7 +199,9 @@ def _refuse_other_middleware(task: Task[..., Any], job: Job, module: str) -> Non
         )
 
 
-def _run_sync(task: Task[..., Any], job: Job, tell_progress: Callable[[Report], None]) -> Any:
+def _run_sync(
+    task: Task[..., Any], job: Job, tell_progress: TellProgress, tell_line: TellLine
+) -> Any:
     cancelled = threading.Event()
 
     def give_way(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -196,11 +214,14 @@ def _run_sync(task: Task[..., Any], job: Job, tell_progress: Callable[[Report], 
         cancelled=cancelled,
         extend_claim=_refuse_extend,
         tell_progress=tell_progress,
+        tell_line=tell_line,
     )
     return task.run(context)
 
 
-def _run_async(task: Task[..., Any], job: Job, tell_progress: Callable[[Report], None]) -> Any:
+def _run_async(
+    task: Task[..., Any], job: Job, tell_progress: TellProgress, tell_line: TellLine
+) -> Any:
     async def run() -> Any:
         cancelled = asyncio.Event()
         running = asyncio.current_task()
@@ -216,6 +237,7 @@ def _run_async(task: Task[..., Any], job: Job, tell_progress: Callable[[Report],
             cancelled=cancelled,
             extend_claim=_refuse_extend,
             tell_progress=tell_progress,
+            tell_line=tell_line,
         )
         return await task.run_async(context)
 

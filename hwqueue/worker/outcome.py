@@ -14,6 +14,7 @@ from hwqueue import logs, tracing
 from hwqueue.app import BadParams, Reject, Retry, Snooze
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument
+from hwqueue.logs import TellLine
 from hwqueue.types import Claim, Settlement
 
 _MAX_MESSAGE_CHARS = 2_000
@@ -94,12 +95,14 @@ _COMPLETED = Outcome(kind="complete")
 
 
 @contextmanager
-def traced(claim: Claim) -> Iterator[Callable[[Outcome | None], Outcome | None]]:
+def traced(
+    claim: Claim, tell_line: TellLine | None = None
+) -> Iterator[Callable[[Outcome | None], Outcome | None]]:
     """A span around a handler, whose log records get the fields of its lease.
 
-    Pass how it ended through what this yields; None: it gave way.
+    Pass how it ended through what this yields; None: it gave way. `tell_line`: see `logs.about`.
     """
-    with logs.about(claim), tracing.handling(claim) as note:
+    with logs.about(claim, tell_line), tracing.handling(claim) as note:
 
         def ended(how: Outcome | None) -> Outcome | None:
             note("stopped" if how is None else how.kind, None if how is None else how.error)

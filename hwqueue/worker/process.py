@@ -19,16 +19,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hwqueue import logs
 from hwqueue.app import Task
 from hwqueue.context import Report
+from hwqueue.logs import TellLine
 from hwqueue.types import Claim
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
 
-OUTCOME, PROGRESS = b"O", b"P"
+OUTCOME, PROGRESS, LINES = b"O", b"P", b"L"
 """Kinds of messages that a child sends."""
 MESSAGE_HEAD_BYTES = 9
 
@@ -54,6 +55,7 @@ class Job:
         middleware: Names of the middleware that the parent has for it.
         log: How the parent writes its log; None: as the handler's module sets it up.
         app: `module:name` of the app that has the task; None: the handler's module has it.
+        keep_logs: Records of which level are kept with the attempt.
     """
 
     module: str
@@ -64,9 +66,22 @@ class Job:
     middleware: tuple[str, ...]
     log: logs.LogSettings | None
     app: str | None
+    keep_logs: logs.LogLevel | None
 
 
-def job_for(task: Task[..., Any], claim: Claim, app: str | None = None) -> Job:
+class Told(NamedTuple):
+    """Who is told what the child says of itself: how far it has come, and what it logs."""
+
+    progress: Callable[[Report], None] = lambda _report: None
+    line: TellLine = lambda _line: None
+
+
+def job_for(
+    task: Task[..., Any],
+    claim: Claim,
+    app: str | None = None,
+    keep_logs: logs.LogLevel | None = None,
+) -> Job:
     """The job of one claim. app: its app, if a child is to import that."""
     module, is_script = _locate(task)
     return Job(
@@ -78,6 +93,7 @@ def job_for(task: Task[..., Any], claim: Claim, app: str | None = None) -> Job:
         middleware=task.middleware.names(is_async=task.is_async),
         log=logs.settings_in_force(),
         app=app,
+        keep_logs=keep_logs,
     )
 
 
@@ -130,7 +146,7 @@ async def run_in_process(
     environment: Mapping[str, str],
     grace: timedelta,
     now: asyncio.Event,
-    tell_progress: Callable[[Report], None] = lambda _report: None,
+    told: Told | None = None,
 ) -> Outcome:
     """Run a handler in a child process until it ends; what it started ends with it.
 
@@ -143,7 +159,7 @@ async def run_in_process(
     """
     payload = pickle.dumps(job)
     transport, child = await asyncio.get_running_loop().subprocess_exec(
-        lambda: _Child(tell_progress),
+        lambda: _Child(told or Told()),
         sys.executable,
         "-m",
         "hwqueue.worker.child",
@@ -168,22 +184,23 @@ async def run_in_process(
 class _Child(asyncio.SubprocessProtocol):
     """What comes from the child: messages of a kind (a byte), a size (eight bytes) and JSON.
 
-    Reports of progress come first, as many as there are; the last message is the outcome.
+    Reports of progress and log lines come first, as many as there are; the last message is the
+    outcome.
 
     asyncio's own `Process` waits until every copy of the pipe is closed, and a process that the
     handler forked may hold one for ever.
 
     Attributes:
         exited: Set when the process has ended.
-        told: Set when its report is there, or none can come any more.
+        told: Set when its outcome is there, or none can come any more.
         size: Bytes of the message that comes; None: not known yet.
 
     Args:
-        tell_progress: Takes reports of progress.
+        listener: Takes all but the outcome.
     """
 
-    def __init__(self, tell_progress: Callable[[Report], None]) -> None:
-        self._tell_progress = tell_progress
+    def __init__(self, listener: Told) -> None:
+        self._listener = listener
         self.exited = asyncio.Event()
         self.told = asyncio.Event()
         self.size: int | None = None
@@ -219,9 +236,16 @@ class _Child(asyncio.SubprocessProtocol):
             if self._kind == OUTCOME:
                 self.told.set()
                 return
-            self._tell_progress(json.loads(self._received[: self.size]))
+            self._pass_on(json.loads(self._received[: self.size]))
             del self._received[: self.size]
             self.size = None
+
+    def _pass_on(self, said: Any) -> None:
+        if self._kind == PROGRESS:
+            self._listener.progress(said)
+        else:
+            for line in said:
+                self._listener.line(line)
 
     def pipe_connection_lost(self, descriptor: int, _error: Exception | None) -> None:
         """Nobody holds the other end any more."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from hwqueue.app import App, Cancelled, Task
 from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
+from hwqueue.lines import Line, numbered
 from hwqueue.logs import lease_fields
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim
@@ -25,6 +26,7 @@ from hwqueue.worker.report import tell_started
 _log = logging.getLogger("hwqueue.worker")
 
 TellProgress = Callable[[Claim, Report], None]
+TellLine = Callable[[Claim, Line], None]
 ExtendClaim = Callable[[Claim, timedelta], Awaitable[datetime]]
 Ended = tuple[Claim, Outcome]
 OnError = Callable[[BaseException], object]
@@ -115,7 +117,8 @@ class Runner:
         now: Ends that grace when set.
         gpu_names: What `CUDA_VISIBLE_DEVICES` calls the node's GPUs, by position.
         extend_claim: Extends the claim of one lease.
-        tell_progress: Keeps what a handler says of itself.
+        tell_progress: Keeps how far a handler says it has come.
+        tell_line: Keeps what a handler logs.
         pass_environment: What child processes get of the worker's own variables.
 
     Attributes:
@@ -132,6 +135,7 @@ class Runner:
         gpu_names: tuple[str, ...],
         extend_claim: ExtendClaim,
         tell_progress: TellProgress,
+        tell_line: TellLine,
         pass_environment: tuple[str, ...] = (),
     ) -> None:
         self.wake = asyncio.Event()
@@ -142,6 +146,7 @@ class Runner:
         self._gpu_names = gpu_names
         self._extend_claim = extend_claim
         self._tell_progress = tell_progress
+        self._tell_line = tell_line
         self._pass_environment = pass_environment
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="hwqueue-handler")
@@ -317,7 +322,10 @@ class Runner:
             return asked.result()
 
         context = LeaseContext(
-            claim=claim, extend_claim=extend, tell_progress=partial(self._tell_progress, claim)
+            claim=claim,
+            extend_claim=extend,
+            tell_progress=partial(self._tell_progress, claim),
+            tell_line=numbered(partial(self._tell_line, claim)),
         )
         execution.cancelled = context.cancelled.set
         return self._loop.run_in_executor(self._threads, call, execution.task, context)
@@ -328,6 +336,7 @@ class Runner:
             claim=claim,
             extend_claim=lambda by: self._extend(claim, by),
             tell_progress=partial(self._tell_progress, claim),
+            tell_line=numbered(partial(self._tell_line, claim)),
         )
         execution.cancelled = context.cancelled.set
         return await acall(execution.task, context)
@@ -335,11 +344,11 @@ class Runner:
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task
         return await process.run_in_process(
-            process.job_for(task, claim, self._app.child_import),
+            process.job_for(task, claim, self._app.child_import, self._app.keep_logs),
             process.environment_for(claim, self._gpu_names, self._pass_environment),
             self._grace,
             self._now,
-            partial(self._tell_progress, claim),
+            process.Told(partial(self._tell_progress, claim), partial(self._tell_line, claim)),
         )
 
     async def _extend(self, claim: Claim, by: timedelta) -> datetime:
@@ -356,7 +365,7 @@ def call(
     Args:
         on_error: Told what the handler raised.
     """
-    with outcome.traced(context.claim) as ended:
+    with outcome.traced(context.claim, context.tell_line) as ended:
         try:
             with pinned(context.claim):
                 return ended(outcome.of_result(task.run(context)))
@@ -372,7 +381,7 @@ async def acall(
     task: Task[..., Any], context: AsyncLeaseContext, on_error: OnError | None = None
 ) -> Outcome | None:
     """Run an async handler in this event loop; None when it gave way. `on_error`: as in `call`."""
-    with outcome.traced(context.claim) as ended:
+    with outcome.traced(context.claim, context.tell_line) as ended:
         try:
             return ended(outcome.of_result(await task.run_async(context)))
         except asyncio.CancelledError:

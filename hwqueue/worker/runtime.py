@@ -21,6 +21,7 @@ from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.text import exact_duration
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import Wanted, listen
+from hwqueue.worker.logs import keeping_records
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.process import environment_of_gpus
@@ -119,10 +120,12 @@ class Worker:
             gpu_names=node.gpu_names,
             extend_claim=session.extend,
             tell_progress=session.progress.tell,
+            tell_line=session.logs.tell,
             pass_environment=settings.pass_environment,
         )
         session.put_off = runner.put_off
         with ExitStack() as told:
+            told.enter_context(keeping_records(self._app.keep_logs))
             if handle_signals:
                 told.enter_context(shutdown.on_signals())
             if supervised:
@@ -181,6 +184,7 @@ class Worker:
             asyncio.ensure_future(self._enforce_deadline(runner, shutdown)),
             asyncio.ensure_future(self._listen(session, runner, heartbeat)),
             asyncio.ensure_future(session.progress.run()),
+            asyncio.ensure_future(session.logs.run()),
             *map(asyncio.ensure_future, self._upkeep(session)),
         ]
         await asyncio.wait({claiming, *others}, return_when=asyncio.FIRST_COMPLETED)

@@ -43,6 +43,7 @@ from hwqueue.types import (
     Verdict,
 )
 from hwqueue.worker import outcome
+from hwqueue.worker.logs import LogBook
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.progress import ProgressBook
 from hwqueue.worker.queues import Queues
@@ -78,7 +79,8 @@ class NodeSession:
         epoch: Of its latest registration.
         reports: Told what was settled.
         in_doubt: Whether a call has failed since the last heartbeat; then nothing is claimed.
-        progress: What handlers say of themselves, until it is sent.
+        progress: How far handlers say they have come, until it is sent.
+        logs: What handlers log, until it is sent.
         put_off: Takes what could not be settled yet, because another session holds its claim, and
             the seconds to wait before it is tried again.
     """
@@ -105,6 +107,7 @@ class NodeSession:
         self._in_flight: set[asyncio.Future[Any]] = set()
         self.put_off: PutOff | None = None
         self.progress = ProgressBook(self.report_progress)
+        self.logs = LogBook(self.append_logs)
 
     @property
     def in_flight(self) -> int:
@@ -167,7 +170,9 @@ class NodeSession:
         """
         settlements = [how.settle(claim) for claim, how in ended]
         if settlements:
-            await self.progress.flush()  # nothing is recorded of a claim that has ended
+            # nothing is recorded of a claim that has ended
+            await self.progress.flush()
+            await self.logs.flush()
         while True:
             queues = self._queues.usable()
             if not queues:
@@ -243,6 +248,13 @@ class NodeSession:
         return await self._call(
             "report progress",
             lambda client: client.report_progress(reports, shard=self._shard),
+        )
+
+    async def append_logs(self, logs: Sequence[Mapping[str, Any]]) -> int:
+        """Keep what claims log. SQL: append_logs."""
+        return await self._call(
+            "append log lines",
+            lambda client: client.append_logs(logs, shard=self._shard),
         )
 
     async def retry_after(self) -> float | None:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from hwqueue.client import Client
-from hwqueue.types import Gpu, NodeSpec, Taint
+from hwqueue.types import Claim, Gpu, NodeSpec, Taint
 from tests.dashboard.conftest import Pages, serving
 from tests.dashboard.screenshots import pages as every_page
 
@@ -122,6 +122,14 @@ async def test_a_full_database_has_every_page(seeded: str) -> None:
             check(await pages.page(f"/pending/{class_id}"))
 
 
+def say_all(sql: Client, claim: Claim) -> None:
+    """What a handler may say of its lease: progress, and log lines."""
+    its = {"lease_id": claim.lease_id, "claim_token": claim.claim_token}
+    sql.report_progress([its | {"message": HOSTILE[:200], "done": 3, "total": 4}])
+    line = {"at": "2030-01-31T12:00:00Z", "message": HOSTILE, "fields": {HOSTILE: HOSTILE}}
+    sql.append_logs([its | {"lines": [line | {"line": 1}, line | {"line": 5}]}])
+
+
 async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
     queue, task, node_id = "a/b:c@" + "long" * 20, "t/" + "long" * 20, uuid4()
     sql.create_queue(queue)
@@ -148,8 +156,7 @@ async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
         for resources in ({"cpu_milli": 1000, "gpu": 1}, {"cpu_milli": 99_000})
     )
     [claim] = sql.claim_task([queue], node_id, epoch)
-    said = {"lease_id": runs, "claim_token": claim.claim_token, "message": HOSTILE[:200]}
-    sql.report_progress([said | {"done": 3, "total": 4}])
+    say_all(sql, claim)
     sql.fail_lease(runs, claim.claim_token, error={"message": HOSTILE}, retry=False)
     [row] = sql.pending_reasons()
     paths = (
@@ -174,6 +181,7 @@ async def test_names_cannot_break_a_page(pages: Pages, sql: Client) -> None:
     assert str(BIG) in text
     assert text.count("75 %, 3 of 4") == 2  # of the lease, and of the attempt
     assert "hunter2" not in text
+    assert "3 lines not kept" in text
     # the link in the list leads to the page
     listed = await pages.page("/queues")
     link = re.search(r'href="(/queues/[^"]+)"', listed)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -482,6 +482,37 @@ def test_progress_is_shown(cli: Cli, shown: Callable[..., Any], dsn: str) -> Non
     assert "75 %, 3 of 4: tile\\x1b 3" in cli("lease", "show", lease_id).stdout
     progress = shown("lease", "show", lease_id)["progress"]
     assert (progress["fraction"], progress["done"], progress["total"]) == (0.75, 3, 4)
+
+
+def test_log_lines_are_shown(cli: Cli, shown: Callable[..., Any], dsn: str) -> None:
+    cli("queue", "create", "renders")
+    lease_id = shown("lease", "spawn", "renders", "draw")["lease_id"]
+    assert cli("lease", "logs", lease_id).stderr == "no log lines\n"
+    with Client(dsn) as client:
+        node_id = uuid.uuid4()
+        epoch = client.register_node(node_id, NodeSpec(name="n", instance_id="i"))
+        [claim] = client.claim_task(["renders"], node_id, epoch)
+        at = datetime(2030, 1, 31, 12, tzinfo=UTC).isoformat()
+        lines: list[dict[str, Any]] = [
+            {"line": 7, "at": at, "message": "tile\x1b 3\nof 4", "fields": {"tile": 3}},
+            {"line": 8, "at": at, "level": "warning"},
+        ]
+        its = {"lease_id": lease_id, "claim_token": claim.claim_token, "lines": lines}
+        assert client.append_logs([its]) == 2
+        client.complete_lease(claim.lease_id, claim.claim_token)
+    for more in ((), ("--follow",), ("--attempt", "1")):
+        told = cli("lease", "logs", lease_id, *more)
+        assert told.stderr.splitlines() == ["attempt 1:", "... 6 lines not kept"]
+        assert told.stdout.splitlines() == [
+            "2030-01-31 12:00:00+00:00 info    tile\\x1b 3",
+            '  of 4  {"tile": 3}',
+            "2030-01-31 12:00:00+00:00 warning ",
+        ]
+    [last] = cli("--json", "lease", "logs", lease_id, "--tail", "1").stdout.splitlines()
+    assert (json.loads(last)["line"], json.loads(last)["level"]) == (8, "warning")
+    assert cli("lease", "logs", lease_id, "--attempt", "2").stdout == ""
+    for command in ("show", "wait"):
+        assert f"hwqueue lease logs {lease_id}" in cli("lease", command, lease_id).stderr
 
 
 def test_waiting_tells_how_a_lease_ended(cli: Cli, shown: Callable[..., Any], dsn: str) -> None:

@@ -56,6 +56,14 @@ def test_progress(dsn: str) -> None:
     ]
 
 
+def test_log_lines(dsn: str) -> None:
+    assert run_example("log_lines.py", dsn).splitlines() == [
+        "info baking {'texture': 'sky.jpg'}",
+        "warning no alpha channel {'texture': 'sky.jpg'}",
+        "warning slow path {'logger': 'codec'}",
+    ]
+
+
 def test_sqlalchemy_outbox(dsn: str) -> None:
     assert run_example("sqlalchemy_outbox.py", dsn) == "1 order, 1 lease\n"
 

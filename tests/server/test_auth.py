@@ -40,6 +40,7 @@ BY_TENANT: dict[str, set[str]] = {
     "POST /leases/{lease_id:uuid}/cancel": SPAWNING,
     "POST /leases/{lease_id:uuid}/requeue": OPERATING,
     "GET /leases/{lease_id:uuid}/history": EVERYBODY,
+    "GET /leases/{lease_id:uuid}/logs": EVERYBODY,
 }
 OF_ALL_TENANTS: dict[str, set[str]] = {
     "GET /queues": LOOKING,

@@ -193,6 +193,29 @@ async def test_all_of_a_claim_is_told(http: Http, sql: Client, queue: str) -> No
     assert attempt["error"] == {"type": "Boom"}
 
 
+async def test_log_lines(http: Http, sql: Client, queue: str) -> None:
+    lease = await spawned(http, queue)
+    url = f"{V1}/leases/{lease['lease_id']}/logs"
+    assert ok(await http.get(url)) == {"items": [], "next": None}
+    claim = claimed(sql, queue)
+    lines = [{"line": n, "at": "2030-01-31T12:00:00Z", "message": str(n)} for n in (1, 2, 5)]
+    sql.append_logs(
+        [{"lease_id": claim["lease_id"], "claim_token": claim["claim_token"], "lines": lines}]
+    )
+    response = await http.get(url, params={"limit": 2})
+    page = ok(response)
+    assert [(item["message"], item["dropped"]) for item in page["items"]] == [("1", 0), ("2", 0)]
+    assert page["items"][0]["claim_token"] == str(claim["claim_token"])
+    follow = ok(await http.get(response.links["next"]["url"]))
+    assert [(item["message"], item["dropped"]) for item in follow["items"]] == [("5", 2)]
+    assert follow["next"] is None
+    last = ok(await http.get(url, params={"last": True, "limit": 1, "attempt": 1}))
+    assert [item["message"] for item in last["items"]] == ["5"]
+    assert last["next"] is None
+    assert ok(await http.get(url, params={"attempt": 2}))["items"] == []
+    problem(await http.get(url, params={"after": "7"}), 422, "QHA01")
+
+
 async def test_changes(http: Http, sql: Client, queue: str) -> None:
     lease = await spawned(http, queue, options={"labels": {"a": "b"}, "priority": 1})
     url = f"{V1}/leases/{lease['lease_id']}"
@@ -233,7 +256,7 @@ async def test_ones_own_id(http: Http, queue: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", ""), ("PATCH", ""), ("POST", "/cancel"), ("POST", "/requeue")],
+    [("GET", ""), ("GET", "/logs"), ("PATCH", ""), ("POST", "/cancel"), ("POST", "/requeue")],
 )
 async def test_a_lease_that_does_not_exist(http: Http, method: str, path: str) -> None:
     body: dict[str, Any] | None = {} if method == "PATCH" else None

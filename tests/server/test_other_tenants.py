@@ -155,7 +155,9 @@ FILTERS = {
     for method, route in routes.items()
     if any(each["in"] == "query" for each in route.get("parameters", ()))
 }
-HARMLESS = {"queue", "state", "limit", "kind", "order", "minutes", "label", "code", "wait"}
+HARMLESS = {"queue", "state", "limit", "kind", "order", "minutes", "label", "code", "wait"} | {
+    *("attempt", "last"),
+}
 """Filters that name nothing of a tenant's: queues, nodes and labels belong to nobody."""
 TIMES = (
     *("since", "until", "created_from", "created_before"),

@@ -66,7 +66,14 @@ async def test_lists_show_ones_own(
 
 
 @pytest.mark.parametrize(
-    "tried", ["viewer GET ", "producer PATCH ", "producer POST /cancel", "operator POST /requeue"]
+    "tried",
+    [
+        "viewer GET ",
+        "viewer GET /logs",
+        "producer PATCH ",
+        "producer POST /cancel",
+        "operator POST /requeue",
+    ],
 )
 async def test_anothers_lease_is_as_if_it_did_not_exist(
     guarded: Http, sql: Client, token: Token, theirs: str, tried: str

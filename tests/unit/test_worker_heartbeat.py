@@ -90,6 +90,7 @@ async def runner() -> Runner:
         gpu_names=(),
         extend_claim=no_extension,
         tell_progress=lambda _claim, _report: None,
+        tell_line=lambda _claim, _line: None,
     )
 
 

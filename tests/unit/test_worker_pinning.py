@@ -54,6 +54,7 @@ async def outcomes(*claims: Claim) -> list[Outcome]:
         gpu_names=(),
         extend_claim=extend,
         tell_progress=lambda _claim, _report: None,
+        tell_line=lambda _claim, _line: None,
     )
     for one in claims:
         runner.start(one)

@@ -99,7 +99,7 @@ def test_the_workers_credentials_are_not_handed_on(monkeypatch: pytest.MonkeyPat
 
 def test_a_report_in_many_pieces_is_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
-    child, looks = process._Child(told.append), []
+    child, looks = process._Child(process.Told(progress=told.append)), []
     whole = process._Child.report
 
     def counted(self: process._Child) -> bytes | None:

@@ -71,6 +71,7 @@ def runner() -> Iterator[Runner]:
         gpu_names=(),
         extend_claim=never,
         tell_progress=lambda _claim, _report: None,
+        tell_line=lambda _claim, _line: None,
     )
     try:
         yield made

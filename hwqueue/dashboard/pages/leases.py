@@ -17,6 +17,7 @@ from hwqueue.dashboard.render import page
 from hwqueue.types import LeaseState
 
 PAGE_SIZES = (50, 100, 200)
+SHOWN_LINES = 200
 TEXT_FILTERS = ("queue", "task", "tenant", "service", "node", "label", "error")
 
 
@@ -72,6 +73,7 @@ async def lease(request: Request) -> Response:
         lease=found,
         lanes=life(found, now),
         names=names.value,
+        lines=await source.lease_logs(lease_id, SHOWN_LINES),
         events=await source.events(lease_id=lease_id, limit=50),
         now=now,
     )

@@ -23,7 +23,15 @@ from hwqueue.server.models.base import (
 )
 from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.options import request_of
-from hwqueue.types import BulkPage, Lease, LeaseCount, LeaseState, LeaseSummary, SpawnResult
+from hwqueue.types import (
+    BulkPage,
+    Lease,
+    LeaseCount,
+    LeaseState,
+    LeaseSummary,
+    LogLine,
+    SpawnResult,
+)
 from hwqueue.types import leases as options
 
 MAX_BATCH = 5000
@@ -291,6 +299,13 @@ LeasePage = list_of(
     pages=True,
     name="LeasePage",
     doc="Leases, newest first; `next` is the cursor of the page after, null at the end.",
+)
+LogPage = list_of(
+    LogLine,
+    pages=True,
+    name="LogPage",
+    doc="Log lines, oldest first; `next` is the cursor of the page after, null at the end. To "
+    "follow, go on with the `cursor` of the last line.",
 )
 Spawned = answer_of(SpawnResult)
 SpawnedBatch = list_of(

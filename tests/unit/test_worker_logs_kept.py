@@ -1,0 +1,144 @@
+"""Lines that handlers log, until they are sent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hwqueue import App
+from hwqueue.errors import BadArgument, ConfigError
+from hwqueue.lines import Line, log_line, numbered
+from hwqueue.logs import LogLevel, about
+from hwqueue.testing import make_context
+from hwqueue.worker.logs import LogBook, keeping_records
+from hwqueue.worker.outbox import Item
+from tests.unit.claims import claim
+
+pytestmark = pytest.mark.embedded
+
+
+def lines_of(count: int) -> list[Line]:
+    """Numbered lines."""
+    told: list[Line] = []
+    tell = numbered(told.append)
+    for _ in range(count):
+        tell(log_line("a", "info", {}))
+    return told
+
+
+class Broken:
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"a": 1e300, "b": -1e-300, "c": 0.5}, {"a": "1e+300", "b": "-1e-300", "c": 0.5}),
+        ({"a\0": {"b": ["\0"]}}, {"a\\0": {"b": ["\\0"]}}),
+        ({"a": Broken()}, {"a": "(no text: RuntimeError in __str__)"}),
+        ({"a": {1: 0.0, (1,): 2}}, {"a": {"1": 0.0}}),
+        ({"a": "x" * 5000}, {"fields_left_out": "they have 5009 bytes"}),
+    ],
+    ids=["long numbers", "NUL", "no text", "odd keys", "too long"],
+)  # fmt: skip
+def test_fields_become_what_can_be_kept(fields: dict[str, Any], kept: dict[str, Any]) -> None:
+    assert log_line("a", "info", fields)["fields"] == kept
+
+
+def test_fields_in_a_circle_are_left_out() -> None:
+    circle: dict[str, Any] = {}
+    circle["a"] = circle
+    assert list(log_line("a", "info", circle)["fields"]) == ["fields_left_out"]
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    assert list(log_line("a", "info", {"deep": deep})["fields"]) == ["fields_left_out"]
+
+
+def test_a_message_may_be_anything() -> None:
+    assert log_line(Broken(), "info", {})["message"] == "(no text: RuntimeError in __str__)"
+    assert log_line(7, "info", {})["message"] == "7"
+    cut = log_line("é" * 3000, "info", {})["message"]
+    assert cut.endswith("é ... (cut, 6000 bytes)")
+    assert len(cut.encode()) <= 4096
+
+
+def test_an_unknown_level_is_refused() -> None:
+    loud: Any = "loud"
+    with pytest.raises(BadArgument, match="level must be one of debug, info, warning, error"):
+        make_context().log("a", loud)
+    make_context().log("nobody keeps it", disk=7)
+    with pytest.raises(ConfigError, match="keep_logs must be one of"):
+        App(keep_logs=loud)
+
+
+async def test_the_last_lines_of_each_claim_are_sent_together() -> None:
+    sent: list[Sequence[Item]] = []
+
+    async def send(items: Sequence[Item]) -> None:
+        sent.append(items)
+
+    book = LogBook(send)
+    claims = [claim("see") for _ in range(3)]
+    for one, count in zip(claims, (1500, 900, 200), strict=True):
+        for line in lines_of(count):
+            book.tell(one, line)
+    await book.flush()
+    await book.flush()
+    kept = [[len(item["lines"]) for item in items] for items in sent]
+    assert kept == [[1000, 900], [200]]
+    assert sent[0][0]["lines"][0]["line"] == 501
+    assert [item["lease_id"] for items in sent for item in items] == [
+        str(one.lease_id) for one in claims
+    ]
+
+
+async def test_lines_that_are_refused_take_no_others_with_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent: list[Item] = []
+
+    async def send(items: Sequence[Item]) -> None:
+        if any(len(item["lines"]) == 2 for item in items):
+            raise BadArgument("no")
+        sent.extend(items)
+
+    book = LogBook(send)
+    for count in (1, 2, 3):
+        one = claim("see")
+        for line in lines_of(count):
+            book.tell(one, line)
+    await book.flush()
+    assert [len(item["lines"]) for item in sent] == [1, 3]
+    assert caplog.messages == ["log lines were not recorded: no"]
+
+
+@pytest.mark.parametrize(
+    ("level", "kept"),
+    [
+        (None, []),
+        ("warning", ["warning", "error"]),
+        ("debug", ["debug", "info", "warning", "error"]),
+    ],
+)
+def test_records_of_handlers_are_kept_from_a_level_on(
+    level: LogLevel | None, kept: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    told: list[Line] = []
+    with keeping_records(level):
+        logging.getLogger("shop").error("no handler runs")
+        with about(claim("see"), told.append):
+            for each in (logging.DEBUG, logging.INFO, logging.WARNING, logging.CRITICAL):
+                logging.getLogger("shop").log(each, "a %s", "b")
+            logging.getLogger("hwqueue.worker").error("the worker's own")
+        logging.getLogger("shop").error("it has ended")
+    assert [line["level"] for line in told] == kept
+    assert {line["message"] for line in told} <= {"a b"}
+    assert all(line["fields"] == {"logger": "shop"} for line in told)
