@@ -23,6 +23,7 @@ __all__ = [
     "App",
     "BadParams",
     "Cancelled",
+    "CommandFailed",
     "Handler",
     "ParamsTask",
     "Reject",
@@ -69,6 +70,22 @@ class Reject(Exception):
     """Raised by a handler: the lease can never succeed. It is dead at once, without retries."""
 
 
+class CommandFailed(Exception):
+    """A command of `hwqueue run` has failed; its attempt fails with `exit_status` in the error.
+
+    Attributes:
+        exit_status: From 1 to 255: of the command; 128 and a signal's number if that killed it, 124
+            if it ran too long, 126 or 127 if it could not be started.
+    """
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message, exit_status)
+        self.exit_status = exit_status
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class Snooze(Exception):
     """Raised by a handler: not now. The lease goes back and is available later.
 
@@ -104,6 +121,7 @@ class App(Hooks):
     """The tasks that a worker can run.
 
     Attributes:
+        keep_logs: As given.
         child_import: `module:name` of this app, which a child process imports for a handler that
             runs in one. None: it imports the handler's module alone.
 
@@ -120,9 +138,6 @@ class App(Hooks):
             with the attempt like lines of `context.log`, as far as the worker's log level lets them
             through. None: none are.
 
-    Attributes:
-        keep_logs: As given.
-
     Raises:
         ConfigError: There is no such level.
     """
@@ -136,12 +151,29 @@ class App(Hooks):
             )
         self.keep_logs = keep_logs
         self._tasks: dict[str, Task[..., Any]] = {}
+        self._included: dict[str, App] = {}
         self._middleware = Middleware()
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
         """The tasks by name, read-only."""
         return MappingProxyType(self._tasks)
+
+    def include(self, other: App) -> None:
+        """Let workers of this app also run the tasks of another one, with the other's middleware.
+
+        Raises:
+            ConfigError: Both have a task of the same name.
+        """
+        for name in other.tasks:
+            if name in self._tasks:
+                raise ConfigError(f"task {name!r} is defined twice in this app")
+        self._included |= dict.fromkeys(other.tasks, other)
+        self._tasks |= other.tasks
+
+    def child_import_of(self, task: str) -> str | None:
+        """What a child process imports for the handler of a task: `child_import` of its app."""
+        return self._included.get(task, self).child_import
 
     def middleware(self, function: Function) -> Function:
         """Call every handler through `function(call_next, context)`; usable as a decorator.

@@ -3,23 +3,20 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 from uuid import UUID
 
 import typer
 from rich.console import Console
 
-from hwqueue.cli import bulk
+from hwqueue.cli import bulk, spawning
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import open_client
 from hwqueue.cli.explanation import show_explanation
 from hwqueue.cli.failures import error_line, show_lease
 from hwqueue.cli.inputs import (
     identifier,
-    json_object,
     json_value,
-    labels,
-    moment_after,
     pairs,
     span,
 )
@@ -35,9 +32,7 @@ from hwqueue.types import (
     LeaseEvent,
     LeaseState,
     LeaseSummary,
-    SpawnOptions,
     SpawnResult,
-    Unique,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Spawn work, look at it, cancel it, run it again.")
@@ -64,56 +59,34 @@ def spawn(
     task: Annotated[str, typer.Argument(help="Task that runs it.", show_default=False)],
     *,
     params: Annotated[str, typer.Option(help="What the task gets: JSON or a file.")] = "{}",
-    placement: Annotated[
-        str | None, typer.Option(help="What it asks of a node: JSON or a file.")
-    ] = None,
-    node_label: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--node-label",
-            "--tags",
-            help="Label that the node must have, key=value, or several as JSON; goes with "
-            "--placement.",
-        ),
-    ] = None,
-    priority: Annotated[int | None, typer.Option(help="Higher runs first.")] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(help="Label of the lease, key=value; repeatable.")
-    ] = None,
-    delay: Annotated[str | None, typer.Option(help="Not before this span, such as 10m.")] = None,
-    deadline: Annotated[
-        str | None,
-        typer.Option(help="Fails if nobody has claimed it by this time, or within this span: 2h."),
-    ] = None,
-    max_attempts: Annotated[int | None, typer.Option(help="Attempts before it is dead.")] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Idempotency key: the same key spawns only once.")
-    ] = None,
-    unique: Annotated[str | None, typer.Option(help="At most one open lease has this key.")] = None,
-    unique_for: Annotated[
-        str | None, typer.Option(help="With --unique: not while it is open, but this span.")
-    ] = None,
-    on_conflict: Annotated[
-        Literal["keep", "replace", "raise"],
-        typer.Option(help="With --unique: what to do with the lease that has the key."),
-    ] = "keep",
-    tenant: Annotated[str | None, typer.Option(help="Whose work it is.")] = None,
+    placement: spawning.Placement = None,
+    node_label: spawning.NodeLabel = None,
+    priority: spawning.Priority = None,
+    label: spawning.Label = None,
+    delay: spawning.Delay = None,
+    deadline: spawning.Deadline = None,
+    max_attempts: spawning.MaxAttempts = None,
+    key: spawning.Key = None,
+    unique: spawning.UniqueKey = None,
+    unique_for: spawning.UniqueFor = None,
+    on_conflict: spawning.ConflictChoice = "keep",
+    tenant: spawning.Tenant = None,
 ) -> None:
     """Spawn a lease and print its id and state."""
-    options: SpawnOptions = {
-        "placement": json_object(placement, "--placement") if placement else None,
-        "affinity_tags": labels(node_label, "--node-label") or None,
-        "priority": priority,
-        "labels": pairs(label, "--label") if label else None,
-        "delay": span(delay, "--delay"),
-        "deadline": moment_after(deadline, "--deadline"),
-        "max_attempts": max_attempts,
-        "idempotency_key": key,
-        "unique": Unique(key=unique, hold=span(unique_for, "--unique-for"), on_conflict=on_conflict)
-        if unique
-        else None,
-        "tenant": tenant,
-    }
+    options = spawning.spawn_options(
+        placement=placement,
+        node_label=node_label,
+        priority=priority,
+        label=label,
+        delay=delay,
+        deadline=deadline,
+        max_attempts=max_attempts,
+        key=key,
+        unique=unique,
+        unique_for=unique_for,
+        on_conflict=on_conflict,
+        tenant=tenant,
+    )
     with open_client(ctx) as client:
         spawned = client.spawn_lease(queue, task, json_value(params, "--params"), **options)
     show_item(ctx, spawned, _spawned_facts)

@@ -14,13 +14,14 @@ from hwqueue.cli.patience import asking
 from hwqueue.client import Client
 from hwqueue.client._ends import ENDED
 from hwqueue.text import plural
-from hwqueue.types import Lease, LogLine
+from hwqueue.types import Lease, LeaseState, LogLine
 
 _PAGE = 1000
 _LOOK_EVERY_SECONDS = 0.5
 _STYLES = {"debug": "dim", "warning": "yellow", "error": "red"}
 
 Show = Callable[[LogLine], None]
+Pause = Callable[[float, LeaseState], None]
 
 
 @dataclass(kw_only=True)
@@ -59,10 +60,17 @@ class Lines:
         return found
 
 
-def follow(ctx: typer.Context, lines: Lines, show: Show) -> Lease:
+def _sleep(seconds: float, _state: LeaseState) -> None:
+    time.sleep(seconds)
+
+
+def follow(ctx: typer.Context, lines: Lines, show: Show, pause: Pause = _sleep) -> Lease:
     """Show new lines until the lease has ended, and return it. A server that is away is waited for.
 
-    Raises: LeaseNotFound.
+    Args:
+        pause: Waits between two looks; told the state of the lease.
+
+    Raises: LeaseNotFound, and what `pause` raises.
     """
     ask = asking(ctx)
     while True:
@@ -72,7 +80,7 @@ def follow(ctx: typer.Context, lines: Lines, show: Show) -> Lease:
             show(line)
         if now.state is None or now.state in ENDED:
             return ask(lines.client.get_lease, lines.lease_id)
-        time.sleep(_LOOK_EVERY_SECONDS)
+        pause(_LOOK_EVERY_SECONDS, now.state)
 
 
 def printer(ctx: typer.Context) -> Show:

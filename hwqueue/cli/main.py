@@ -20,9 +20,11 @@ from hwqueue.cli import (
     match,
     metrics,
     node,
+    options,
     pending,
     placement_class,
     queue,
+    run,
     serve,
     service,
     task,
@@ -106,7 +108,7 @@ app = typer.Typer(
     help="A task queue inside Postgres that knows which machine may run what.",
     epilog="Without --dsn, HWQUEUE_DSN or PG* variables an embedded Postgres is used. "
     "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 schema, 5 node taken over (`worker run`), "
-    "6 cancelled, 7 not in time (`lease wait`).",
+    "6 cancelled, 7 not in time (`lease wait`); `run` has those of its command.",
 )
 
 
@@ -144,5 +146,11 @@ def main(
 
 for _name, _group in GROUPS:
     app.add_typer(_group, name=_name)
+# What follows the command that is to run is its own, whatever it looks like.
+app.command(
+    options.RUN,
+    epilog=f"Example: {run.EXAMPLE}",
+    context_settings={"allow_interspersed_args": False},
+)(run.run)
 for _name, _command, _example in COMMANDS:
     app.command(_name, epilog=f"Example: {_example}")(_command)

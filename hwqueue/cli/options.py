@@ -9,6 +9,8 @@ from hwqueue.app import App
 
 _FLAGS = {"--json", "--verbose", "-v"}
 _WITH_VALUE = "--dsn"
+RUN = "run"
+"""The command whose line ends with another command."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,12 @@ def asks_for_json(args: Sequence[str]) -> bool:
 def in_front(args: Sequence[str]) -> list[str]:
     """Move the options of `Options` to the front, so that they may follow a command, too.
 
-    What comes after `--` is left alone.
+    What comes after `--` is left alone, and so is a `run` without it: its words may be those of the
+    command that it is to run.
     """
     line = list(args)
+    if "--" not in line and _command_of(line) == RUN:
+        return line
     end = line.index("--") if "--" in line else len(line)
     front, rest = [], []
     words = iter(line[:end])
@@ -66,3 +71,14 @@ def in_front(args: Sequence[str]) -> list[str]:
         else:
             rest.append(word)
     return [*front, *rest, *line[end:]]
+
+
+def _command_of(line: Sequence[str]) -> str | None:
+    """The first word that is no global option."""
+    words = iter(line)
+    for word in words:
+        if word == _WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return None

@@ -152,10 +152,15 @@ def plain_text(value: object) -> str:
     return _text(value).translate(_CONTROLS)
 
 
+def readable(text: str) -> str:
+    """Text of others for a screen: its lines are its own, and nothing in it moves the cursor."""
+    return text.translate(_CONTROLS_IN_TEXT)
+
+
 def say(ctx: typer.Context, message: str) -> None:
     """Tell a person something; on stderr, so that it is never taken for data."""
     if not options_of(ctx).json:
-        typer.echo(message.translate(_CONTROLS_IN_TEXT), err=True)
+        typer.echo(readable(message), err=True)
 
 
 def to_json(value: object) -> str:

@@ -23,6 +23,7 @@ from hwqueue.types.base import given
 from hwqueue.worker import WorkerSettings
 from hwqueue.worker import run as run_worker
 from hwqueue.worker.settings import MOST_PROCESSES, name_of_template
+from hwqueue.worker.shell import app as shell_app
 from hwqueue.worker.supervise import Supervisor
 
 app = typer.Typer(no_args_is_help=True, help="Run a node that claims and runs leases.")
@@ -33,7 +34,8 @@ write the tasks, for example in tasks.py:
     app = hwqueue.App()
     @app.task("hello")
     def hello(name: str) -> str: return f"hello {name}"
-then: hwqueue worker run --app tasks:app"""
+then: hwqueue worker run --app tasks:app
+or run commands of hwqueue run alone: hwqueue worker run --shell"""
 
 AppName = Annotated[
     str | None, typer.Option("--app", help="module:name of the hwqueue.App.", show_default=False)
@@ -44,6 +46,14 @@ Queues = Annotated[
         "--queue",
         help="Queue to claim from; repeatable. Those that the app's tasks name, if left out.",
         autocompletion=queue_names,
+    ),
+]
+Shell = Annotated[
+    bool,
+    typer.Option(
+        "--shell",
+        help="Also run commands of hwqueue run, as this user: those who may spawn into its queues "
+        "decide which.",
     ),
 ]
 Labels = Annotated[
@@ -189,6 +199,7 @@ def run(
     ctx: typer.Context,
     *,
     app_name: AppName = None,
+    shell: Shell = False,
     queue: Queues = None,
     label: Labels = None,
     name: Name = None,
@@ -256,8 +267,21 @@ def run(
     watched = watch_dir or ([Path.cwd()] if watch else [])
     if process_index is None and (processes > 1 or watched):
         raise typer.Exit(_supervise(ctx, processes, watched))
-    tasks = app_of(ctx, app_name)
+    tasks = _tasks(ctx, app_name, shell=shell)
     raise typer.Exit(run_worker(tasks, settings, supervised=process_index is not None))
+
+
+def _tasks(ctx: typer.Context, name: str | None, *, shell: bool) -> App:
+    """The app to run, with --shell also its task; without any other app that alone.
+
+    Raises: as `load_app`.
+    """
+    if not shell:
+        return app_of(ctx, name)
+    is_alone = name is None and options_of(ctx).host is None
+    found = App() if is_alone else app_of(ctx, name)
+    found.include(shell_app)
+    return found
 
 
 def _supervise(ctx: typer.Context, processes: int, watched: Sequence[Path]) -> int:

@@ -80,7 +80,7 @@ class _Reports:
         self._told.set()
 
     def tell_line(self, line: Line) -> None:
-        """Send this soon, unless so many come before that it is not kept."""
+        """Send this soon, unless as many as are kept come before that."""
         self._lines.append(line)
         self._told.set()
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from hwqueue import logs, tracing
-from hwqueue.app import BadParams, Reject, Retry, Snooze
+from hwqueue.app import BadParams, CommandFailed, Reject, Retry, Snooze
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument
 from hwqueue.logs import TellLine
@@ -134,6 +134,10 @@ def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
     retry_at = None
     if isinstance(error, BadParams):
         return failure("BadParams", _storable(str(error)[:_MAX_MESSAGE_CHARS]), retry=False)
+    if isinstance(error, CommandFailed):
+        message = _storable(str(error)[:_MAX_MESSAGE_CHARS])
+        told = {"type": "CommandFailed", "message": message, "exit_status": error.exit_status}
+        return Outcome(kind="fail", error=told)
     if isinstance(error, Retry):
         retry_at = error.at if error.after is None else datetime.now(UTC) + error.after
         may_retry = True

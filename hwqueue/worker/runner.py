@@ -344,7 +344,7 @@ class Runner:
     async def _in_process(self, execution: Execution) -> Outcome:
         claim, task = execution.claim, execution.task
         return await process.run_in_process(
-            process.job_for(task, claim, self._app.child_import, self._app.keep_logs),
+            process.job_for(task, claim, self._app.child_import_of(task.name), self._app.keep_logs),
             process.environment_for(claim, self._gpu_names, self._pass_environment),
             self._grace,
             self._now,

@@ -36,6 +36,10 @@ from hwqueue.schema import Drift
         ("--json db status", "--json db status"),
         ("db status --dsn", "--dsn db status"),
         ("lease spawn -- --json", "lease spawn -- --json"),
+        ("run python -v --dsn x --json", "run python -v --dsn x --json"),
+        ("--dsn x run python -v", "--dsn x run python -v"),
+        ("run --json -- python -v", "--json run -- python -v"),
+        ("worker run --json", "--json worker run"),
     ],
 )
 def test_global_options_may_stand_anywhere(line: str, expected: str) -> None:

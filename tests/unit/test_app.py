@@ -77,6 +77,19 @@ def test_a_name_is_taken_once() -> None:
         app.task("one")(lambda params: None)
 
 
+def test_an_app_may_have_the_tasks_of_another() -> None:
+    app, other = App(), App()
+    one = app.task("one")(lambda params: None)
+    two = other.task("two")(lambda params: None)
+    app.child_import, other.child_import = "mine:app", "theirs:app"
+    app.include(other)
+    assert (app.child_import_of("one"), app.child_import_of("two")) == ("mine:app", "theirs:app")
+    assert app.tasks == {"one": one, "two": two}
+    assert other.tasks == {"two": two}
+    with pytest.raises(ConfigError, match="'two' is defined twice"):
+        app.include(other)
+
+
 def test_a_process_handler_must_be_importable() -> None:
     def nested(params: Any) -> None: ...
 

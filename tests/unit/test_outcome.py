@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hwqueue.app import BadParams, Reject, Retry, Snooze
+from hwqueue.app import BadParams, CommandFailed, Reject, Retry, Snooze
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
 from tests.unit.claims import claim
@@ -69,6 +69,13 @@ def test_a_broken_message_does_not_hide_the_failure() -> None:
 
 def test_reject_is_for_good() -> None:
     assert raised(Reject("bad input")).retry is False
+
+
+def test_a_command_leaves_its_exit_status() -> None:
+    ended = raised(CommandFailed("exit status 7: no \0 data", 7))
+    message = "exit status 7: no \\0 data"
+    assert ended.error == {"type": "CommandFailed", "message": message, "exit_status": 7}
+    assert ended.retry
 
 
 def test_params_that_do_not_fit_are_for_good() -> None:

@@ -1,0 +1,86 @@
+"""The options of a spawn, as people type them."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from hwqueue.cli.inputs import json_object, labels, moment_after, pairs, span
+from hwqueue.types import SpawnOptions, Unique
+
+OnConflict = Literal["keep", "replace", "raise"]
+
+Placement = Annotated[
+    str | None, typer.Option("--placement", help="What it asks of a node: JSON or a file.")
+]
+NodeLabel = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node-label",
+        "--tags",
+        help="Label that the node must have, key=value, or several as JSON; goes with --placement.",
+    ),
+]
+Priority = Annotated[int | None, typer.Option("--priority", help="Higher runs first.")]
+Label = Annotated[
+    list[str] | None, typer.Option("--label", help="Label of the lease, key=value; repeatable.")
+]
+Delay = Annotated[str | None, typer.Option("--delay", help="Not before this span, such as 10m.")]
+Deadline = Annotated[
+    str | None,
+    typer.Option(
+        "--deadline",
+        help="Fails if nobody has claimed it by this time, or within this span: 2h.",
+    ),
+]
+MaxAttempts = Annotated[
+    int | None, typer.Option("--max-attempts", help="Attempts before it is dead.")
+]
+Key = Annotated[
+    str | None, typer.Option("--key", help="Idempotency key: the same key spawns only once.")
+]
+UniqueKey = Annotated[
+    str | None, typer.Option("--unique", help="At most one open lease has this key.")
+]
+UniqueFor = Annotated[
+    str | None,
+    typer.Option("--unique-for", help="With --unique: not while it is open, but this span."),
+]
+ConflictChoice = Annotated[
+    OnConflict,
+    typer.Option(
+        "--on-conflict", help="With --unique: what to do with the lease that has the key."
+    ),
+]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Whose work it is.")]
+
+
+def spawn_options(
+    *,
+    placement: str | None,
+    node_label: list[str] | None,
+    priority: int | None,
+    label: list[str] | None,
+    delay: str | None,
+    deadline: str | None,
+    max_attempts: int | None,
+    key: str | None,
+    unique: str | None,
+    unique_for: str | None,
+    on_conflict: OnConflict,
+    tenant: str | None,
+) -> SpawnOptions:
+    """What was typed, as a client takes it. Raises: ConfigError."""
+    return {
+        "placement": json_object(placement, "--placement") if placement else None,
+        "affinity_tags": labels(node_label, "--node-label") or None,
+        "priority": priority,
+        "labels": pairs(label, "--label") if label else None,
+        "delay": span(delay, "--delay"),
+        "deadline": moment_after(deadline, "--deadline"),
+        "max_attempts": max_attempts,
+        "idempotency_key": key,
+        "unique": Unique(key=unique, hold=span(unique_for, "--unique-for"), on_conflict=on_conflict)
+        if unique
+        else None,
+        "tenant": tenant,
+    }
