@@ -3,9 +3,10 @@
 import os
 import signal
 import sys
-import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from hwqueue.cli.inputs import span
 from hwqueue.cli.lease_logs import Lines, Show, follow, printer, tell_dropped
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, readable, say, show_one, to_json_line
+from hwqueue.cli.patience import asking
 from hwqueue.errors import ConfigError, LeaseFinished
 from hwqueue.types import Lease, LeaseState, LogLine
 from hwqueue.worker.shell import run_command
@@ -27,6 +29,7 @@ EXAMPLE = "hwqueue run --queue renders --tags '{\"gpu\": true}' -- ./train.sh --
 
 _INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 _LOOKS_BEFORE_HINT = 6
+_HEAR_EVERY_SECONDS = 0.1
 
 
 def run(
@@ -122,7 +125,8 @@ def _attend(ctx: typer.Context, lines: Lines) -> int:
         except _Interrupted:
             say(ctx, "cancelling the lease; Ctrl-C again leaves without waiting")
             with suppress(LeaseFinished):
-                lines.client.cancel_lease(lines.lease_id, reason="Ctrl-C in hwqueue run")
+                reason = "Ctrl-C in hwqueue run"
+                asking(ctx)(lines.client.cancel_lease, lines.lease_id, reason=reason)
             try:
                 lease = follow(ctx, lines, show)
             except KeyboardInterrupt:
@@ -132,7 +136,7 @@ def _attend(ctx: typer.Context, lines: Lines) -> int:
         typer.echo(to_json_line({name: facts[name] for name in ("lease_id", "state", "error")}))
     if lease.state is LeaseState.CANCELLED:
         say(ctx, "cancelled")
-        return _INTERRUPTED if interrupted.is_set() else ExitCode.CANCELLED
+        return _INTERRUPTED if interrupted.is_set else ExitCode.CANCELLED
     return _exit_status(ctx, lease)
 
 
@@ -168,10 +172,17 @@ class _Interrupted(Exception):
     """Ctrl-C was pressed."""
 
 
+@dataclass
+class _Interrupt:
+    """Whether it was. No event of `threading`: a handler of signals may take no lock."""
+
+    is_set: bool = False
+
+
 class _Pause:
     """Waits between two looks, hears Ctrl-C, and says once why nothing may be happening."""
 
-    def __init__(self, ctx: typer.Context, lines: Lines, interrupted: threading.Event) -> None:
+    def __init__(self, ctx: typer.Context, lines: Lines, interrupted: _Interrupt) -> None:
         self._ctx = ctx
         self._lines = lines
         self._interrupted = interrupted
@@ -182,17 +193,20 @@ class _Pause:
         self._looks += 1
         if self._looks == _LOOKS_BEFORE_HINT and state is LeaseState.PENDING:
             say(self._ctx, f"it waits; why: hwqueue lease explain {self._lines.lease_id}")
-        if self._interrupted.wait(seconds):
-            raise _Interrupted
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _HEAR_EVERY_SECONDS))
+            if self._interrupted.is_set:
+                raise _Interrupted
 
 
 @contextmanager
-def _interrupts() -> Iterator[threading.Event]:
+def _interrupts() -> Iterator[_Interrupt]:
     """Set by the first Ctrl-C, which breaks no call to the database; the second ends what waits."""
-    pressed = threading.Event()
+    pressed = _Interrupt()
 
     def on_interrupt(_number: int, _frame: FrameType | None) -> None:
-        pressed.set()
+        pressed.is_set = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = signal.signal(signal.SIGINT, on_interrupt)
