@@ -52,7 +52,8 @@ def log_line(message: object, level: LogLevel, fields: Mapping[str, Any]) -> Lin
 
 def numbered(tell: TellLine) -> TellLine:
     """Number the lines of an attempt, from 1, in the order in which they are told."""
-    numbers, lock = itertools.count(1), threading.Lock()
+    numbers = itertools.count(1)
+    lock = threading.RLock()  # a finalizer that logs may run in the middle of it
 
     def tell_numbered(line: Line) -> None:
         with lock:

@@ -46,10 +46,12 @@ class Lines:
 
     def new(self) -> Iterator[LogLine]:
         """What has come since the last look. Raises: LeaseNotFound."""
-        while found := self._read(_PAGE):
+        while found := self.page():
             yield from found
-            if len(found) < _PAGE:
-                return
+
+    def page(self) -> list[LogLine]:
+        """The next of it, at most a thousand lines; none when there is no more, for now."""
+        return self._read(_PAGE)
 
     def _read(self, limit: int, *, last: bool = False) -> list[LogLine]:
         found = self.client.lease_logs(
@@ -76,8 +78,9 @@ def follow(ctx: typer.Context, lines: Lines, show: Show, pause: Pause = _sleep) 
     while True:
         # the state comes first: of a lease that has ended no line comes any more
         [now] = ask(lines.client.await_leases, [lines.lease_id])
-        for line in ask(lambda: list(lines.new())):
-            show(line)
+        while page := ask(lines.page):
+            for line in page:
+                show(line)
         if now.state is None or now.state in ENDED:
             return ask(lines.client.get_lease, lines.lease_id)
         pause(_LOOK_EVERY_SECONDS, now.state)

@@ -124,10 +124,10 @@ def _attend(ctx: typer.Context, lines: Lines) -> int:
             lease = follow(ctx, lines, show, _Pause(ctx, lines, interrupted))
         except _Interrupted:
             say(ctx, "cancelling the lease; Ctrl-C again leaves without waiting")
-            with suppress(LeaseFinished):
-                reason = "Ctrl-C in hwqueue run"
-                asking(ctx)(lines.client.cancel_lease, lines.lease_id, reason=reason)
             try:
+                with suppress(LeaseFinished):
+                    reason = "Ctrl-C in hwqueue run"
+                    asking(ctx)(lines.client.cancel_lease, lines.lease_id, reason=reason)
                 lease = follow(ctx, lines, show)
             except KeyboardInterrupt:
                 return _INTERRUPTED

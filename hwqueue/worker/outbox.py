@@ -38,7 +38,7 @@ class Outbox(ABC):
         self._loop = asyncio.get_running_loop()
         self._told = asyncio.Event()
         self._sending = asyncio.Lock()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer that logs may run while it is held
 
     @property
     @abstractmethod

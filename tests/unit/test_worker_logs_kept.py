@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,3 +143,26 @@ def test_records_of_handlers_are_kept_from_a_level_on(
     assert [line["level"] for line in told] == kept
     assert {line["message"] for line in told} <= {"a b"}
     assert all(line["fields"] == {"logger": "shop"} for line in told)
+
+
+async def test_a_finalizer_may_log_while_a_line_is_told() -> None:
+    """Memory may be collected anywhere: the lock that is held must be one's own again."""
+
+    async def send(_items: Sequence[Item]) -> None:
+        raise AssertionError
+
+    book, one = LogBook(send), claim("see")
+    said: list[int] = []
+
+    def tell(line: Line) -> None:
+        said.append(line["line"])
+        if len(said) == 1:
+            tell_numbered(log_line("from a finalizer", "info", {}))
+        with book._lock:
+            book.tell(one, line)
+
+    tell_numbered = numbered(tell)
+    told = threading.Thread(target=lambda: tell_numbered(log_line("a", "info", {})), daemon=True)
+    told.start()
+    told.join(10)
+    assert said == [1, 2]
