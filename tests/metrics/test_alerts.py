@@ -101,6 +101,11 @@ def nobody_reaps(cluster: Cluster) -> None:
         cluster.api.rows("heartbeat_node", **cluster.node.who, claims=[])
 
 
+def nobody_prunes(cluster: Cluster) -> None:
+    """The only worker reaps, and leaves what has finished where it is."""
+    cluster.live(62)
+
+
 def held_back(cluster: Cluster) -> None:
     """A worker completes a lease and leaves its transaction open."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -118,6 +123,7 @@ SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
     (dead, {"HwqueueDeadLeases"}),
     (expired, {"HwqueueClaimsExpire"}),
     (nobody_reaps, {"HwqueueNobodyReaps"}),
+    (nobody_prunes, {"HwqueueNobodyPrunes"}),
     (held_back, {"HwqueueStatisticsHeldBack"}),
 ]
 
@@ -169,6 +175,13 @@ def reaped_lately(cluster: Cluster) -> None:
         cluster.api.rows("heartbeat_node", **cluster.node.who, claims=[])
 
 
+def pruned_lately(cluster: Cluster) -> None:
+    """The last prune was within the hour."""
+    cluster.live(50)
+    cluster.api.rows("prune")
+    cluster.live(50)
+
+
 def held_back_shortly(cluster: Cluster) -> None:
     """A worker took four minutes over the transaction that completed a lease."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -180,7 +193,7 @@ def held_back_shortly(cluster: Cluster) -> None:
 
 NOT_YET: list[Callable[[Cluster], None]] = [
     *(no_match_yet, waits_no_longer, late, back, fails_once, given_back),
-    *(reaped_lately, held_back_shortly),
+    *(reaped_lately, pruned_lately, held_back_shortly),
 ]
 
 
