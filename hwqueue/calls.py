@@ -324,6 +324,26 @@ CHECK_TOKEN = _call("check_token", {"p_secret_sha256": "bytea"}, row=types.Token
 LIST_TOKENS = _call("list_tokens", row=types.ApiToken)
 REVOKE_TOKEN = _call("revoke_token", {"p_name": "text"})
 
+# webhooks
+_WEBHOOK = {"p_name": "text"}
+SET_WEBHOOK = _call("set_webhook", {**_WEBHOOK, "p_url": "text"}, {"p_options": "jsonb"})
+LIST_WEBHOOKS = _call("list_webhooks", row=types.Webhook)
+DROP_WEBHOOK = _call("drop_webhook", _WEBHOOK)
+PAUSE_WEBHOOK = _call("pause_webhook", _WEBHOOK)
+RESUME_WEBHOOK = _call("resume_webhook", _WEBHOOK)
+ROTATE_WEBHOOK = _call("rotate_webhook", _WEBHOOK, {"p_keep": "interval"})
+TEST_WEBHOOK = _call("test_webhook", _WEBHOOK)
+LIST_DELIVERIES = _call(
+    "list_deliveries", _WEBHOOK, {"p_state": "text", **_LIMIT, "p_before": "uuid"}, types.Delivery
+)
+REDELIVER = _call("redeliver", _WEBHOOK, {"p_delivery": "uuid", **_LIMIT})
+CLAIM_DELIVERIES = _call(
+    "claim_deliveries", optional={**_LIMIT, "p_timeout": "interval"}, row=types.ClaimedDelivery
+)
+SETTLE_DELIVERY = _call(
+    "settle_delivery", {"p_delivery": "uuid", "p_attempt": "integer", "p_result": "jsonb"}
+)
+
 # what operators look at
 PENDING_REASONS = _call(
     "pending_reasons",

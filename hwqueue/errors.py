@@ -26,6 +26,7 @@ HwqueueError
   TokenError
     TokenUnknown             QHK01  no token has this name
     TokenNameTaken           QHK02  the name was given to a token before
+  WebhookUnknown             QHH01  no webhook has this name
   IdempotencyMismatch        QHT01  the idempotency key was used with other content
   UniqueConflict             QHT02  another lease holds the key of the option unique
   BadArgument                QHA01  an argument is malformed, or out of range
@@ -40,6 +41,7 @@ HwqueueError
     SchemaTooOld             QHS01  the database has an older schema than this package, or none
     SchemaTooNew             QHS02  the database has a newer schema that this package cannot use
     SchemaLocked                    another session holds the lock of upgrades
+  InvalidSignature                  a request to a webhook was not signed with its secret, or is old
   ConfigError                       a setting is missing or wrong
   EmbeddedError                     the embedded server could not be set up or run
 
@@ -303,6 +305,16 @@ class TokenNameTaken(TokenError):
     """The name was given to a token before, which may be revoked by now."""
 
     default_sqlstate = "QHK02"
+
+
+class WebhookUnknown(HwqueueError):
+    """No webhook has this name."""
+
+    default_sqlstate = "QHH01"
+
+
+class InvalidSignature(HwqueueError):
+    """A request to a webhook's receiver was not signed with its secret, or is old."""
 
 
 class IdempotencyMismatch(HwqueueError):

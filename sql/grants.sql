@@ -93,14 +93,22 @@ grant execute on function
   hwqueue.lease_history(uuid, int),
   hwqueue.placement_class_stats(text, bigint, int, int),
   hwqueue.throughput(text, int, int),
-  hwqueue.metrics(int)
+  hwqueue.metrics(int),
+  hwqueue.list_webhooks(int),
+  hwqueue.pause_webhook(text, int),
+  hwqueue.resume_webhook(text, int),
+  hwqueue.test_webhook(text, int),
+  hwqueue.list_deliveries(text, text, int, uuid, int),
+  hwqueue.redeliver(text, uuid, int, int),
+  hwqueue.claim_deliveries(int, interval, int),
+  hwqueue.settle_delivery(uuid, int, jsonb, int)
   to hwqueue_operator, hwqueue_admin;
 grant select on
   hwqueue.pending_reasons, hwqueue.pending_no_match, hwqueue.pending_contended, hwqueue.queue_depth,
   hwqueue.node_usage, hwqueue.tag_distribution, hwqueue.lease_history, hwqueue.placement_class_stats
   to hwqueue_operator, hwqueue_admin;
 
--- Admins, in addition: queues and their policies, and tokens of the HTTP API.
+-- Admins, in addition: queues and their policies, tokens of the HTTP API, webhooks and their secrets.
 grant execute on function
   hwqueue.create_queue(text, jsonb, int),
   hwqueue.set_queue_policy(text, jsonb, int),
@@ -109,5 +117,8 @@ grant execute on function
   hwqueue.set_node_expiry(interval, int),
   hwqueue.create_token(text, bytea, text, text, timestamptz, int),
   hwqueue.list_tokens(int),
-  hwqueue.revoke_token(text, int)
+  hwqueue.revoke_token(text, int),
+  hwqueue.set_webhook(text, text, jsonb, int),
+  hwqueue.drop_webhook(text, int),
+  hwqueue.rotate_webhook(text, interval, int)
   to hwqueue_admin;

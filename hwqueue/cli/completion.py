@@ -11,7 +11,7 @@ from hwqueue.cli.connect import embedded_server, named_database
 from hwqueue.client import Client
 from hwqueue.connections import with_timeouts
 from hwqueue.errors import HwqueueError
-from hwqueue.types import EVENT_CODES
+from hwqueue.types import EVENT_CODES, WEBHOOK_CODES
 
 _MOST_SECONDS = 2
 
@@ -29,6 +29,16 @@ def task_names(ctx: typer.Context, incomplete: str) -> list[str]:
 def node_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The registered nodes whose names begin like this."""
     return _names(ctx, incomplete, lambda client: [each.name for each in client.list_nodes()])
+
+
+def webhook_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The webhooks whose names begin like this."""
+    return _names(ctx, incomplete, lambda client: [each.name for each in client.list_webhooks()])
+
+
+def webhook_codes(incomplete: str) -> list[str]:
+    """What webhooks may ask for that begins like this."""
+    return [code for code in WEBHOOK_CODES if code.startswith(incomplete)]
 
 
 def event_codes(incomplete: str) -> list[str]:

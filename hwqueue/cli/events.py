@@ -218,7 +218,7 @@ def _filter(
     actor: str | None,
 ) -> dict[str, Any]:
     return {
-        "code": [_checked_code(each) for each in code or ()] or None,
+        "code": [checked_code(each) for each in code or ()] or None,
         "queue": queue,
         "node_id": None if node is None else _node_id(client, node),
         "lease_id": None if lease is None else identifier(lease, "--lease"),
@@ -235,12 +235,12 @@ def _node_id(client: Client, text: str) -> UUID:
         return find_node(client, text).node_id
 
 
-def _checked_code(code: str) -> str:
+def checked_code(code: str, known: Sequence[str] = EVENT_CODES) -> str:
     """Refuse a code that no event has: a list of none looks like nothing happened."""
-    if code in EVENT_CODES:
+    if code in known:
         return code
-    near = difflib.get_close_matches(code, EVENT_CODES, n=3)
+    near = difflib.get_close_matches(code, known, n=3)
     raise ConfigError(
         f"--code: no event has the code {code[:80]!r}",
-        hint=f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(EVENT_CODES)}",
+        hint=f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known)}",
     )

@@ -29,6 +29,7 @@ from hwqueue.cli import (
     service,
     task,
     token,
+    webhook,
     wire,
     worker,
 )
@@ -51,6 +52,7 @@ GROUPS: Sequence[tuple[str, typer.Typer]] = (
     ("events", events.app),
     ("wire", wire.app),
     ("token", token.app),
+    ("webhook", webhook.app),
 )
 # Commands without a noun: name, function, example.
 COMMANDS: Sequence[tuple[str, Callable[..., None], str]] = (

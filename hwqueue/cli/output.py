@@ -36,6 +36,7 @@ from hwqueue.errors import (
     SchemaError,
     TokenUnknown,
     WaitTimeout,
+    WebhookUnknown,
     hint_of_denied,
 )
 
@@ -59,6 +60,7 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
     (NodeUnknown, ExitCode.NOT_FOUND),
     (QueueUnknown, ExitCode.NOT_FOUND),
     (TokenUnknown, ExitCode.NOT_FOUND),
+    (WebhookUnknown, ExitCode.NOT_FOUND),
     (ClassUnknown, ExitCode.NOT_FOUND),
     (BadArgument, ExitCode.USAGE),
     (ConstraintError, ExitCode.USAGE),

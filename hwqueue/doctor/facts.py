@@ -16,7 +16,7 @@ from psycopg.rows import class_row
 from hwqueue.client import Client
 from hwqueue.schema.bundle import ROLES
 from hwqueue.schema.session import pin
-from hwqueue.types import NodeUsage, PendingReason, Queue
+from hwqueue.types import NodeUsage, PendingReason, Queue, Webhook
 
 LONG_SECONDS = 300
 """From how long on an open transaction is told of."""
@@ -80,9 +80,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What the queue says of itself. figures: metrics, by name, summed over all labels but state.
+    """What the queue says of itself.
 
-    nodes: how many are in each state. silent: some of those that are.
+    figures: metrics, by name, summed over all labels, of spans the longest. nodes: how many are in
+    each state. silent: some of those that are.
     """
 
     figures: Mapping[str, float]
@@ -90,6 +91,7 @@ class Work:
     silent: Sequence[NodeUsage]
     queues: Sequence[Queue]
     reasons: Sequence[PendingReason]
+    webhooks: Sequence[Webhook]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +136,17 @@ def read_tables(connection: psycopg.Connection) -> list[Table]:
 
 
 def read_work(client: Client, shard: int = 0) -> Work:
-    """What the queue says of itself. SQL: metrics, node_usage, list_queues, pending_reasons.
+    """What the queue says of itself. SQL: metrics, node_usage, list_queues, pending_reasons,
+    list_webhooks.
 
     Raises: psycopg.errors.InsufficientPrivilege, without hwqueue_operator or hwqueue_admin.
     """
     figures: dict[str, float] = {}
     nodes: dict[str, int] = {}
     for sample in client.metrics(shard=shard):
-        figures[sample.name] = figures.get(sample.name, 0) + sample.value
+        before = figures.get(sample.name, 0)
+        is_span = sample.name.endswith("_seconds")
+        figures[sample.name] = max(before, sample.value) if is_span else before + sample.value
         if sample.name == "hwqueue_nodes":
             nodes[sample.labels["state"]] = int(sample.value)
     silent = client.node_usage(state="silent", limit=100, shard=shard)
@@ -151,4 +156,5 @@ def read_work(client: Client, shard: int = 0) -> Work:
         silent=silent,
         queues=client.list_queues(shard=shard),
         reasons=client.pending_reasons(shard=shard),
+        webhooks=client.list_webhooks(shard=shard),
     )

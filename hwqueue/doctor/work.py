@@ -16,6 +16,7 @@ from hwqueue.types import BrokenInvariant
 _REAP_SECONDS = 120
 _PRUNE_SECONDS = 3600
 _BEHIND_SECONDS = 300
+_UNTOLD_SECONDS = 900
 _SHOWN = 5
 _NOT_FOR_USE = frozenset({"all", "dev", "docs", "test"})
 
@@ -138,6 +139,32 @@ def statistics(work: Work) -> Finding:
     return ok("statistics", "they keep up")
 
 
+def webhooks(work: Work) -> Finding:
+    """Whether receivers take what they are told, and somebody tells them."""
+    gone = [each.name for each in work.webhooks if each.paused_reason == "gone"]
+    failing = [each.name for each in work.webhooks if each.failing_since and not each.paused_at]
+    untold = work.figures.get("hwqueue_webhook_oldest_seconds", 0)
+    if gone:
+        return warn(
+            "webhooks",
+            f"{_some(len(gone), gone)} answered that nobody is there any more",
+            "hwqueue webhook resume NAME once the receiver is back, or hwqueue webhook drop NAME",
+        )
+    if failing:
+        return warn(
+            "webhooks",
+            f"the last request to {_some(len(failing), failing)} failed",
+            f"its answer: hwqueue webhook deliveries {failing[0]} --state waiting",
+        )
+    if untold > _UNTOLD_SECONDS:
+        return warn(
+            "webhooks",
+            f"something is not sent that happened {duration(untold)} ago or longer",
+            "start a process that sends: hwqueue webhook run",
+        )
+    return ok("webhooks", f"{len(work.webhooks)} of them, nothing is late")
+
+
 CHECKS: Sequence[Callable[[Work], Finding]] = (
     queues,
     workers,
@@ -146,6 +173,7 @@ CHECKS: Sequence[Callable[[Work], Finding]] = (
     pruning,
     terms,
     statistics,
+    webhooks,
 )
 """Those that look at what the queue says of itself, and find one thing each."""
 

@@ -198,6 +198,29 @@ METRICS = (
         "hold them back.",
     ),
     Metric(
+        "hwqueue_webhook_deliveries_total",
+        "counter",
+        "requests",
+        ("webhook", "outcome"),
+        "Requests to a webhook's receiver: delivered; failed, of which some were tried again; "
+        "dead, those of the failed after which nothing is tried any more.",
+    ),
+    Metric(
+        "hwqueue_webhook_oldest_seconds",
+        "gauge",
+        "seconds",
+        ("webhook",),
+        "Since the oldest thing happened that the webhook was not told of; 0: there is none, or "
+        "the webhook is paused.",
+    ),
+    Metric(
+        "hwqueue_webhook_paused",
+        "gauge",
+        "0 or 1",
+        ("webhook",),
+        "Whether the webhook is paused, by an operator or because its receiver answered 410.",
+    ),
+    Metric(
         "hwqueue_schema_info",
         "gauge",
         "1",

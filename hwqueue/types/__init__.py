@@ -77,9 +77,18 @@ from hwqueue.types.views import (
     QueueDepth,
     TagCount,
 )
+from hwqueue.types.webhooks import (
+    LEASE_COMPLETED,
+    WEBHOOK_CODES,
+    ClaimedDelivery,
+    Delivery,
+    Webhook,
+)
 
 __all__ = [
     "EVENT_CODES",
+    "LEASE_COMPLETED",
+    "WEBHOOK_CODES",
     "Adopted",
     "ApiToken",
     "AsJson",
@@ -93,8 +102,10 @@ __all__ = [
     "BulkResult",
     "Claim",
     "ClaimHint",
+    "ClaimedDelivery",
     "ClassExplanation",
     "ClassStats",
+    "Delivery",
     "Event",
     "FunnelStage",
     "Gpu",
@@ -154,4 +165,5 @@ __all__ = [
     "Verdict",
     "WaitingLease",
     "WakePayload",
+    "Webhook",
 ]

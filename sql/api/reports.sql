@@ -10,7 +10,7 @@
 -- says what each one means. A histogram has a row for each bucket (label le) and one each for its sum
 -- and count.
 --
--- The number of rows grows with the number of queues alone: nodes are summed up, and only the 50
+-- The number of rows grows with the number of queues and webhooks alone: nodes are summed up, and only the 50
 -- placement classes of each reason with most unmet leases are named.
 --
 -- Raises: QHA03.
@@ -29,6 +29,7 @@ as $$
     union all select * from hwqueue.demand_metrics(t.now, p_shard)
     union all select * from hwqueue.node_metrics(t.now, p_shard)
     union all select * from hwqueue.upkeep_metrics(t.now, p_shard)
+    union all select * from hwqueue.webhook_metrics(t.now, p_shard)
   ) m
 $$;
 

@@ -54,7 +54,8 @@ $$;
 
 -- Deletes what is no longer needed: finished leases past their queue's retention, classes that no lease
 -- refers to, nodes deregistered more than 30 days ago, profiles that no node has, what dropped queues
--- left, statistics older than a day, unused caches, and events older than set_event_retention allows.
+-- left, statistics older than a day, unused caches, and events and finished deliveries of webhooks that
+-- are older than set_event_retention allows.
 -- Deregisters nodes that have been silent for longer than set_node_expiry allows.
 --
 -- Deletes about p_limit of each in a call. Classes and profiles are scanned p_limit a call, so it takes
@@ -63,9 +64,9 @@ $$;
 --
 -- more: there may be more to delete now, so call again.
 --
--- Locks: the prune cursor; lease, class, node, node_state, profile, queue and term rows and the shard's,
--- all skip locked; last, once a day, the oldest partition of event, for which it waits at most a tenth of a
--- second. Raises: QHA01, QHA02.
+-- Locks: the prune cursor; lease, class, node, node_state, profile, queue, term and delivery rows and the
+-- shard's, all skip locked; last, once a day, the oldest partition of event, for which it waits at most a
+-- tenth of a second. Raises: QHA01, QHA02.
 create or replace function hwqueue.prune(p_limit int default 10000, p_unless_within interval default '0',
   p_shard int default 0)
 returns table (leases int, classes int, nodes int, more boolean)
@@ -79,6 +80,7 @@ declare
   v_lead record;
   v_purged int;
   v_terms int;
+  v_deliveries int;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000000, 'call again for more');
@@ -104,9 +106,10 @@ begin
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
       perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
+      v_deliveries := hwqueue.prune_deliveries(p_limit, v_now, p_shard);
       -- last, because readers of events wait for its lock
       perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);
-      more := p_limit in (leases, v_terms) or v_purged >= p_limit or classes > 0 or nodes > 0;
+      more := p_limit in (leases, v_terms, v_deliveries) or v_purged >= p_limit or classes > 0 or nodes > 0;
     end if;
   end if;
   return next;

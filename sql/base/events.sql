@@ -167,7 +167,7 @@ end
 $$;
 
 -- Writes the event of a new server generation, and raises the event base so that new ids lie above all
--- existing ones.
+-- existing ones, and above the cursors of webhooks.
 -- Transaction ids may start again on the new server, or fall back by those of lost transactions.
 -- Locks: the caller holds the shard's row. Not idempotent.
 create or replace function hwqueue.note_generation(p_from bigint, p_to bigint, p_shard int) returns void
@@ -176,7 +176,8 @@ as $$
 begin
   update hwqueue.shard s
   set event_base = (1::bigint << 40) + greatest(s.event_base,
-    coalesce((select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard), 0)
+    greatest((select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard),
+      (select max(w.event_cursor) from hwqueue.webhook w where w.shard_id = p_shard), 0)
     - (pg_current_xact_id()::text::bigint << 20))
   where s.shard_id = p_shard;
   perform hwqueue.note_event('generation_raised',

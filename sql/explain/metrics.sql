@@ -271,3 +271,22 @@ as $$
   select 'hwqueue_schema_info', jsonb_build_object('revision', i.revision, 'version', i.package_version), 1
   from hwqueue.schema_info i
 $$;
+
+-- Returns figures of each webhook as samples. oldest: what happened first and is not delivered, whether
+-- or not it has been routed; 0 while the webhook is paused.
+create or replace function hwqueue.webhook_metrics(p_now timestamptz, p_shard int)
+returns table (name text, labels jsonb, value double precision)
+language sql volatile
+as $$
+  select s.name, jsonb_build_object('webhook', w.name) || s.labels, s.value
+  from hwqueue.webhook w
+  cross join lateral (values
+    ('hwqueue_webhook_deliveries_total', '{"outcome": "delivered"}'::jsonb, w.delivered::double precision),
+    ('hwqueue_webhook_deliveries_total', '{"outcome": "failed"}', w.failed),
+    ('hwqueue_webhook_deliveries_total', '{"outcome": "dead"}', w.dead),
+    ('hwqueue_webhook_paused', '{}', case when w.paused_at is null then 0 else 1 end),
+    ('hwqueue_webhook_oldest_seconds', '{}', case when w.paused_at is null
+      then coalesce(hwqueue.seconds_since(hwqueue.oldest_undelivered(w, p_shard), p_now), 0) else 0 end)
+  ) s(name, labels, value)
+  where w.shard_id = p_shard
+$$;

@@ -106,6 +106,12 @@ def nobody_prunes(cluster: Cluster) -> None:
     cluster.live(62)
 
 
+def nobody_sends(cluster: Cluster) -> None:
+    """A webhook is there, and an event, but no process that sends."""
+    cluster.api.rows("set_webhook", name="pager", url="https://hooks.example/")
+    cluster.live(20)
+
+
 def held_back(cluster: Cluster) -> None:
     """A worker completes a lease and leaves its transaction open."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -124,6 +130,7 @@ SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
     (expired, {"HwqueueClaimsExpire"}),
     (nobody_reaps, {"HwqueueNobodyReaps"}),
     (nobody_prunes, {"HwqueueNobodyPrunes"}),
+    (nobody_sends, {"HwqueueWebhookUndelivered"}),
     (held_back, {"HwqueueStatisticsHeldBack"}),
 ]
 
@@ -182,6 +189,12 @@ def pruned_lately(cluster: Cluster) -> None:
     cluster.live(50)
 
 
+def pauses_a_webhook(cluster: Cluster) -> None:
+    """An operator wants nothing to be sent."""
+    nobody_sends(cluster)
+    cluster.api.rows("pause_webhook", name="pager")
+
+
 def held_back_shortly(cluster: Cluster) -> None:
     """A worker took four minutes over the transaction that completed a lease."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -193,7 +206,7 @@ def held_back_shortly(cluster: Cluster) -> None:
 
 NOT_YET: list[Callable[[Cluster], None]] = [
     *(no_match_yet, waits_no_longer, late, back, fails_once, given_back),
-    *(reaped_lately, pruned_lately, held_back_shortly),
+    *(pauses_a_webhook, reaped_lately, pruned_lately, held_back_shortly),
 ]
 
 

@@ -77,6 +77,7 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
         )
     api.spawn("q", placement={"resources": {"cpu_milli": 4000}})
     api.spawn("q", delay=60)
+    api.rows("set_webhook", name="pager", url="https://hooks.example/")
     clock.advance(SECOND)
     count_all(conn)
     clock.advance(SECOND)

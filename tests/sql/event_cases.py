@@ -428,6 +428,53 @@ def _(stage: Stage) -> Row:
     return {"message": f"token {name}", "detail": {"token": name}}
 
 
+def a_webhook(stage: Stage) -> str:
+    """A new webhook; its name."""
+    name = f"told-{uuid4()}"
+    stage.api.rows("set_webhook", name=name, url="https://hooks.example/")
+    return name
+
+
+@tells("webhook_set")
+def _(stage: Stage) -> Row:
+    name = f"told-{uuid4()}"
+    for _ in range(2):
+        stage.api.rows("set_webhook", name=name, url="https://h.example/", options={"tenant": "a"})
+    return {"message": f"webhook {name} is new", "detail": {"webhook": name, "tenant": "a"}}
+
+
+@tells("webhook_dropped")
+def _(stage: Stage) -> Row:
+    name = a_webhook(stage)
+    for _ in range(2):
+        stage.api.rows("drop_webhook", name=name)
+    return {"detail": {"webhook": name}}
+
+
+@tells("webhook_paused")
+def _(stage: Stage) -> Row:
+    name = a_webhook(stage)
+    for _ in range(2):
+        stage.api.rows("pause_webhook", name=name)
+    return {"detail": {"webhook": name, "reason": "asked"}}
+
+
+@tells("webhook_resumed")
+def _(stage: Stage) -> Row:
+    name = a_webhook(stage)
+    stage.api.rows("pause_webhook", name=name)
+    for _ in range(2):
+        stage.api.rows("resume_webhook", name=name)
+    return {"detail": {"webhook": name}}
+
+
+@tells("webhook_rotated")
+def _(stage: Stage) -> Row:
+    name = a_webhook(stage)
+    stage.api.rows("rotate_webhook", name=name)
+    return {"message": f"webhook {name} has another secret"}
+
+
 @tells("positions_repaired")
 def _(stage: Stage) -> Row:
     conn = stage.api.conn

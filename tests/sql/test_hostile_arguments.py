@@ -192,6 +192,7 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
         "p_filter": Jsonb({}),
         "p_changes": Jsonb({"priority": 1}),
         "p_lease": api.spawn(api.queue()),
+        "p_name": "none",
     }
     assert {"list_nodes", "list_leases", "list_events", "reap"} <= {name for name, _ in rows}
     for name, required in rows:

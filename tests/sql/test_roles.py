@@ -101,6 +101,17 @@ MAY_CALL: dict[str, set[str]] = {
     "create_token": {ADMIN},
     "list_tokens": {ADMIN},
     "revoke_token": {ADMIN},
+    "set_webhook": {ADMIN},
+    "drop_webhook": {ADMIN},
+    "rotate_webhook": {ADMIN},
+    "list_webhooks": {OPERATOR, ADMIN},
+    "pause_webhook": {OPERATOR, ADMIN},
+    "resume_webhook": {OPERATOR, ADMIN},
+    "test_webhook": {OPERATOR, ADMIN},
+    "list_deliveries": {OPERATOR, ADMIN},
+    "redeliver": {OPERATOR, ADMIN},
+    "claim_deliveries": {OPERATOR, ADMIN},
+    "settle_delivery": {OPERATOR, ADMIN},
 }
 
 

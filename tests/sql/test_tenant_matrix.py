@@ -200,6 +200,9 @@ REFUSED = {
     *("taint_node", "untaint_node", "attest_node", "revoke_attestation"),
     *("set_task", "list_tasks", "drop_task"),
     *("confirm_node", "hand_over_node", "create_token", "list_tokens", "revoke_token"),
+    *("set_webhook", "list_webhooks", "drop_webhook", "pause_webhook", "resume_webhook"),
+    *("rotate_webhook", "test_webhook", "list_deliveries", "redeliver"),
+    *("claim_deliveries", "settle_delivery"),
 }
 
 # The setting changes nothing: what workers call, and what the HTTP server asks for itself.

@@ -13,7 +13,7 @@ import pytest
 from hwqueue.doctor import Finding, Level, server, work
 from hwqueue.doctor.facts import Holder, Server, Skew, Table, Work
 from hwqueue.schema.bundle import ROLES
-from hwqueue.types import BrokenInvariant, NodeUsage, PendingReason, Queue
+from hwqueue.types import BrokenInvariant, NodeUsage, PendingReason, Queue, Webhook
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GOOD = Server(
@@ -44,6 +44,7 @@ BUSY = Work(
         "hwqueue_prune_lag_seconds": 40,
         "hwqueue_terms_unpublished": 0,
         "hwqueue_statistics_lag_seconds": 5,
+        "hwqueue_webhook_oldest_seconds": 3,
     },
     nodes={"live": 3, "silent": 0, "cordoned": 0, "draining": 0},
     silent=(),
@@ -51,6 +52,7 @@ BUSY = Work(
         Queue(queue="q", paused=False, pending=0, scheduled=0, claimed=0, policy={}, shard_id=0),
     ),
     reasons=(),
+    webhooks=(),
 )
 
 
@@ -58,6 +60,12 @@ def node(name: str) -> NodeUsage:
     """A node that is silent."""
     fields: dict[str, Any] = dict.fromkeys(NodeUsage.__dataclass_fields__)
     return NodeUsage(**{**fields, "node_name": name, "state": "silent"})
+
+
+def hook(**said: Any) -> Webhook:
+    """A webhook that was told of nothing yet."""
+    fields: dict[str, Any] = dict.fromkeys(Webhook.__dataclass_fields__)
+    return Webhook(**{**fields, "name": "pager", **said})
 
 
 def reason(**said: Any) -> PendingReason:
@@ -186,6 +194,9 @@ WORK: list[tuple[Callable[[Work], Finding], dict[str, Any], Level, str]] = [
     (work.reaping, {"hwqueue_reap_lag_seconds": 200}, Level.FAIL, "hwqueue.reap()"),
     (work.pruning, {"hwqueue_prune_lag_seconds": 9000}, Level.WARN, "hwqueue.prune()"),
     (work.terms, {"hwqueue_terms_unpublished": 2}, Level.WARN, "vacuum horizon"),
+    (work.webhooks, {"hwqueue_webhook_oldest_seconds": 2000}, Level.WARN, "hwqueue webhook run"),
+    (work.webhooks, {"webhooks": (hook(failing_since=NOW),)}, Level.WARN, "deliveries pager"),
+    (work.webhooks, {"webhooks": (hook(paused_reason="gone"),)}, Level.WARN, "webhook resume"),
     (work.statistics, {"hwqueue_statistics_lag_seconds": 400}, Level.WARN, "monitoring.md"),
 ]
 

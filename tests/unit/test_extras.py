@@ -58,6 +58,7 @@ PARTS = [
     ("import hwqueue.metrics", "metrics"),
     ("import hwqueue.server", "serve"),
     ("import hwqueue.contrib.django", "django"),
+    ("from hwqueue.webhooks import Deliverer", "webhooks"),
 ]
 
 

@@ -21,6 +21,7 @@ from hwqueue.client._async.statistics import AsyncStatistics
 from hwqueue.client._async.tasks import AsyncTasks
 from hwqueue.client._async.tokens import AsyncTokens
 from hwqueue.client._async.views import AsyncViews
+from hwqueue.client._async.webhooks import AsyncWebhooks
 from hwqueue.types import SchemaVersion
 
 
@@ -37,6 +38,7 @@ class AsyncClient(
     AsyncStatistics,
     AsyncTokens,
     AsyncEvents,
+    AsyncWebhooks,
 ):
     """Everything the SQL functions do; the methods have their names.
 

@@ -22,6 +22,7 @@ from hwqueue.client._sync.statistics import Statistics
 from hwqueue.client._sync.tasks import Tasks
 from hwqueue.client._sync.tokens import Tokens
 from hwqueue.client._sync.views import Views
+from hwqueue.client._sync.webhooks import SyncWebhooks
 from hwqueue.types import SchemaVersion
 
 
@@ -38,6 +39,7 @@ class Client(
     Statistics,
     Tokens,
     Events,
+    SyncWebhooks,
 ):
     """Everything the SQL functions do; the methods have their names.
 

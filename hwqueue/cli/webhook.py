@@ -1,0 +1,308 @@
+"""hwqueue webhook: who is told of which events over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hwqueue.cli.completion import queue_names, webhook_codes, webhook_names
+from hwqueue.cli.connect import connection_string, open_client
+from hwqueue.cli.events import checked_code
+from hwqueue.cli.inputs import identifier, pairs, span
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import ExitCode, fields_of, say, show_item, show_items, show_one
+from hwqueue.client import AsyncClient
+from hwqueue.errors import ConfigError, WebhookUnknown
+from hwqueue.types import WEBHOOK_CODES, Delivery, Webhook
+
+if TYPE_CHECKING:
+    from hwqueue.webhooks.deliver import Limits
+
+app = typer.Typer(no_args_is_help=True, help="Who is told of which events over HTTP.")
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the webhook.", show_default=False, autocompletion=webhook_names),
+]
+
+
+@app.command(
+    epilog="Example: hwqueue webhook add pager https://hooks.example/hwqueue --code lease_failed"
+)
+def add(
+    ctx: typer.Context,
+    name: Name,
+    url: Annotated[str, typer.Argument(help="Where requests go.", show_default=False)],
+    *,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this code, of events or lease_completed; repeatable. Left out: every event.",
+            show_default=False,
+            autocompletion=webhook_codes,
+        ),
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only about this queue; repeatable.",
+            show_default=False,
+            autocompletion=queue_names,
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Only about leases of this tenant.", show_default=False)
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Only about leases with this label, key=value; repeatable."),
+    ] = None,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Print the secret and nothing else.")
+    ] = False,
+) -> None:
+    """Add a webhook and print its secret, this once; or change where one goes and what it is told.
+
+    Of one that is there, address and filter are replaced and the secret stays.
+    """
+    with open_client(ctx) as client:
+        secret = client.set_webhook(
+            name,
+            url,
+            codes=[checked_code(each, WEBHOOK_CODES) for each in code or ()] or None,
+            queues=queue,
+            tenant=tenant,
+            labels=pairs(label, "--label") if label else None,
+        )
+    if secret is None:
+        say(ctx, f"{name} is changed; its secret stays: hwqueue webhook rotate {name}")
+    elif bare:
+        typer.echo(secret)
+    else:
+        show_one(ctx, {"name": name, "url": url, "secret": secret})
+        say(ctx, "keep the secret: it is not shown again")
+    if url.startswith("http:"):
+        say(ctx, "without TLS; nothing is sent there but by hwqueue webhook run --allow-http")
+
+
+@app.command("list", epilog="Example: hwqueue webhook list --json")
+def list_(ctx: typer.Context) -> None:
+    """List the webhooks and how they go."""
+    with open_client(ctx) as client:
+        found = client.list_webhooks()
+    show_items(ctx, found, _row, empty="no webhooks; add one: hwqueue webhook add NAME URL")
+
+
+@app.command(epilog="Example: hwqueue webhook show pager")
+def show(ctx: typer.Context, name: Name) -> None:
+    """Show a webhook, without its secret."""
+    with open_client(ctx) as client:
+        for each in client.list_webhooks():
+            if each.name == name:
+                return show_item(ctx, each, fields_of)
+    raise WebhookUnknown(f"no webhook is named {name}", hint="list them: hwqueue webhook list")
+
+
+@app.command(epilog="Example: hwqueue webhook test pager")
+def test(ctx: typer.Context, name: Name) -> None:
+    """Have a request of type webhook_test sent."""
+    with open_client(ctx) as client:
+        delivery = client.test_webhook(name)
+    show_one(ctx, {"delivery_id": delivery})
+    say(ctx, f"what became of it: hwqueue webhook deliveries {name}")
+
+
+@app.command(epilog="Example: hwqueue webhook pause pager")
+def pause(ctx: typer.Context, name: Name) -> None:
+    """Send nothing until resume; what happens meanwhile is sent then, as far as events are kept."""
+    with open_client(ctx) as client:
+        done = client.pause_webhook(name)
+    say(ctx, f"{name} is paused" if done else f"{name} was paused before")
+
+
+@app.command(epilog="Example: hwqueue webhook resume pager")
+def resume(ctx: typer.Context, name: Name) -> None:
+    """Go on where a webhook was paused."""
+    with open_client(ctx) as client:
+        done = client.resume_webhook(name)
+    say(ctx, f"{name} goes on" if done else f"{name} was not paused")
+
+
+@app.command(epilog="Example: hwqueue webhook rotate pager --keep 2d")
+def rotate(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    keep: Annotated[
+        str, typer.Option(help="How long requests are signed with the old secret, too.")
+    ] = "1d",
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Print the secret and nothing else.")
+    ] = False,
+) -> None:
+    """Replace the secret and print the new one, this once."""
+    old_for = span(keep, "--keep")
+    assert old_for is not None
+    with open_client(ctx) as client:
+        secret = client.rotate_webhook(name, keep=old_for)
+    if bare:
+        typer.echo(secret)
+        return
+    show_one(ctx, {"name": name, "secret": secret})
+    say(ctx, "keep the secret: it is not shown again")
+
+
+@app.command(epilog="Example: hwqueue webhook drop pager")
+def drop(ctx: typer.Context, name: Name) -> None:
+    """Drop a webhook; what it has not been sent is not sent any more."""
+    with open_client(ctx) as client:
+        done = client.drop_webhook(name)
+    say(ctx, f"{name} is dropped" if done else f"no webhook is named {name}")
+    if not done:
+        raise typer.Exit(ExitCode.NOT_FOUND)
+
+
+@app.command(epilog="Example: hwqueue webhook deliveries pager --state dead")
+def deliveries(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    state: Annotated[
+        str | None, typer.Option(help="waiting, delivered or dead.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Most to show.", min=1, max=10_000)] = 50,
+    before: Annotated[
+        str | None, typer.Option(help="The last delivery_id of a page, to get the next one.")
+    ] = None,
+) -> None:
+    """List what is to be sent or was, newest first."""
+    with open_client(ctx) as client:
+        found = client.list_deliveries(
+            name,
+            state=state,
+            limit=limit,
+            before=None if before is None else identifier(before, "--before"),
+        )
+    show_items(ctx, found, _delivery, empty="no such deliveries")
+
+
+@app.command(epilog="Example: hwqueue webhook redeliver pager --dead")
+def redeliver(
+    ctx: typer.Context,
+    name: Name,
+    delivery: Annotated[
+        str | None, typer.Argument(help="Its delivery_id.", show_default=False)
+    ] = None,
+    *,
+    dead: Annotated[bool, typer.Option("--dead", help="All that were given up.")] = False,
+) -> None:
+    """Have a delivery sent again, whatever became of it; or all that were given up."""
+    if (delivery is None) is not dead:
+        raise ConfigError("name a delivery, or give --dead")
+    wanted = None if delivery is None else identifier(delivery, "DELIVERY")
+    with open_client(ctx) as client:
+        count = total = client.redeliver(name, wanted)
+        while count and dead:
+            total += (count := client.redeliver(name))
+    say(ctx, f"{total} to be sent again")
+    if not total and wanted:
+        raise typer.Exit(ExitCode.NOT_FOUND)
+
+
+@app.command(epilog="Example: hwqueue webhook run --concurrency 50")
+def run(
+    ctx: typer.Context,
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Send what is due now, then end: for cron.")
+    ] = False,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1000, help="Requests at once; ten at most to one webhook.")
+    ] = 20,
+    timeout: Annotated[str, typer.Option(help="Longest time of a request, at most 9m.")] = "15s",
+    poll: Annotated[str, typer.Option(help="How often to ask when there is nothing.")] = "1s",
+    allow_private: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private", help="Send to private, loopback and link-local addresses, too."
+        ),
+    ] = False,
+    allow_http: Annotated[
+        bool, typer.Option("--allow-http", help="Send without TLS, too.")
+    ] = False,
+) -> None:
+    """Send what webhooks are to be told of, until SIGTERM or Ctrl-C.
+
+    Needs a login with hwqueue_operator and a machine that reaches the receivers; any number may
+    run.
+    """
+    try:
+        from hwqueue.webhooks.deliver import Limits  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the module {error.name} is missing", hint="pip install 'hwqueue[webhooks]'"
+        ) from error
+    longest, every = span(timeout, "--timeout"), span(poll, "--poll")
+    assert longest is not None
+    assert every is not None
+    if not timedelta(0) < longest <= timedelta(minutes=9):
+        raise ConfigError(f"--timeout must be above 0 and at most 9m, got {timeout}")
+    limits = Limits(
+        timeout=longest,
+        concurrency=concurrency,
+        allow_private=allow_private,
+        allow_http=allow_http,
+    )
+    if not options_of(ctx).verbose:
+        # at INFO httpx logs URLs, which may hold secrets
+        logging.getLogger("hwqueue.webhooks").setLevel(logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    asyncio.run(_run(connection_string(ctx), limits, every, once=once))
+
+
+async def _run(dsn: str, limits: Limits, poll: timedelta, *, once: bool) -> None:
+    from hwqueue.webhooks.deliver import Deliverer  # noqa: PLC0415
+
+    async with AsyncClient(dsn, pool_size=4) as client:
+        deliverer = Deliverer(client, limits)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, deliverer.stop)
+        if once:
+            await deliverer.run_once()
+        else:
+            await deliverer.run(poll=poll)
+
+
+def _row(webhook: Webhook) -> dict[str, Any]:
+    return {
+        "name": webhook.name,
+        "url": webhook.url,
+        "codes": webhook.codes,
+        "queues": webhook.queues,
+        "tenant": webhook.tenant,
+        "paused": webhook.paused_reason,
+        "waiting": webhook.waiting,
+        "delivered": webhook.delivered,
+        "failed": webhook.failed,
+        "dead": webhook.dead,
+        "failing_since": webhook.failing_since,
+    }
+
+
+def _delivery(delivery: Delivery) -> dict[str, Any]:
+    return {
+        "delivery_id": delivery.delivery_id,
+        "code": delivery.code,
+        "state": delivery.state,
+        "attempts": delivery.attempt_count,
+        "created_at": delivery.created_at,
+        "next_at": delivery.available_at,
+        "status": delivery.status,
+        "answer": delivery.error or delivery.response,
+    }

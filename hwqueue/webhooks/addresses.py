@@ -1,0 +1,51 @@
+"""Which addresses requests may go to: none that only our own network reaches."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+
+from hwqueue.errors import HwqueueError
+
+_NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+
+
+class RefusedAddress(HwqueueError):
+    """The receiver's address is one that requests do not go to."""
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether an address is one of the internet: not private, loopback, link-local or reserved.
+
+    An IPv6 address that stands for an IPv4 one counts as that.
+    """
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return is_public(address.ipv4_mapped)
+        if address.sixtofour is not None:
+            return is_public(address.sixtofour)
+        if address.teredo is not None or address.scope_id is not None:
+            return False
+        if any(address in network for network in _NAT64):
+            return is_public(IPv4Address(int(address) & 0xFFFFFFFF))
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+async def resolve(host: str, port: int, *, allow_private: bool) -> str:
+    """The address to connect to, so that what was checked is what is connected to.
+
+    One private address among several is enough to refuse them all: a name of the internet has
+    none.
+
+    Raises: RefusedAddress, OSError when there is no such name.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(place[0]) for *_, place in found]
+    for each in addresses:
+        if not allow_private and not is_public(ip_address(each)):
+            raise RefusedAddress(
+                f"{host} is {each}, which is no address of the internet",
+                hint="permit such addresses: hwqueue webhook run --allow-private",
+            )
+    return addresses[0]

@@ -1,0 +1,363 @@
+-- Public: webhooks, and what is sent to them.
+--
+-- Admins set and drop webhooks and get their secrets, once. Operators list, pause, test and redeliver.
+-- hwqueue webhook run, as a login with hwqueue_operator, calls claim_deliveries and settle_delivery: it gets
+-- bodies with their signatures and never a secret, so it can sign nothing else.
+--
+-- Read set_webhook, claim_deliveries and settle_delivery first; upkeep/webhooks has what they do.
+
+-- Creates a webhook and returns its secret; or replaces the address and the filter of one that is there
+-- and returns null. The secret is shown this once: rotate_webhook makes another one.
+--
+-- p_url: https://..., or http://..., which is refused when it is sent unless the process that sends permits
+-- it. p_options, each null or left out: any. codes: of events, or lease_completed, which only those get
+-- that name it. queues: names. tenant: the only one; then what is no tenant's is not sent. labels: that
+-- the lease must have.
+--
+-- A new webhook is told of what transactions write that began after it was created.
+--
+-- Locks: the webhook's row. Raises: QHA01, QHA03.
+create or replace function hwqueue.set_webhook(p_name text, p_url text, p_options jsonb default '{}',
+  p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_new hwqueue.webhook;
+  v_old hwqueue.webhook;
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_name(p_name, 'p_name'), hwqueue.check_shard(p_shard);
+  if strpos(p_name, '/') > 0 then
+    perform hwqueue.refuse('QHA01', 'p_name has a slash', jsonb_build_object('field', 'p_name'),
+      'names of webhooks are parts of paths of the HTTP API: leave out slashes');
+  end if;
+  if (length(p_url) <= 2000 and p_url ~ '^https?://[][A-Za-z0-9._:-]+([/?][!"$-~]*)?$') is not true then
+    perform hwqueue.refuse('QHA01', 'p_url must be an http or https URL of at most 2000 characters',
+      jsonb_build_object('field', 'p_url'),
+      'for example https://hooks.example/hwqueue; without user, password and fragment');
+  end if;
+  perform hwqueue.check_object(p_options, array['codes', 'queues', 'tenant', 'labels'], 'options');
+  v_new.codes := hwqueue.json_names(p_options -> 'codes', 'options.codes', 100);
+  v_new.queues := hwqueue.json_names(p_options -> 'queues', 'options.queues', 100);
+  v_new.tenant := hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100);
+  v_new.labels := nullif(hwqueue.check_labels(p_options -> 'labels', 'options.labels'), '{}');
+  if v_new.codes = '{}' or cardinality(v_new.codes) > 100 or v_new.queues = '{}' then
+    perform hwqueue.refuse('QHA01',
+      'options.codes must name 1 to 100 codes, and options.queues at least one queue',
+      jsonb_build_object('field', 'options'), 'leave a list out for any');
+  end if;
+  v_new.secret := hwqueue.new_webhook_secret();
+  insert into hwqueue.webhook (shard_id, name, webhook_id, url, codes, queues, tenant, labels, secret,
+    event_cursor, completed_at, completed_lease, created_at, created_by, created_login)
+  select p_shard, p_name, hwqueue.new_id(), p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels,
+    v_new.secret, s.event_base + (pg_current_xact_id()::text::bigint << 20) - 1, v_now,
+    '00000000-0000-0000-0000-000000000000', v_now, hwqueue.current_actor(), session_user
+  from hwqueue.shard s where s.shard_id = p_shard
+  on conflict (shard_id, name) do nothing;
+  if found then
+    perform hwqueue.note_event('webhook_set', format('webhook %s is new', p_name), p_shard,
+      jsonb_build_object('webhook', p_name) || p_options);
+    return hwqueue.shown_secret(v_new.secret);
+  end if;
+  v_old := hwqueue.lock_webhook(p_name, p_shard);
+  if (v_old.url, v_old.codes, v_old.queues, v_old.tenant, v_old.labels)
+      is distinct from (p_url, v_new.codes, v_new.queues, v_new.tenant, v_new.labels) then
+    update hwqueue.webhook w
+    set url = p_url, codes = v_new.codes, queues = v_new.queues, tenant = v_new.tenant, labels = v_new.labels,
+      completed_at = case when hwqueue.completion_code() = any (v_old.codes) then w.completed_at
+        else v_now end
+    where w.shard_id = p_shard and w.name = p_name;
+    perform hwqueue.note_event('webhook_set', format('webhook %s is changed', p_name), p_shard,
+      jsonb_build_object('webhook', p_name) || p_options);
+  end if;
+  return null;
+end
+$$;
+
+-- Returns the webhooks by name, without their secrets: secret_prefix tells one from another. waiting, dead:
+-- deliveries that are to be sent, and attempts given up on since the webhook was made. oldest_at: when the
+-- first thing happened that the webhook has not been told of; null: it knows all.
+--
+-- Raises: QHA03.
+create or replace function hwqueue.list_webhooks(p_shard int default 0)
+returns table (name text, url text, codes text[], queues text[], tenant text, labels jsonb,
+  secret_prefix text, old_secret_until timestamptz, created_at timestamptz, created_by text,
+  created_login text, paused_at timestamptz, paused_reason text, delivered_at timestamptz,
+  failing_since timestamptz, delivered bigint, failed bigint, dead bigint, waiting bigint,
+  oldest_at timestamptz, shard_id int)
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+  select hwqueue.require_all_tenants();
+  select w.name, w.url, w.codes, w.queues, w.tenant, w.labels, left(hwqueue.shown_secret(w.secret), 10),
+    case when w.old_secret_until > hwqueue.clock() then w.old_secret_until end, w.created_at, w.created_by,
+    w.created_login, w.paused_at, w.paused_reason, w.delivered_at, w.failing_since, w.delivered, w.failed,
+    w.dead, (
+      select count(*) from hwqueue.webhook_delivery d
+      where d.shard_id = p_shard and d.webhook_id = w.webhook_id and d.state = 'waiting'),
+    hwqueue.oldest_undelivered(w, p_shard), w.shard_id
+  from hwqueue.webhook w
+  where w.shard_id = p_shard
+  order by w.name
+$$;
+
+-- Drops a webhook and returns whether it was there. What it has not been sent is not sent any more; what
+-- was sent stays in the table until prune deletes it, and no function shows it.
+--
+-- Locks: the webhook's row, then its waiting deliveries. Raises: QHA03. Idempotent.
+create or replace function hwqueue.drop_webhook(p_name text, p_shard int default 0) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_webhook uuid;
+begin
+  perform hwqueue.require_all_tenants();
+  delete from hwqueue.webhook w where w.shard_id = p_shard and w.name = p_name
+  returning w.webhook_id into v_webhook;
+  if v_webhook is null then
+    return false;
+  end if;
+  update hwqueue.webhook_delivery d
+  set state = 'dead', finished_at = hwqueue.clock(), claimed_until = null
+  where d.shard_id = p_shard and d.webhook_id = v_webhook and d.state = 'waiting';
+  perform hwqueue.note_event('webhook_dropped', format('webhook %s', p_name), p_shard,
+    jsonb_build_object('webhook', p_name));
+  return true;
+end
+$$;
+
+-- Pauses a webhook and returns true; false if it was paused. Nothing is sent, and its cursor stays: after
+-- resume_webhook it is told of what happened meanwhile, as far as events are kept.
+--
+-- Locks: the webhook's row. Raises: QHH01, QHA03.
+create or replace function hwqueue.pause_webhook(p_name text, p_shard int default 0) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name, p_shard);
+begin
+  if v_webhook.paused_at is not null then
+    return false;
+  end if;
+  perform hwqueue.stop_webhook(v_webhook, 'asked');
+  return true;
+end
+$$;
+
+-- Resumes a webhook and returns true; false if it was not paused.
+--
+-- Locks: the webhook's row. Raises: QHH01, QHA03.
+create or replace function hwqueue.resume_webhook(p_name text, p_shard int default 0) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name, p_shard);
+begin
+  if v_webhook.paused_at is null then
+    return false;
+  end if;
+  update hwqueue.webhook w set paused_at = null, paused_reason = null, failing_since = null
+  where w.shard_id = p_shard and w.name = p_name;
+  perform hwqueue.note_event('webhook_resumed', format('webhook %s', p_name), p_shard,
+    jsonb_build_object('webhook', p_name));
+  return true;
+end
+$$;
+
+-- Replaces the secret of a webhook and returns the new one. For p_keep (0 to 7 days) requests are signed with
+-- the old one, too, so that receivers can be changed meanwhile. Not idempotent.
+--
+-- Locks: the webhook's row. Raises: QHH01, QHA01, QHA03.
+create or replace function hwqueue.rotate_webhook(p_name text, p_keep interval default '1 day',
+  p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name, p_shard);
+  v_secret bytea := hwqueue.new_webhook_secret();
+begin
+  if (p_keep between '0' and interval '7 days') is not true then
+    perform hwqueue.refuse('QHA01', 'p_keep must be from 0 to 7 days', jsonb_build_object('field', 'p_keep'),
+      'give a span such as interval ''1 day''; 0 if the old secret has leaked');
+  end if;
+  update hwqueue.webhook w
+  set secret = v_secret, old_secret = w.secret, old_secret_until = hwqueue.clock() + p_keep
+  where w.shard_id = p_shard and w.name = p_name;
+  perform hwqueue.note_event('webhook_rotated', format('webhook %s has another secret', p_name), p_shard,
+    jsonb_build_object('webhook', p_name, 'old_until', hwqueue.clock() + p_keep));
+  return hwqueue.shown_secret(v_secret);
+end
+$$;
+
+-- Has a delivery of type webhook_test sent to a webhook, and returns its id. A paused webhook gets it when
+-- it is resumed. Not idempotent.
+--
+-- Locks: the webhook's row. Raises: QHH01, QHA03.
+create or replace function hwqueue.test_webhook(p_name text, p_shard int default 0) returns uuid
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name, p_shard);
+  v_now timestamptz := hwqueue.clock();
+  v_delivery uuid := hwqueue.new_id();
+begin
+  insert into hwqueue.webhook_delivery (shard_id, delivery_id, webhook_id, code, body, state, created_at,
+    available_at)
+  values (p_shard, v_delivery, v_webhook.webhook_id, 'webhook_test',
+    hwqueue.webhook_body('webhook_test', v_now, jsonb_build_object('webhook', p_name)), 'waiting', v_now,
+    v_now);
+  return v_delivery;
+end
+$$;
+
+-- Returns deliveries of a webhook, newest first. p_state: waiting, delivered or dead; null: all. p_before:
+-- the last delivery of the page before. status, response, error: how the last attempt ended.
+--
+-- Raises: QHH01, QHA01, QHA03.
+create or replace function hwqueue.list_deliveries(p_name text, p_state text default null,
+  p_limit int default 100, p_before uuid default null, p_shard int default 0)
+returns table (delivery_id uuid, code text, event_id bigint, lease_id uuid, state text, attempt_count int,
+  created_at timestamptz, available_at timestamptz, attempted_at timestamptz, finished_at timestamptz,
+  status int, response text, error text, body jsonb, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_webhook uuid;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before');
+  perform hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'delivered', 'dead']);
+  v_webhook := (hwqueue.find_webhook(p_name, p_shard)).webhook_id;
+  return query
+    select d.delivery_id, d.code, d.event_id, d.lease_id, d.state, d.attempt_count, d.created_at,
+      case when d.state = 'waiting' then d.available_at end, d.attempted_at, d.finished_at, d.status::int,
+      d.response, d.error, d.body::jsonb, d.shard_id
+    from hwqueue.webhook_delivery d
+    where d.shard_id = p_shard and d.webhook_id = v_webhook and (p_state is null or d.state = p_state)
+      and (p_before is null or d.delivery_id < p_before)
+    order by d.delivery_id desc limit p_limit;
+end
+$$;
+
+-- Has deliveries sent again, from the first attempt, and returns how many: one that is delivered, dead or
+-- waits for its next attempt; or (p_delivery null) up to p_limit dead ones, the oldest first. Receivers see
+-- the id that they saw before.
+--
+-- Locks: the webhook's row, then the deliveries, skip locked. Raises: QHH01, QHA01, QHA03.
+create or replace function hwqueue.redeliver(p_name text, p_delivery uuid default null,
+  p_limit int default 1000, p_shard int default 0) returns int
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_webhook uuid;
+  v_now timestamptz := hwqueue.clock();
+  v_count int;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more');
+  v_webhook := (hwqueue.lock_webhook(p_name, p_shard)).webhook_id;
+  update hwqueue.webhook_delivery u
+  set state = 'waiting', failures = 0, finished_at = null, available_at = v_now, claimed_until = null
+  where u.shard_id = p_shard and u.delivery_id = any (array(
+    select d.delivery_id from hwqueue.webhook_delivery d
+    where d.shard_id = p_shard and d.webhook_id = v_webhook
+      and case when p_delivery is null then d.state = 'dead' else d.delivery_id = p_delivery end
+      and (d.claimed_until > v_now) is not true
+    order by d.delivery_id limit p_limit for update skip locked));
+  get diagnostics v_count = row_count;
+  return v_count;
+end
+$$;
+
+-- Routes what is new to the webhooks, then claims up to p_limit due deliveries for p_timeout (1 second to
+-- 10 minutes) and returns them with what is to be sent. A delivery whose claim ends without
+-- settle_delivery is handed out again, so send it before then. A webhook has at most ten claimed at once.
+--
+-- attempt: to be passed to settle_delivery. headers: id, time and signatures (Standard Webhooks). Not
+-- idempotent.
+--
+-- Locks: webhooks and deliveries, skip locked. Raises: QHA01, QHA02, QHA03.
+create or replace function hwqueue.claim_deliveries(p_limit int default 20,
+  p_timeout interval default '1 minute', p_shard int default 0)
+returns table (delivery_id uuid, attempt int, webhook text, url text, code text, headers jsonb, body text,
+  shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.require_read_committed();
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again for more');
+  if (p_timeout between interval '1 second' and interval '10 minutes') is not true then
+    perform hwqueue.refuse('QHA01', 'p_timeout must be from 1 second to 10 minutes',
+      jsonb_build_object('field', 'p_timeout'), 'give a span such as interval ''1 minute''');
+  end if;
+  perform hwqueue.route_webhooks(1000, hwqueue.clock(), p_shard);
+  v_now := hwqueue.clock();
+  return query
+    select d.delivery_id, d.attempt_count, w.name, w.url, d.code,
+      hwqueue.webhook_headers(w, d.delivery_id, d.body, v_now), d.body, p_shard
+    from hwqueue.claim_due(p_limit, v_now, v_now + p_timeout, p_shard) d
+    join hwqueue.webhook w on w.shard_id = p_shard and w.webhook_id = d.webhook_id;
+end
+$$;
+
+-- Records how an attempt ended, and returns what became of the delivery: delivered (the status is 2xx),
+-- waiting (it is tried again, ten attempts over three days), dead, or lost: this attempt's claim ended and
+-- nothing is recorded. Status 410 means that nobody is there any more: the webhook is paused.
+--
+-- p_result: status (100 to 599; left out: no answer came), response (text of at most 1000 characters),
+-- error (why no answer came), retry_after (seconds; at most a day of it counts).
+--
+-- Locks: the webhook's row, then the delivery. Raises: QHA01, QHA03.
+create or replace function hwqueue.settle_delivery(p_delivery uuid, p_attempt int, p_result jsonb,
+  p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_status int;
+  v_response text;
+  v_error text;
+  v_after interval;
+  v_webhook hwqueue.webhook;
+  v_delivery hwqueue.webhook_delivery;
+  v_delay interval;
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_object(p_result, array['status', 'response', 'error', 'retry_after'], 'result');
+  v_status := hwqueue.json_integer(p_result -> 'status', 'result.status', 100, 599);
+  v_response := hwqueue.json_text(nullif(p_result -> 'response', '""'), 'result.response', 1000);
+  v_error := hwqueue.json_text(p_result -> 'error', 'result.error', 1000);
+  v_after := least(coalesce(
+    hwqueue.json_integer(p_result -> 'retry_after', 'result.retry_after', 0, 2147483647), 0),
+    86400) * interval '1 second';
+  select w.* into v_webhook from hwqueue.webhook w
+  where w.shard_id = p_shard and w.webhook_id = (
+    select d.webhook_id from hwqueue.webhook_delivery d
+    where d.shard_id = p_shard and d.delivery_id = p_delivery) for no key update;
+  select d.* into v_delivery from hwqueue.webhook_delivery d
+  where d.shard_id = p_shard and d.delivery_id = p_delivery and d.attempt_count = p_attempt
+    and d.claimed_until is not null for update;
+  if not found then
+    return 'lost';
+  end if;
+  v_delay := case when v_status between 200 and 299 or v_status = 410 then null
+    else greatest(hwqueue.webhook_delay(v_delivery.failures + 1), v_after) end;
+  v_delivery.state := case when v_status between 200 and 299 then 'delivered'
+    when v_status = 410 or hwqueue.webhook_delay(v_delivery.failures + 1) is null then 'dead'
+    else 'waiting' end;
+  update hwqueue.webhook_delivery d
+  set state = v_delivery.state, claimed_until = null, status = v_status, response = v_response,
+    error = v_error, failures = d.failures + case v_delivery.state when 'delivered' then 0 else 1 end,
+    available_at = v_now + coalesce(v_delay, '0'),
+    finished_at = case when v_delivery.state <> 'waiting' then v_now end
+  where d.shard_id = p_shard and d.delivery_id = p_delivery;
+  perform hwqueue.count_attempt(v_webhook, v_delivery.state, v_now);
+  if v_status = 410 and v_webhook.paused_at is null then
+    perform hwqueue.stop_webhook(v_webhook, 'gone');
+  end if;
+  return v_delivery.state;
+end
+$$;

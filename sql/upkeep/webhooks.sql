@@ -1,0 +1,360 @@
+-- Webhooks: from events to deliveries, which deliveries are due, and how they are signed.
+--
+-- api/webhooks calls all of this; no spawn, claim or settlement does. An example: an operator pauses a
+-- queue, which writes an event. route_webhooks finds it after the webhook's cursor, writes a delivery and
+-- moves the cursor on, in one transaction. claim_due hands the delivery out with its signature,
+-- and settle_delivery records the answer.
+--
+-- Invariants: an event gets exactly one delivery for each webhook whose filter it passes, however late
+-- its transaction commits. Cursors pass only what is final: events below the oldest open transaction, as
+-- list_events, and completions that roll_up has counted. A delivery stays until an answer is recorded, so
+-- it is sent at least once. Secrets leave this module as signatures only.
+--
+-- Read route_webhooks and claim_due first.
+
+-- Returns a webhook. Every function that only reads about one webhook begins with it.
+-- Raises: QHH01, QHA03.
+create or replace function hwqueue.find_webhook(p_name text, p_shard int) returns hwqueue.webhook
+language plpgsql volatile
+as $$
+declare
+  v_webhook hwqueue.webhook;
+begin
+  perform hwqueue.require_all_tenants();
+  select w.* into v_webhook from hwqueue.webhook w
+  where w.shard_id = p_shard and w.name = p_name;
+  if not found then
+    perform hwqueue.refuse('QHH01', format('no webhook is named %s',
+        coalesce(to_json(left(p_name, 100))::text, 'null')),
+      jsonb_build_object('field', 'p_name'), 'list them: hwqueue webhook list');
+  end if;
+  return v_webhook;
+end
+$$;
+
+-- Returns a webhook, locked. Every function that changes one webhook begins with it.
+-- Locks: the webhook's row. Raises: QHH01, QHA03.
+create or replace function hwqueue.lock_webhook(p_name text, p_shard int) returns hwqueue.webhook
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  perform 1 from hwqueue.webhook w where w.shard_id = p_shard and w.name = p_name for no key update;
+  return hwqueue.find_webhook(p_name, p_shard);
+end
+$$;
+
+-- Marks a webhook as paused, and writes the event.
+-- Locks: the caller holds the webhook's row. Not idempotent.
+create or replace function hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.webhook w set paused_at = hwqueue.clock(), paused_reason = p_reason
+  where w.shard_id = p_webhook.shard_id and w.name = p_webhook.name;
+  perform hwqueue.note_event('webhook_paused', format('webhook %s', p_webhook.name), p_webhook.shard_id,
+    jsonb_build_object('webhook', p_webhook.name, 'reason', p_reason));
+end
+$$;
+
+-- Counts an attempt in the row of its webhook.
+-- Locks: the caller holds the row. Not idempotent.
+create or replace function hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamptz)
+returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.webhook w
+  set delivered = w.delivered + case p_state when 'delivered' then 1 else 0 end,
+    failed = w.failed + case p_state when 'delivered' then 0 else 1 end,
+    dead = w.dead + case p_state when 'dead' then 1 else 0 end,
+    delivered_at = case p_state when 'delivered' then p_now else w.delivered_at end,
+    failing_since = case p_state when 'delivered' then null else coalesce(w.failing_since, p_now) end
+  where w.shard_id = p_webhook.shard_id and w.name = p_webhook.name;
+end
+$$;
+
+-- The event code of completions, which are no events: outcomes are read instead.
+create or replace function hwqueue.completion_code() returns text
+language sql immutable
+as $$ select 'lease_completed' $$;
+
+-- Returns a new key of 32 random bytes.
+-- Not idempotent.
+create or replace function hwqueue.new_webhook_secret() returns bytea
+language sql volatile
+as $$ select sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())
+  || uuid_send(gen_random_uuid())) $$;
+
+-- Returns a key as receivers are given it.
+create or replace function hwqueue.shown_secret(p_secret bytea) returns text
+language sql immutable
+as $$ select 'whsec_' || encode(p_secret, 'base64') $$;
+
+-- HMAC with SHA-256 (RFC 2104) of a message, under a key of at most 64 bytes.
+-- Here rather than in the process that sends, so that this process never holds a secret.
+create or replace function hwqueue.hmac_sha256(p_key bytea, p_message bytea) returns bytea
+language plpgsql immutable
+as $$
+declare
+  v_inner bytea := p_key || decode(repeat('00', 64 - octet_length(p_key)), 'hex');
+  v_outer bytea := v_inner;
+begin
+  for v_byte in 0..63 loop
+    v_outer := set_byte(v_outer, v_byte, get_byte(v_inner, v_byte) # 92);
+    v_inner := set_byte(v_inner, v_byte, get_byte(v_inner, v_byte) # 54);
+  end loop;
+  return sha256(v_outer || sha256(v_inner || p_message));
+end
+$$;
+
+-- Returns the headers of Standard Webhooks for an attempt at p_now: id, time and signatures, of the old
+-- secret, too, while that is valid.
+create or replace function hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text,
+  p_now timestamptz) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_id text := 'msg_' || replace(p_delivery::text, '-', '');
+  v_time text := floor(extract(epoch from p_now))::bigint;
+  v_message bytea := convert_to(v_id || '.' || v_time || '.' || p_body, 'UTF8');
+  v_signatures text;
+begin
+  select string_agg('v1,' || encode(hwqueue.hmac_sha256(k.secret, v_message), 'base64'), ' ' order by k.n)
+  into v_signatures
+  from (values (1, p_webhook.secret),
+      (2, case when p_webhook.old_secret_until > p_now then p_webhook.old_secret end)) k(n, secret)
+  where k.secret is not null;
+  return jsonb_build_object('webhook-id', v_id, 'webhook-timestamp', v_time,
+    'webhook-signature', v_signatures);
+end
+$$;
+
+-- Returns how long a delivery waits after its p_failures-th failure; null: it is dead. Up to a tenth
+-- more by chance, so that what failed together is not sent together again. Ten attempts take three days.
+create or replace function hwqueue.webhook_delay(p_failures int) returns interval
+language sql volatile
+as $$
+  select (array['5s', '1m', '5m', '30m', '2h', '5h', '10h', '20h', '1d']::interval[])[p_failures]
+    * (1 + random() / 10)
+$$;
+
+-- Returns the JSON text that a receiver gets. What is longer than 64 KiB loses its detail.
+create or replace function hwqueue.webhook_body(p_code text, p_at timestamptz, p_data jsonb) returns text
+language sql stable
+as $$
+  select case when octet_length(b.body::text) <= 65536 then b.body::text
+    else jsonb_set(b.body, '{data}', (b.body -> 'data') || '{"detail": null, "truncated": true}')::text end
+  from jsonb_build_object('type', p_code, 'data', p_data,
+    'timestamp', to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) b(body)
+$$;
+
+-- Routes the events and completions that are new to the enabled webhooks, up to p_limit of each for each
+-- webhook. Returns how many deliveries it wrote.
+-- A webhook with 10,000 deliveries that wait gets no more: its events wait in their table instead.
+-- Locks: webhook rows, skip locked. What another session routes now is left to it.
+create or replace function hwqueue.route_webhooks(p_limit int, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_webhook hwqueue.webhook;
+  v_routed int := 0;
+begin
+  for v_webhook in
+    select w.* from hwqueue.webhook w where w.shard_id = p_shard and w.paused_at is null
+    order by w.name for no key update skip locked
+  loop
+    continue when (
+      select count(*) from (
+        select from hwqueue.webhook_delivery d
+        where d.shard_id = p_shard and d.webhook_id = v_webhook.webhook_id and d.state = 'waiting'
+        limit 10000) d) = 10000;
+    v_routed := v_routed + hwqueue.route_events(v_webhook, p_limit, p_now, p_shard);
+    if hwqueue.completion_code() = any (v_webhook.codes) then
+      v_routed := v_routed + hwqueue.route_completions(v_webhook, p_limit, p_now, p_shard);
+    end if;
+  end loop;
+  return v_routed;
+end
+$$;
+
+-- Writes deliveries of up to p_limit events after the cursor of a webhook, moves the cursor on, and
+-- returns the number of deliveries.
+-- Whose an event is, its lease or class says. A webhook for one tenant, or with labels, gets nothing of
+-- a lease that is gone.
+-- Locks: the caller holds the webhook's row.
+create or replace function hwqueue.route_events(p_webhook hwqueue.webhook, p_limit int, p_now timestamptz,
+  p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  -- in an earlier statement than the events are read in: whatever can still come lies above
+  v_below bigint := (
+    select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20)
+    from hwqueue.shard s where s.shard_id = p_shard);
+  v_found hwqueue.event[];
+  v_routed int;
+begin
+  perform 1 from hwqueue.event e
+  where e.shard_id = p_shard and e.event_id > p_webhook.event_cursor and e.event_id < v_below
+  order by e.event_id limit 1;
+  if not found then
+    return 0;
+  end if;
+  v_found := array(
+    select e
+    from unnest(coalesce(p_webhook.codes, array[null::text])) c(code)
+    cross join lateral hwqueue.event_page(p_webhook.event_cursor, v_below, c.code, null, null, null, p_limit,
+      p_shard) e
+    order by e.event_id limit p_limit);
+  insert into hwqueue.webhook_delivery (shard_id, delivery_id, webhook_id, code, event_id, lease_id, body,
+    state, created_at, available_at)
+  select p_shard, hwqueue.new_id(), p_webhook.webhook_id, e.code, e.event_id, e.lease_id,
+    hwqueue.webhook_body(e.code, e.at, jsonb_build_object('event_id', e.event_id::text,
+      'lease_id', e.lease_id, 'node_id', e.node_id, 'queue', e.queue, 'class_id', e.class_id,
+      'task', coalesce(l.task_name, c.task_name), 'tenant', c.tenant, 'labels', c.labels, 'actor', e.actor,
+      'message', e.message, 'detail', e.detail)),
+    'waiting', e.at, p_now
+  from unnest(v_found) e
+  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = e.lease_id
+  left join hwqueue.placement_class c
+    on c.shard_id = p_shard and c.class_id = coalesce(l.class_id, e.class_id)
+  where (p_webhook.queues is null or e.queue = any (p_webhook.queues))
+    and (p_webhook.tenant is null or c.tenant = p_webhook.tenant)
+    and (p_webhook.labels is null or c.labels @> p_webhook.labels)
+  order by e.event_id;
+  get diagnostics v_routed = row_count;
+  update hwqueue.webhook w
+  set event_cursor = case when cardinality(v_found) = p_limit then v_found[p_limit].event_id
+    else v_below - 1 end
+  where w.shard_id = p_shard and w.name = p_webhook.name;
+  return v_routed;
+end
+$$;
+
+-- Writes deliveries of up to p_limit completions of a webhook's queues after its cursor, moves the cursor
+-- on, and returns the number of deliveries.
+-- A completion writes no event. What roll_up has counted is final, so nothing can end before that moment
+-- any more. A lease that does not stay when it completes has left no row that says whose it was.
+-- Locks: the caller holds the webhook's row.
+create or replace function hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit int,
+  p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_until timestamptz := (
+    select m.counted_to from hwqueue.reap_cursor m where m.shard_id = p_shard
+    order by m.version desc limit 1);
+  v_found hwqueue.outcome[];
+  v_routed int;
+begin
+  if (v_until > p_webhook.completed_at) is not true then
+    return 0;
+  end if;
+  v_found := array(
+    select o
+    from hwqueue.queue q
+    cross join lateral (
+      select x.* from hwqueue.outcome x
+      where x.shard_id = p_shard and x.queue_id = q.queue_id and x.state = 'completed'
+        and x.finished_at >= p_webhook.completed_at and x.finished_at < v_until
+        and (x.finished_at, x.lease_id) > (p_webhook.completed_at, p_webhook.completed_lease)
+      order by x.finished_at, x.lease_id limit p_limit) o
+    where q.shard_id = p_shard and (p_webhook.queues is null or q.name = any (p_webhook.queues))
+    order by o.finished_at, o.lease_id limit p_limit);
+  insert into hwqueue.webhook_delivery (shard_id, delivery_id, webhook_id, code, lease_id, body, state,
+    created_at, available_at)
+  select p_shard, hwqueue.new_id(), p_webhook.webhook_id, hwqueue.completion_code(), o.lease_id,
+    hwqueue.webhook_body(hwqueue.completion_code(), o.finished_at, jsonb_build_object(
+      'lease_id', o.lease_id, 'node_id', o.node_id, 'queue', q.name, 'class_id', l.class_id,
+      'task', l.task_name, 'tenant', c.tenant, 'labels', c.labels, 'attempt', o.attempt)),
+    'waiting', o.finished_at, p_now
+  from unnest(v_found) o
+  join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = o.lease_id
+  join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = o.queue_id
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = l.class_id
+  where (p_webhook.tenant is null or c.tenant = p_webhook.tenant)
+    and (p_webhook.labels is null or c.labels @> p_webhook.labels)
+  order by o.finished_at, o.lease_id;
+  get diagnostics v_routed = row_count;
+  update hwqueue.webhook w
+  set completed_at = case when cardinality(v_found) = p_limit then v_found[p_limit].finished_at
+      else v_until end,
+    completed_lease = case when cardinality(v_found) = p_limit then v_found[p_limit].lease_id
+      else '00000000-0000-0000-0000-000000000000' end
+  where w.shard_id = p_shard and w.name = p_webhook.name;
+  return v_routed;
+end
+$$;
+
+-- Claims up to p_limit due deliveries until p_until, the longest due of each webhook first. A webhook has
+-- at most ten requests under way, so that one that answers slowly does not hold up the others.
+-- Locks: deliveries, skip locked. Not idempotent.
+create or replace function hwqueue.claim_due(p_limit int, p_now timestamptz, p_until timestamptz, p_shard int)
+returns setof hwqueue.webhook_delivery
+language plpgsql volatile
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_webhook uuid;
+  v_room int;
+  v_left int := p_limit;
+begin
+  for v_webhook in
+    select w.webhook_id from hwqueue.webhook w where w.shard_id = p_shard and w.paused_at is null
+    order by random()
+  loop
+    v_room := least(v_left, 10 - (
+      select count(*) from hwqueue.webhook_delivery d
+      where d.shard_id = p_shard and d.webhook_id = v_webhook and d.claimed_until > p_now));
+    continue when v_room <= 0;
+    return query
+      update hwqueue.webhook_delivery u
+      set attempt_count = u.attempt_count + 1, attempted_at = p_now, claimed_until = p_until,
+        available_at = p_until
+      where u.shard_id = p_shard and u.delivery_id = any (array(
+        select d.delivery_id from hwqueue.webhook_delivery d
+        where d.shard_id = p_shard and d.webhook_id = v_webhook and d.state = 'waiting'
+          and d.available_at <= p_now
+        order by d.available_at limit v_room for update skip locked))
+      returning u.*;
+    get diagnostics v_room = row_count;
+    v_left := v_left - v_room;
+    exit when v_left = 0;
+  end loop;
+end
+$$;
+
+-- Deletes up to p_limit deliveries that finished longer ago than events are kept. Returns their number.
+-- Locks: deliveries, skip locked.
+create or replace function hwqueue.prune_deliveries(p_limit int, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_before timestamptz := p_now - (
+    select s.event_days * interval '1 day' from hwqueue.shard s where s.shard_id = p_shard);
+  v_count int;
+begin
+  delete from hwqueue.webhook_delivery x where x.shard_id = p_shard and x.delivery_id = any (array(
+    select d.delivery_id from hwqueue.webhook_delivery d
+    where d.shard_id = p_shard and d.finished_at < v_before
+    order by d.finished_at limit p_limit for update skip locked));
+  get diagnostics v_count = row_count;
+  return v_count;
+end
+$$;
+
+-- Returns when the oldest of what a webhook has not been told of yet happened; null: nothing.
+create or replace function hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard int)
+returns timestamptz
+language sql volatile
+as $$
+  select least(
+    (select min(d.created_at) from hwqueue.webhook_delivery d
+     where d.shard_id = p_shard and d.webhook_id = p_webhook.webhook_id and d.state = 'waiting'),
+    (select e.at from hwqueue.event e
+     where e.shard_id = p_shard and e.event_id > p_webhook.event_cursor order by e.event_id limit 1))
+$$;

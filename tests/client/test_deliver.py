@@ -1,0 +1,276 @@
+"""What is sent to receivers, where, and what becomes of their answers."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from hwqueue.client import AsyncClient, Client
+from hwqueue.types import Delivery
+from hwqueue.webhooks import verify
+from hwqueue.webhooks.addresses import RefusedAddress, is_public, resolve
+from hwqueue.webhooks.deliver import Deliverer, Limits
+
+HERE = Limits(allow_private=True, allow_http=True, timeout=timedelta(seconds=5))
+Answer = Callable[[], bytes]
+
+
+def answer(status: int, body: bytes = b"", *headers: str) -> bytes:
+    """An answer of HTTP."""
+    lines = [f"HTTP/1.1 {status} x", f"content-length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+@dataclass
+class Receiver:
+    """A server that keeps what it is sent, and answers as it is told."""
+
+    answer: bytes = answer(204)
+    url: str = ""
+    heads: list[dict[str, str]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    open: int = 0
+    most: int = 0
+    hold: asyncio.Event | None = None
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take one request."""
+        self.open += 1
+        self.most = max(self.most, self.open)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        line, *rest = head.strip().split("\r\n")
+        headers = dict(each.lower().split(": ", 1) for each in rest)
+        self.lines.append(line)
+        self.heads.append({name: rest[i].split(": ", 1)[1] for i, name in enumerate(headers)})
+        self.bodies.append(await reader.readexactly(int(headers["content-length"])))
+        if self.hold is not None:
+            await self.hold.wait()
+        self.open -= 1
+        writer.write(self.answer)
+        await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    """One that listens here."""
+    made = Receiver()
+    server = await asyncio.start_server(made.take, "127.0.0.1", 0)
+    made.url = f"http://localhost:{server.sockets[0].getsockname()[1]}/hook?a=b"
+    async with server:
+        yield made
+
+
+@asynccontextmanager
+async def sent(dsn: str, url: str, limits: Limits = HERE) -> AsyncIterator[Delivery]:
+    """What became of a delivery to this address."""
+    async with AsyncClient(dsn) as client:
+        await client.set_webhook("hook", url, codes=["none"])
+        await client.test_webhook("hook")
+        assert await Deliverer(client, limits).run_once() == 1
+        [delivery] = await client.list_deliveries("hook", limit=1)
+        yield delivery
+
+
+async def test_a_request_is_signed(dsn: str, receiver: Receiver) -> None:
+    with Client(dsn) as client:
+        secret = client.set_webhook("hook", receiver.url)
+    assert secret is not None
+    receiver.answer = answer(200, "thanks \N{SNOWMAN}\0\x1b[31m".encode())
+    async with sent(dsn, receiver.url) as delivery:
+        assert (delivery.state, delivery.status) == ("delivered", 200)
+        assert delivery.response == "thanks \N{SNOWMAN}\ufffd\ufffd[31m"
+    [head], [body] = receiver.heads, receiver.bodies
+    assert verify(head, body, secret)["type"] == "webhook_test"
+    assert receiver.lines == ["POST /hook?a=b HTTP/1.1"]
+    assert head["host"] == receiver.url.split("/")[2]
+    assert head["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [
+        (answer(302, b"", "location: http://127.0.0.1:1/"), "waiting"),
+        (answer(500, b"x" * 100_000), "waiting"),
+        (answer(410), "dead"),
+        (b"nonsense\r\n\r\n", "waiting"),
+        (b"", "waiting"),
+    ],
+)
+async def test_what_is_no_success(dsn: str, receiver: Receiver, given: bytes, state: str) -> None:
+    receiver.answer = given
+    async with sent(dsn, receiver.url) as delivery:
+        assert delivery.state == state
+        assert len(delivery.response or delivery.error or "") <= 1000
+    assert len(receiver.lines) == 1  # no redirect is followed
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("dated", [True, False])
+async def test_a_receiver_may_ask_to_wait(
+    dsn: str, receiver: Receiver, status: int, dated: bool
+) -> None:
+    until = datetime.now(UTC) + timedelta(hours=1)
+    asked = format_datetime(until, usegmt=True) if dated else "3600"
+    receiver.answer = answer(status, b"", f"retry-after: {asked}")
+    async with sent(dsn, receiver.url) as delivery:
+        assert delivery.available_at is not None
+        assert abs(delivery.available_at - until) < timedelta(minutes=10)
+
+
+@pytest.mark.parametrize("asked", ["soon", "", "-5", "\xb2"])
+async def test_a_wait_that_is_none_is_ignored(dsn: str, receiver: Receiver, asked: str) -> None:
+    receiver.answer = answer(503).replace(
+        b"\r\n\r\n", b"\r\nretry-after: " + asked.encode("latin-1") + b"\r\n\r\n"
+    )
+    async with sent(dsn, receiver.url) as delivery:
+        assert delivery.state == "waiting"
+        assert delivery.status == 503
+
+
+async def test_a_receiver_that_does_not_answer(dsn: str, receiver: Receiver) -> None:
+    receiver.hold = asyncio.Event()
+    limits = Limits(allow_private=True, allow_http=True, timeout=timedelta(seconds=0.05))
+    async with sent(dsn, receiver.url, limits) as delivery:
+        assert delivery.error == "no answer within 0.05 s"
+    receiver.hold.set()
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.1", "127.0.0.1"),
+        ("2130706433", "127.0.0.1"),
+        ("[::1]", "::1"),
+        ("[::ffff:10.0.0.1]", "10.0.0.1"),
+        ("169.254.169.254", "169.254.169.254"),
+        ("0.0.0.0", "0.0.0.0"),
+    ],
+)
+async def test_the_inside_of_the_network_is_refused(
+    dsn: str, receiver: Receiver, host: str, said: str
+) -> None:
+    url = receiver.url.replace("localhost", host)
+    async with sent(dsn, url, Limits(allow_http=True)) as delivery:
+        assert said in (delivery.error or "")
+        assert "no address of the internet" in (delivery.error or "")
+        assert delivery.state == "waiting"
+    assert receiver.lines == []
+
+
+async def test_without_tls_only_where_that_is_permitted(dsn: str, receiver: Receiver) -> None:
+    async with sent(dsn, receiver.url, Limits(allow_private=True)) as delivery:
+        assert "--allow-http" in (delivery.error or "")
+    assert receiver.lines == []
+
+
+async def test_a_certificate_is_checked_for_the_name(dsn: str, receiver: Receiver) -> None:
+    """Here it is no TLS at all."""
+    async with sent(dsn, receiver.url.replace("http:", "https:")) as delivery:
+        assert delivery.status is None
+        assert delivery.error
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("10.1.2.3", False),
+        ("172.16.0.1", False),
+        ("192.168.1.1", False),
+        ("100.64.0.1", False),
+        ("169.254.169.254", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("255.255.255.255", False),
+        ("240.0.0.1", False),
+        ("::", False),
+        ("::1", False),
+        ("fe80::1", False),
+        ("fe80::1%eth0", False),
+        ("fc00::1", False),
+        ("ff02::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("::ffff:8.8.8.8", True),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b::808:808", True),
+        ("2002:7f00:1::", False),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", False),
+    ],
+)
+def test_addresses_of_the_internet(address: str, public: bool) -> None:
+    assert is_public(ip_address(address)) is public
+
+
+async def test_one_private_address_among_others_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lookup(*_: Any, **__: Any) -> list[Any]:
+        return [(2, 1, 6, "", (each, 443)) for each in ("8.8.8.8", "10.0.0.1")]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    with pytest.raises(RefusedAddress):
+        await resolve("rebinds.example", 443, allow_private=False)
+    assert await resolve("rebinds.example", 443, allow_private=True) == "8.8.8.8"
+
+
+async def test_the_name_is_resolved_once(
+    dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the second answer of a name that changes is never connected to."""
+    loop = asyncio.get_running_loop()
+    asked, real = [], loop.getaddrinfo
+
+    async def lookup(host: Any, *rest: Any, **more: Any) -> Any:
+        if host == "rebinds.example":
+            asked.append(host)
+            return [(2, 1, 6, "", ("127.0.0.1", 0))]
+        assert str(host).replace(".", "").isdigit(), host
+        return await real(host, *rest, **more)
+
+    monkeypatch.setattr(loop, "getaddrinfo", lookup)
+    async with AsyncClient(dsn) as client:
+        url = receiver.url.replace("localhost", "rebinds.example")
+        await client.set_webhook("hook", url, codes=["none"])
+        await client.test_webhook("hook")
+        await Deliverer(client, HERE).run_once()
+    assert asked == ["rebinds.example"]
+    assert receiver.heads[0]["host"].startswith("rebinds.example:")
+
+
+async def test_it_runs_until_it_is_stopped(dsn: str, receiver: Receiver) -> None:
+    """Requests under way end and are recorded; no more than allowed are open at once."""
+    receiver.hold = asyncio.Event()
+    limits = Limits(allow_private=True, allow_http=True, concurrency=3)
+    async with AsyncClient(dsn) as client:
+        await client.set_webhook("hook", receiver.url, codes=["none"])
+        for _ in range(5):
+            await client.test_webhook("hook")
+        deliverer = Deliverer(client, limits)
+        running = asyncio.create_task(deliverer.run(poll=timedelta(milliseconds=10)))
+        while receiver.open < limits.concurrency:
+            await asyncio.sleep(0)
+        deliverer.stop()
+        receiver.hold.set()
+        await running
+        states = [each.state for each in await client.list_deliveries("hook")]
+    assert receiver.most == limits.concurrency
+    assert sorted(states) == ["delivered"] * 3 + ["waiting"] * 2
+    assert len(receiver.bodies) == 3
+
+
+def test_tls_is_checked() -> None:
+    """What httpx takes by itself: nobody turns it off here."""
+    http = Deliverer(AsyncClient("host=nowhere"))._http()
+    context: ssl.SSLContext = http._transport._pool._ssl_context  # type: ignore[attr-defined]
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname

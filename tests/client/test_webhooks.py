@@ -1,0 +1,53 @@
+"""Webhooks, through both clients."""
+
+from datetime import timedelta
+
+import pytest
+
+from hwqueue.client import AsyncClient
+from hwqueue.errors import BadArgument, WebhookUnknown
+
+URL = "https://hooks.example/"
+
+
+async def test_from_set_to_dropped(client: AsyncClient) -> None:
+    secret = await client.set_webhook(
+        "pager", URL, codes=("lease_failed",), queues=["q"], tenant="film", labels={"app": "db"}
+    )
+    assert secret is not None
+    assert secret.startswith("whsec_")
+    assert await client.set_webhook("pager", URL, codes=["lease_failed"]) is None
+    [webhook] = await client.list_webhooks()
+    assert (webhook.name, webhook.codes, webhook.queues) == ("pager", ["lease_failed"], None)
+    assert secret.startswith(webhook.secret_prefix)
+    assert await client.rotate_webhook("pager", keep=timedelta(0)) != secret
+    assert await client.pause_webhook("pager") is True
+    assert await client.resume_webhook("pager") is True
+    assert await client.drop_webhook("pager") is True
+    assert await client.drop_webhook("pager") is False
+
+
+async def test_a_delivery_from_claimed_to_sent_again(client: AsyncClient) -> None:
+    await client.set_webhook("pager", URL, codes=["none"])
+    sent = await client.test_webhook("pager")
+    [claimed] = await client.claim_deliveries(5, claim_timeout=timedelta(seconds=30))
+    assert (claimed.delivery_id, claimed.webhook, claimed.code) == (sent, "pager", "webhook_test")
+    state = await client.settle_delivery(
+        sent, claimed.attempt, status=500, response="no", error=None, retry_after=60
+    )
+    assert state == "waiting"
+    [delivery] = await client.list_deliveries("pager", state="waiting", limit=1)
+    assert (delivery.status, delivery.response, delivery.attempt_count) == (500, "no", 1)
+    assert delivery.body["type"] == "webhook_test"
+    assert await client.list_deliveries("pager", before=sent) == []
+    assert await client.redeliver("pager", sent) == 1
+    assert await client.redeliver("pager") == 0  # none is dead
+    assert await client.settle_delivery(sent, 1, status=200) == "lost"
+
+
+async def test_what_is_refused(client: AsyncClient) -> None:
+    with pytest.raises(WebhookUnknown):
+        await client.test_webhook("nobody")
+    with pytest.raises(BadArgument) as caught:
+        await client.set_webhook("pager", "gopher://hooks.example")
+    assert caught.value.field == "url"

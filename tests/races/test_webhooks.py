@@ -1,0 +1,110 @@
+"""No event is lost to a webhook and none is sent twice, in whatever order transactions commit."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.races.interleave import Actor, interleave
+from tests.sql.api import Api, outlive, token
+
+Actors = Callable[[], Actor]
+CODES = {"codes": ["queue_paused", "lease_completed"]}
+
+
+@pytest.fixture
+def actors(dsn: str) -> Iterator[Actors]:
+    """Sessions."""
+    with interleave(dsn) as made:
+        yield made
+
+
+@pytest.fixture
+def api(actors: Actors) -> Iterator[Api]:
+    """A session, and a webhook `hook`."""
+    api = Api(actors().conn)
+    api.rows("set_webhook", name="hook", url="https://hooks.example/", options=CODES)
+    yield api
+    api.rows("drop_webhook", name="hook")
+
+
+def sent(api: Api) -> list[str]:
+    """The queues that are told of now."""
+    rows = api.rows("claim_deliveries", limit=1000)
+    return [json.loads(row["body"])["data"]["queue"] for row in rows]
+
+
+def begin(actor: Actor) -> None:
+    """Open a transaction that has its id."""
+    actor.begin()
+    actor.conn.execute("select pg_current_xact_id()")
+
+
+def test_an_event_with_a_lower_id_commits_later(actors: Actors, api: Api) -> None:
+    late, other = actors(), actors()
+    first, second = api.queue(), api.queue()
+    begin(late)
+    Api(late.conn).rows("pause_queue", queue=first)  # draws the lower id
+    Api(other.conn).rows("pause_queue", queue=second)
+    assert sent(api) == []
+    late.commit()
+    outlive(api.conn)
+    assert sorted(sent(api)) == sorted([first, second])
+    assert sent(api) == []
+
+
+def test_the_late_one_has_written_nothing_yet(actors: Actors, api: Api) -> None:
+    """The routing must not pass the id that its event will have."""
+    late, other = actors(), actors()
+    first, second = api.queue(), api.queue()
+    begin(late)
+    Api(other.conn).rows("pause_queue", queue=second)
+    assert sent(api) == []
+    Api(late.conn).rows("pause_queue", queue=first)
+    late.commit()
+    outlive(api.conn)
+    assert sorted(sent(api)) == sorted([first, second])
+
+
+def test_what_is_rolled_back_is_not_told(actors: Actors, api: Api) -> None:
+    late = actors()
+    begin(late)
+    Api(late.conn).rows("pause_queue", queue=api.queue())
+    late.rollback()
+    outlive(api.conn)
+    assert sent(api) == []
+
+
+def test_a_completion_that_commits_late(actors: Actors, api: Api) -> None:
+    late = actors()
+    queue, node = api.queue(), api.node()
+    open_claim, claim = api.running(queue, node), api.running(queue, node)
+    late.begin()
+    Api(late.conn).rows("complete_lease", **token(open_claim))
+    api.rows("complete_lease", **token(claim))
+    api.rows("reap")
+    assert sent(api) == []  # what ended later is not told either
+    late.commit()
+    outlive(api.conn)
+    for _ in range(2):  # the first one notes a moment, the second one may count up to it
+        api.rows("reap")
+        outlive(api.conn)
+    assert sent(api) == [queue, queue]
+    api.rows("reap")
+    assert sent(api) == []
+
+
+def test_two_that_send_get_different_deliveries(actors: Actors, api: Api) -> None:
+    one, two = actors(), actors()
+    queue = api.queue()
+    api.rows("pause_queue", queue=queue)
+    outlive(api.conn)
+    one.begin()
+    assert sent(Api(one.conn)) == [queue]
+    two.begin()
+    assert sent(Api(two.conn)) == []  # waits for nobody, routes nothing twice
+    two.commit()
+    one.rollback()
+    outlive(api.conn)
+    assert sent(api) == [queue]  # what was claimed in vain
+    assert sent(api) == []
