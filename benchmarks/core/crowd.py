@@ -24,6 +24,7 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
         connection.execute(
             "select hwqueue.create_queue(%s, %s)", [OTHERS, Jsonb({"claim_timeout": 86400})]
         )
+        connection.execute("select hwqueue.set_webhook(%s, 'https://hooks.example/')", [OTHERS])
         for number in run.track(range(1, nodes + 1), "nodes"):
             register_on(connection, number, _node(number, profiles))
             connection.execute(

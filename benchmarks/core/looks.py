@@ -26,6 +26,8 @@ _API = (
     "/healthz",
     "/readyz",
     "/api/v1/me",
+    "/api/v1/webhooks",
+    "/api/v1/webhooks/others/deliveries",
     "/api/v1/leases",
     "/api/v1/leases?queue=others&state=pending&limit=500",
     "/api/v1/leases/{lease}",
@@ -83,6 +85,8 @@ _PAGES = (
     "/try?for={class}",
     "/try/placement?for={class}",
     "/system",
+    "/webhooks",
+    "/webhooks/others",
     "/jump?q={name}",
 )
 METRICS = "/metrics"

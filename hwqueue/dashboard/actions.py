@@ -169,6 +169,45 @@ async def _ask_resume(source: Reads, queue: str) -> Question:
     )
 
 
+async def _ask_pause_webhook(source: Reads, webhook: str) -> Question:
+    row = await source.webhook(webhook)
+    return Question(
+        f"Pause webhook {webhook}?",
+        (f"Nothing is sent to it until it is resumed: {number(row.waiting)} waiting.",),
+        "Pause",
+    )
+
+
+async def _ask_resume_webhook(source: Reads, webhook: str) -> Question:
+    row = await source.webhook(webhook)
+    return Question(
+        f"Resume webhook {webhook}?",
+        (
+            f"{plural(row.waiting, 'delivery', 'deliveries')} may be sent at once, and what"
+            " happened meanwhile.",
+        ),
+        "Resume",
+    )
+
+
+async def _ask_test_webhook(source: Reads, webhook: str) -> Question:
+    await source.webhook(webhook)
+    return Question(
+        f"Test webhook {webhook}?",
+        ("A request of type webhook_test is sent to its receiver.",),
+        "Test",
+    )
+
+
+async def _ask_redeliver(source: Reads, webhook: str) -> Question:
+    await source.webhook(webhook)
+    return Question(
+        f"Redeliver to webhook {webhook}?",
+        ("Up to 1,000 dead deliveries, the oldest first, are sent again from the first attempt.",),
+        "Redeliver",
+    )
+
+
 def _running(count: int) -> str:
     return "Nothing runs" if count == 0 else f"{plural(count, 'lease runs', 'leases run')}"
 
@@ -227,6 +266,22 @@ async def _resume(client: AsyncClient, queue: str, fields: Fields, shard: int) -
     await client.resume_queue(queue, shard=shard)
 
 
+async def _pause_webhook(client: AsyncClient, webhook: str, fields: Fields, shard: int) -> None:
+    await client.pause_webhook(webhook, shard=shard)
+
+
+async def _resume_webhook(client: AsyncClient, webhook: str, fields: Fields, shard: int) -> None:
+    await client.resume_webhook(webhook, shard=shard)
+
+
+async def _test_webhook(client: AsyncClient, webhook: str, fields: Fields, shard: int) -> None:
+    await client.test_webhook(webhook, shard=shard)
+
+
+async def _redeliver(client: AsyncClient, webhook: str, fields: Fields, shard: int) -> None:
+    await client.redeliver(webhook, shard=shard)
+
+
 async def _node_id(client: AsyncClient, name: str, shard: int) -> UUID:
     return (await find_node(client, name, shard)).node_id
 
@@ -242,8 +297,14 @@ ACTIONS: Mapping[str, Action] = {
     "untaint": Action("node", _ask_untaint, _untaint, "The taint is off."),
     "pause": Action("queue", _ask_pause, _pause, "Paused: nothing of it is granted."),
     "resume": Action("queue", _ask_resume, _resume, "Resumed."),
+    "pause-webhook": Action(
+        "webhook", _ask_pause_webhook, _pause_webhook, "Paused: nothing is sent to it."
+    ),
+    "resume-webhook": Action("webhook", _ask_resume_webhook, _resume_webhook, "Resumed."),
+    "test-webhook": Action("webhook", _ask_test_webhook, _test_webhook, "A test is to be sent."),
+    "redeliver": Action("webhook", _ask_redeliver, _redeliver, "The dead ones are sent again."),
 }
-_PAGES = {"lease": "leases", "node": "nodes", "queue": "queues"}
+_PAGES = {"lease": "leases", "node": "nodes", "queue": "queues", "webhook": "webhooks"}
 
 
 async def ask(request: Request) -> Response:

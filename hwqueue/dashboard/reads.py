@@ -15,12 +15,13 @@ from starlette.requests import Request
 
 from hwqueue.client import AsyncClient
 from hwqueue.dashboard.cache import Cached, ReadCache
-from hwqueue.errors import ClassUnknown, LeaseNotFound, NodeUnknown, QueueUnknown
+from hwqueue.errors import ClassUnknown, LeaseNotFound, NodeUnknown, QueueUnknown, WebhookUnknown
 from hwqueue.server.pools import Pools
 from hwqueue.types import (
     ApiToken,
     ClassExplanation,
     ClassStats,
+    Delivery,
     Event,
     KnownTask,
     Lease,
@@ -40,6 +41,7 @@ from hwqueue.types import (
     SchemaVersion,
     ServedClass,
     TagCount,
+    Webhook,
 )
 
 T = TypeVar("T")
@@ -112,6 +114,28 @@ class Reads:
         """The tasks that have defaults, by name."""
         return await self._shared(
             "list_tasks", SLOW, lambda client: client.list_tasks(shard=self.shard)
+        )
+
+    async def webhooks(self) -> Cached[Sequence[Webhook]]:
+        """The webhooks, by name."""
+        return await self._shared(
+            "list_webhooks", FAST, lambda client: client.list_webhooks(shard=self.shard)
+        )
+
+    async def webhook(self, name: str) -> Webhook:
+        """One webhook. Raises: WebhookUnknown."""
+        for each in await self._read(
+            "list_webhooks", lambda client: client.list_webhooks(shard=self.shard)
+        ):
+            if each.name == name:
+                return each
+        raise WebhookUnknown(f"no webhook is named {name[:100]!r}", hint="see the list of webhooks")
+
+    async def deliveries(self, name: str, state: str | None, limit: int) -> list[Delivery]:
+        """The newest deliveries of a webhook. Raises: WebhookUnknown."""
+        return await self._read(
+            "list_deliveries",
+            lambda client: client.list_deliveries(name, state=state, limit=limit, shard=self.shard),
         )
 
     async def pending(

@@ -25,6 +25,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "placement", "description": "Which nodes could run what, and why not."},
     {"name": "views", "description": "Counts by class, queue and node."},
     {"name": "events", "description": "What happened, and who did it."},
+    {"name": "webhooks", "description": "Who is told of which events over HTTP."},
     {"name": "health", "description": "For probes."},
 ]
 

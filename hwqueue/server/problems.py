@@ -39,6 +39,7 @@ STATUS_OF: Mapping[str, int] = {
     "QHQ02": 409,
     "QHQ03": 409,
     "QHK01": 404,
+    "QHH01": 404,
     "QHK02": 409,
     "QHT01": 422,
     "QHT02": 409,

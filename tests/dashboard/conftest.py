@@ -40,6 +40,9 @@ class Pages(httpx.AsyncClient):
     async def do(self, verb: str, subject: str, **fields: str) -> httpx.Response:
         """Answer the question of an action with yes, as its form does."""
         kind = {"cancel": "lease", "requeue": "lease", "pause": "queue", "resume": "queue"}
+        kind |= dict.fromkeys(
+            ("pause-webhook", "resume-webhook", "test-webhook", "redeliver"), "webhook"
+        )
         asked = await self.page(
             str(httpx.URL(f"/do/{verb}", params={kind.get(verb, "node"): subject}))
         )

@@ -24,7 +24,14 @@ TABS = (
     "/try",
     "/events",
 )
-ALWAYS = (*TABS, "/system", "/jump?q=nobody", "/try/placement", "/try/placement?placement={}")
+ALWAYS = (
+    *TABS,
+    "/system",
+    "/webhooks",
+    "/jump?q=nobody",
+    "/try/placement",
+    "/try/placement?placement={}",
+)
 HOSTILE = '<b id="x">"quoted" & \'single\'</b> \u202eright to left\u202c ' + "long" * 30
 BIG = 2**62 + 1
 
@@ -91,6 +98,7 @@ async def test_an_empty_database_has_every_page(pages: Pages, path: str) -> None
         ("/queues", "hwqueue queue create"),
         ("/classes", "hwqueue lease spawn"),
         ("/system", "hwqueue token create"),
+        ("/webhooks", "hwqueue webhook add"),
         ("/try", "hwqueue node what-if"),
         ("/try/placement", "hwqueue match"),
     ],

@@ -74,6 +74,15 @@ OF_ALL_TENANTS: dict[str, set[str]] = {
     "GET /classes": LOOKING,
     "GET /events": LOOKING,
     "GET /events/stream": LOOKING,
+    "GET /webhooks": LOOKING,
+    "PUT /webhooks/{webhook}": {ADMIN},
+    "DELETE /webhooks/{webhook}": {ADMIN},
+    "POST /webhooks/{webhook}/pause": OPERATING,
+    "POST /webhooks/{webhook}/resume": OPERATING,
+    "POST /webhooks/{webhook}/rotate": {ADMIN},
+    "POST /webhooks/{webhook}/test": OPERATING,
+    "GET /webhooks/{webhook}/deliveries": LOOKING,
+    "POST /webhooks/{webhook}/redeliver": OPERATING,
     "GET /metrics": LOOKING,
 }
 MAY = BY_TENANT | OF_ALL_TENANTS

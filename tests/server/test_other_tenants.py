@@ -38,6 +38,7 @@ BODIES: dict[str, Any] = {
     "/api/v1/queues/{queue}/policy": {"policy": {"max_attempts": 3}},
     "/api/v1/queues/{queue}/requeue-failed": {},
     "/api/v1/tasks/{task}": {"priority": 1},
+    "/api/v1/webhooks/{webhook}": {"url": "https://hooks.example/"},
     "/api/v1/nodes/{node_id}/taint": {"key": "k", "effect": "no_schedule"},
     "/api/v1/nodes/{node_id}/untaint": {"key": "k"},
     "/api/v1/leases/{lease_id}": {"priority": 2},
@@ -112,7 +113,7 @@ def test_the_document_has_the_routes() -> None:
 
 async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) -> httpx.Response:
     """Ask a route about a lease or a class, whatever else it needs to be asked."""
-    url = path.format(queue=theirs.queue, node_id=uuid4(), task="draw", **named)
+    url = path.format(queue=theirs.queue, node_id=uuid4(), task="draw", webhook="pager", **named)
     body = BODIES.get(path) if method != "GET" else None
     if path.removeprefix("/api/v1/leases/") in BULK:
         body = {"filter": {"queue": theirs.queue}, **BULK[path.removeprefix("/api/v1/leases/")]}

@@ -11,6 +11,7 @@ from hwqueue.dashboard.pages import (
     queues,
     system,
     try_it,
+    webhooks,
 )
 
 ROUTES = [
@@ -23,5 +24,6 @@ ROUTES = [
     *events.ROUTES,
     *try_it.ROUTES,
     *system.ROUTES,
+    *webhooks.ROUTES,
     *jump.ROUTES,
 ]

@@ -15,6 +15,7 @@ from hwqueue.server.routers import (
     queues,
     tasks,
     views,
+    webhooks,
 )
 
 ROUTERS: Sequence[APIRouter] = (
@@ -28,4 +29,5 @@ ROUTERS: Sequence[APIRouter] = (
     explain.router,
     views.router,
     events.router,
+    webhooks.router,
 )

@@ -1,0 +1,39 @@
+"""Webhooks: all of them, and what was sent to one."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.reads import reads
+from hwqueue.dashboard.render import page
+
+SHOWN_DELIVERIES = 50
+STATES = ("waiting", "delivered", "dead")
+
+
+async def webhooks(request: Request) -> Response:
+    """Every webhook, what it is told of and how that goes."""
+    cached = await reads(request).webhooks()
+    return page(request, "webhooks.html", "Webhooks", read=[cached], rows=cached.value)
+
+
+async def webhook(request: Request) -> Response:
+    """One webhook and its last deliveries, or those in one state."""
+    source = reads(request)
+    row = await source.webhook(request.path_params["webhook"])
+    state = request.query_params.get("state")
+    state = state if state in STATES else None
+    return page(
+        request,
+        "webhook.html",
+        f"Webhook {row.name}",
+        row=row,
+        state=state,
+        states=STATES,
+        deliveries=await source.deliveries(row.name, state, SHOWN_DELIVERIES),
+    )
+
+
+ROUTES = [protected("/webhooks", webhooks), protected("/webhooks/{webhook}", webhook)]

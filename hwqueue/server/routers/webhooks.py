@@ -1,0 +1,121 @@
+"""Webhooks: who is told of which events, and what was sent."""
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.models.base import Id
+from hwqueue.server.models.webhooks import (
+    Deliveries,
+    Redeliver,
+    Redelivered,
+    RotateWebhook,
+    SetWebhook,
+    WebhookName,
+    WebhookNow,
+    Webhooks,
+    WebhookSecret,
+    WebhookTested,
+)
+from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.routers.shared import NO_WEBHOOK, Admin, Operator, Reader
+
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/webhooks", tags=["webhooks"])
+
+PathName = Annotated[WebhookName, Path(description="Name of the webhook.", examples=["pager"])]
+
+
+@router.get("", response_model=Webhooks)
+async def list_webhooks(caller: Reader) -> Any:
+    """The webhooks and how they go, without their secrets."""
+    async with caller.read() as client:
+        return {"items": await client.list_webhooks(shard=caller.shard)}
+
+
+@router.put("/{webhook}")
+async def set_webhook(webhook: PathName, body: SetWebhook, caller: Admin) -> WebhookSecret:
+    """Add a webhook, and get its secret, this once; or replace its address and what it is told."""
+    async with caller.call() as client:
+        secret = await client.set_webhook(
+            webhook, shard=caller.shard, **body.model_dump(exclude_none=True)
+        )
+    return WebhookSecret(name=webhook, secret=secret)
+
+
+@router.delete("/{webhook}")
+async def drop_webhook(webhook: PathName, caller: Admin) -> WebhookNow:
+    """Drop it; what it has not been sent is not sent any more."""
+    async with caller.call() as client:
+        dropped = await client.drop_webhook(webhook, shard=caller.shard)
+    return WebhookNow(name=webhook, changed=dropped)
+
+
+@router.post("/{webhook}/pause", responses=NO_WEBHOOK)
+async def pause_webhook(webhook: PathName, caller: Operator) -> WebhookNow:
+    """Send it nothing until it is resumed."""
+    async with caller.call() as client:
+        changed = await client.pause_webhook(webhook, shard=caller.shard)
+    return WebhookNow(name=webhook, changed=changed)
+
+
+@router.post("/{webhook}/resume", responses=NO_WEBHOOK)
+async def resume_webhook(webhook: PathName, caller: Operator) -> WebhookNow:
+    """Go on where it was paused, as far as events are kept."""
+    async with caller.call() as client:
+        changed = await client.resume_webhook(webhook, shard=caller.shard)
+    return WebhookNow(name=webhook, changed=changed)
+
+
+@router.post("/{webhook}/rotate", responses=NO_WEBHOOK)
+async def rotate_webhook(
+    webhook: PathName, caller: Admin, body: RotateWebhook | None = None
+) -> WebhookSecret:
+    """Replace its secret, and get the new one, this once."""
+    keep = timedelta(seconds=(body or RotateWebhook()).keep)
+    async with caller.call() as client:
+        secret = await client.rotate_webhook(webhook, keep=keep, shard=caller.shard)
+    return WebhookSecret(name=webhook, secret=secret)
+
+
+@router.post("/{webhook}/test", responses=NO_WEBHOOK)
+async def test_webhook(webhook: PathName, caller: Operator) -> WebhookTested:
+    """Have a request of type webhook_test sent."""
+    async with caller.call() as client:
+        delivery = await client.test_webhook(webhook, shard=caller.shard)
+    return WebhookTested(delivery_id=delivery)
+
+
+@router.get("/{webhook}/deliveries", response_model=Deliveries, responses=NO_WEBHOOK)
+async def list_deliveries(
+    *,
+    webhook: PathName,
+    caller: Reader,
+    request: Request,
+    response: Response,
+    state: Annotated[Literal["waiting", "delivered", "dead"] | None, Query()] = None,
+    before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Any:
+    """What is to be sent to it or was, newest first."""
+    async with caller.read() as client:
+        found = await client.list_deliveries(
+            webhook, state=state, limit=limit + 1, before=before, shard=caller.shard
+        )
+    page, last = split_page(found, limit)
+    if last:
+        add_next_link(request, response, before=last.delivery_id)
+    return {"items": page, "next": str(last.delivery_id) if last else None}
+
+
+@router.post("/{webhook}/redeliver", responses=NO_WEBHOOK)
+async def redeliver(
+    webhook: PathName, caller: Operator, body: Redeliver | None = None
+) -> Redelivered:
+    """Have a delivery sent again, whatever became of it; without one, those that are dead."""
+    async with caller.call() as client:
+        count = await client.redeliver(
+            webhook, body.delivery_id if body else None, shard=caller.shard
+        )
+    return Redelivered(redelivered=count)

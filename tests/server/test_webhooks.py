@@ -1,0 +1,76 @@
+"""Webhooks over HTTP: set, look at, send again, drop."""
+
+import pytest
+
+from hwqueue.client import Client
+from tests.server.conftest import V1, Http, Token, ok, problem
+
+URL = f"{V1}/webhooks/pager"
+NOBODY = f"{V1}/webhooks/nobody"
+BODY = {"url": "https://hooks.example/", "codes": ["lease_failed"], "labels": {"app": "db"}}
+
+
+async def test_from_set_to_dropped(http: Http) -> None:
+    made = ok(await http.put(URL, json=BODY))
+    assert made["secret"].startswith("whsec_")
+    assert ok(await http.put(URL, json=BODY)) == {"name": "pager", "secret": None}
+    listed = ok(await http.get(f"{V1}/webhooks"))["items"][0]
+    assert {key: listed[key] for key in BODY} == BODY
+    assert made["secret"].startswith(listed["secret_prefix"])
+    assert made["secret"] not in str(listed)
+    assert ok(await http.post(f"{URL}/rotate", json={"keep": 60}))["secret"] != made["secret"]
+    assert ok(await http.post(f"{URL}/pause")) == {"name": "pager", "changed": True}
+    assert ok(await http.post(f"{URL}/resume")) == {"name": "pager", "changed": True}
+    assert ok(await http.delete(URL)) == {"name": "pager", "changed": True}
+    assert ok(await http.delete(URL)) == {"name": "pager", "changed": False}
+
+
+async def test_deliveries_are_paged_and_sent_again(http: Http, sql: Client) -> None:
+    ok(await http.put(URL, json=BODY))
+    sent = [ok(await http.post(f"{URL}/test"))["delivery_id"] for _ in range(3)]
+    page = ok(await http.get(f"{URL}/deliveries", params={"limit": 2}))
+    rest = ok(await http.get(f"{URL}/deliveries", params={"before": page["next"]}))
+    found = [each["delivery_id"] for each in (*page["items"], *rest["items"])]
+    assert found == sorted(sent, reverse=True)
+    assert rest["next"] is None
+    assert page["items"][0]["body"]["type"] == "webhook_test"
+    claimed = sql.claim_deliveries()
+    for each in claimed:
+        sql.settle_delivery(each.delivery_id, each.attempt, status=410)
+    dead = ok(await http.get(f"{URL}/deliveries", params={"state": "dead"}))["items"]
+    assert len(dead) == 3
+    once = {"delivery_id": sent[0]}
+    assert ok(await http.post(f"{URL}/redeliver", json=once)) == {"redelivered": 1}
+    assert ok(await http.post(f"{URL}/redeliver")) == {"redelivered": 2}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"codes": ["lease_faild"]},
+        {"codes": []},
+        {"queues": ["no name"]},
+        {"url": ""},
+        {"secret": "whsec_mine"},
+    ],
+)
+async def test_what_is_refused(http: Http, wrong: dict[str, object]) -> None:
+    assert (await http.put(NOBODY, json=BODY | wrong)).status_code == 422
+    listed = ok(await http.get(f"{V1}/webhooks"))["items"]
+    assert "nobody" not in {each["name"] for each in listed}
+
+
+async def test_what_is_not_there(http: Http) -> None:
+    problem(await http.put(NOBODY, json=BODY | {"url": "ftp://hooks.example"}), 422, "QHA01")
+    for verb in ("pause", "resume", "rotate", "test", "redeliver"):
+        problem(await http.post(f"{NOBODY}/{verb}"), 404, "QHH01")
+    problem(await http.get(f"{NOBODY}/deliveries"), 404, "QHH01")
+
+
+async def test_only_admins_are_shown_secrets(guarded: Http, token: Token) -> None:
+    for role, status in (("viewer", 403), ("operator", 403), ("admin", 200)):
+        headers = token(role)
+        assert (await guarded.put(URL, json=BODY, headers=headers)).status_code == status
+    for role, status in (("viewer", 403), ("operator", 403), ("admin", 200)):
+        assert (await guarded.post(f"{URL}/rotate", headers=token(role))).status_code == status
+    assert (await guarded.get(f"{V1}/webhooks", headers=token("admin", "film"))).status_code == 403
