@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 from hwqueue.testing import Clock
 from tests.calls import Row
 from tests.sql.api import Api, count_all, outlive, token
+from tests.sql.test_current_generation import become_another_server
 
 URL = "https://hooks.example/hwqueue"
 _numbers = count(1)
@@ -274,6 +275,18 @@ def test_two_secrets_until_the_old_one_ends(api: Api, clock: Clock) -> None:
     clock.advance(timedelta(hours=1))
     [row] = claimed(api)
     assert row["headers"]["webhook-signature"] == signed(new, row)
+
+
+def test_events_of_another_server_are_above_every_cursor(api: Api) -> None:
+    """A cursor follows transaction ids, which may begin again at a low number after a restore."""
+    name, _ = made(api, codes=["queue_paused"])
+    ahead = "update hwqueue.webhook set event_cursor = event_cursor + (1::bigint << 50)"
+    api.conn.execute(ahead)
+    api.rows("reap")  # notes which server this is
+    become_another_server(api.conn, "timeline")
+    api.rows("reap")
+    api.rows("pause_queue", queue=api.queue())
+    assert told(claimed(api)) == [(name, "queue_paused")]
 
 
 def test_a_slow_receiver_has_ten_requests_at_most(api: Api) -> None:
