@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -18,6 +18,7 @@ from hwqueue.webhooks import verify
 from hwqueue.webhooks.addresses import RefusedAddress, is_public, resolve
 from hwqueue.webhooks.deliver import Deliverer, Limits
 
+pytestmark = pytest.mark.thorough
 HERE = Limits(allow_private=True, allow_http=True, timeout=timedelta(seconds=5))
 Answer = Callable[[], bytes]
 
@@ -40,12 +41,33 @@ class Receiver:
     open: int = 0
     most: int = 0
     hold: asyncio.Event | None = None
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take one request."""
+        """Take one request, unless the other side goes before; the connection is closed then."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            await self._answer(reader, writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def end(self) -> None:
+        """End what is still open."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
         self.most = max(self.most, self.open)
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        first = await reader.readexactly(1)
+        if first == b"\x16":  # the beginning of TLS
+            writer.write(self.answer)
+            return
+        head = (first + await reader.readuntil(b"\r\n\r\n")).decode()
         line, *rest = head.strip().split("\r\n")
         headers = dict(each.lower().split(": ", 1) for each in rest)
         self.lines.append(line)
@@ -56,7 +78,6 @@ class Receiver:
         self.open -= 1
         writer.write(self.answer)
         await writer.drain()
-        writer.close()
 
 
 @pytest.fixture
@@ -67,6 +88,7 @@ async def receiver() -> AsyncIterator[Receiver]:
     made.url = f"http://localhost:{server.sockets[0].getsockname()[1]}/hook?a=b"
     async with server:
         yield made
+        await made.end()
 
 
 @asynccontextmanager
