@@ -10,7 +10,7 @@ from alembic import op
 from hwqueue.schema.files import run_revision_sql
 
 revision = "0003_webhook"
-down_revision = "0001_tables"
+down_revision = "0002_attempt_log"
 branch_labels = None
 depends_on = None
 
