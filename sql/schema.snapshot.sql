@@ -1408,6 +1408,9 @@ CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, 
 CREATE FUNCTION hwqueue.domain_words(p_domain text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1748,6 +1751,9 @@ CREATE FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) RETURNS boolean
 CREATE FUNCTION hwqueue.has_open_reader() RETURNS boolean
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
 
@@ -1855,6 +1861,9 @@ CREATE FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_qu
 
 CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2668,6 +2677,9 @@ CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS t
 CREATE FUNCTION hwqueue.profile_digest(p_node hwqueue.node) RETURNS bytea
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.profile_exprs(p_class hwqueue.placement_class) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
 
@@ -3463,6 +3475,9 @@ CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
 
 CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.unknown_fails(p_expr jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -5621,6 +5636,8 @@ REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack b
 
 REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.domains_needed(p_class hwqueue.placement_class) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.draft_class(p_content hwqueue.class_content, p_away_from uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) FROM PUBLIC;
@@ -5810,6 +5827,8 @@ REVOKE ALL ON FUNCTION hwqueue.has_no_execute(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_open_reader() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_left_out text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.has_published_terms(p_terms jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_stale_policy(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
@@ -5855,6 +5874,8 @@ REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FR
 REVOKE ALL ON FUNCTION hwqueue.insert_own_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
 
@@ -6349,6 +6370,8 @@ REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.profile_exprs(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profiles_judged_as(p_profile_id bigint, p_shard integer) FROM PUBLIC;
 
@@ -6863,6 +6886,8 @@ REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unknown_fails(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 

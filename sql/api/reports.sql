@@ -261,8 +261,9 @@ begin
     select p_shard, c.class_id, q.name, c.tenant, c.service_id, c.task_name,
            case when k.turn <= 500 then hwqueue.class_words(c) end,
            coalesce(c.placement -> 'resources', '{}'), k.pending, k.oldest_at, h.code,
-           coalesce(k.nodes_matching = 0 and h.code not in (
-             'queue_paused', 'node_draining', 'node_not_live', 'no_nodes'), false),
+           coalesce(k.nodes_matching = 0 and (h.code not in (
+             'queue_paused', 'node_draining', 'node_not_live', 'no_nodes')
+             or h.code in ('node_draining', 'node_not_live') and hwqueue.is_barred(k)), false),
            case when k.turn <= 500 then h.message end,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
     from hwqueue.pending_classes(v_queue_id, p_class, p_kind, p_order, p_limit, v_snapshot, v_now, p_shard) k

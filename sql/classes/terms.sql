@@ -160,27 +160,6 @@ as $$
   ) d
 $$;
 
--- Returns a node's value in a topology domain. Nodes of one value are in the same place. Null when the
--- node lacks the label, or its value is a list or an object.
--- own:rack is the rack as a failure domain: there a node without a rack is alone.
--- One expression without subqueries, so that the planner inlines it.
-create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb)
-returns text
-language sql immutable parallel safe
-as $$
-  select case p_domain
-    when 'node' then p_node::text
-    when 'own:node' then p_node::text
-    when 'rack' then p_rack::text
-    when 'own:rack' then coalesce(p_rack::text, p_node::text)
-    else case
-      when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))
-        in ('string', 'number', 'boolean')
-        then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
-      when p_domain like 'own:%' then p_node::text end
-  end
-$$;
-
 -- Whether a node with that rack and those labels is in a scope {"require": [EXPR, ...], "domains":
 -- [DOMAIN, ...]}: it meets every expression and has a value in every domain.
 create or replace function hwqueue.scope_includes(p_nodes jsonb, p_rack bigint, p_labels jsonb)

@@ -505,6 +505,15 @@ begin
 end
 $$;
 
+-- Whether no registered node, silent and cordoned ones included, suits a pending class; false where that is
+-- not known.
+create or replace function hwqueue.is_barred(p_class hwqueue.pending_class) returns boolean
+language sql immutable parallel safe
+as $$
+  select coalesce((p_class).nodes_matching = 0 and (p_class).nodes_cordoned = 0
+    and (p_class).nodes_silent = 0, false)
+$$;
+
 -- Returns the one thing to say about a pending class of pending_reasons, in the order of what must be
 -- put right first. p_fleet: see fleet_headline. p_part: why the node of this name does not meet the part
 -- that excludes most (part_reason). p_unserved: what to say where no live node serves it.
@@ -519,7 +528,9 @@ begin
     message := format('the queue is paused since %s', p_paused_at);
   elsif p_fleet.code = 'no_nodes' or p_class.nodes_matching = 0 and p_fleet.code is not null then
     code := p_fleet.code;
-    message := p_fleet.message;
+    message := p_fleet.message || case when code = 'no_nodes' or not hwqueue.is_barred(p_class) then ''
+      when code = 'node_not_live' then '; back again, none of them could run it either'
+      else '; without the cordons, none could run it either' end;
   elsif p_class.nodes_matching = 0 and p_class.nodes_cordoned > 0 then
     code := 'node_draining';
     message := format('%s would do, but for being cordoned',

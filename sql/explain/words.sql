@@ -60,6 +60,8 @@ begin
       else format('%s in %s', case when (p_fact ->> 'held')::bigint = 0 then 'none'
           else p_fact ->> 'held' end,
                   hwqueue.place_words(p_domain, p_fact ->> 'value', p_node.shard_id)) end
+    when v_predicate ? 'domain' and v_stage = 'labels'
+      then 'no ' || regexp_replace(v_predicate ->> 'domain', '^label:', '')
     when v_predicate ? 'label' then (p_node.labels -> (v_predicate ->> 'label'))::text
     when v_predicate ? 'tags' then (
       select jsonb_object_agg(k, p_node.labels -> k)::text from jsonb_object_keys(v_predicate -> 'tags') k
@@ -225,6 +227,9 @@ begin
            when p_expr ? 'service' then 'service ' || (p_expr ->> 'service')
            else hwqueue.selector_words(p_expr -> 'leases', p_expr -> 'tenants') end,
       hwqueue.domain_words(p_expr ->> 'domain'));
+  elsif p_expr ? 'domain' then
+    return 'a ' || case when p_expr ->> 'domain' = 'rack' then 'rack'
+      else 'label ' || left(substr(p_expr ->> 'domain', 7), 60) end;
   end if;
   return case when p_expr ? 'away' then 'not ' else '' end || case
     when p_expr ? 'rack' then 'in rack ' || hwqueue.list_words(p_expr -> 'rack')

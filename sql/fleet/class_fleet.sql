@@ -139,12 +139,13 @@ as $$
     select v.queue_id, v.task_name, v.mask
     from hwqueue.served_masks(p_class_ids, (p_snapshot).none, p_now, p_shard) v
   ), ask as materialized (  -- classes that ask the same, with one of them to judge for all
-    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, c.required, c.tolerate,
+    select min(c.class_id) as ask_id, array_agg(c.class_id) as class_ids, n.required, c.tolerate,
            v.mask as served
     from hwqueue.placement_class c
+    cross join lateral (select c.required || hwqueue.domains_needed(c) as required) n
     left join served v on v.queue_id = c.queue_id and v.task_name = c.task_name
     where c.shard_id = p_shard and c.class_id = any (p_class_ids)
-    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, c.required, c.tolerate, c.gpu_wanted,
+    group by c.cpu_milli, c.memory_mib, c.gpu_count, c.gpu_milli, n.required, c.tolerate, c.gpu_wanted,
              c.custom, c.cpu_isolation, c.gpu_exclusivity, v.mask
   ), list as materialized (  -- lists of requirements, which many classes share
     select distinct a.required from ask a
@@ -181,8 +182,7 @@ as $$
       cross join lateral (select case when a.served is null then s.mask else s.mask & a.served end as mask) k
       left join able c on c.class_id = a.ask_id) f
   ), part as materialized (
-    select row_number() over () as nr, p.*
-    from (
+    select row_number() over () as nr, p.* from (
       select f.ask_id, 'require' as part, r.expr, m.mask, -r.ordinality as turn
       from fit f join required r on r.required = f.required join met m on m.expr = r.expr where f.matching = 0
       union all

@@ -17,8 +17,12 @@ create or replace function hwqueue.reason_message(p_code text, p_predicate jsonb
 language sql immutable
 as $$
   select case p_code
-    when 'label_missing' then format('the node has no label %s',
-      coalesce(to_json(p_predicate ->> 'label')::text, (p_predicate -> 'tags')::text))
+    when 'label_missing' then case
+      when p_predicate ->> 'domain' = 'rack' then 'the node has no rack, so it is in no place of that domain'
+      when p_predicate ? 'domain' then format('the node has no label %s, so it is in no place of that domain',
+        to_json(substr(p_predicate ->> 'domain', 7)))
+      else format('the node has no label %s',
+        coalesce(to_json(p_predicate ->> 'label')::text, (p_predicate -> 'tags')::text)) end
     when 'label_mismatch' then case
       when p_predicate ? 'tags' then format('the labels do not contain %s', p_predicate -> 'tags')
       else format('label %s is %s, wanted %s %s', to_json(p_predicate ->> 'label'),
@@ -123,6 +127,11 @@ as $$
                                     || exists(@.leases) || exists(@.service) || exists(@.lease))', '{}', true)
 $$;
 
+-- Returns the requirements of a class that a profile decides, and the domains that it needs.
+create or replace function hwqueue.profile_exprs(p_class hwqueue.placement_class) returns jsonb
+language sql immutable parallel safe
+as $$ select hwqueue.exprs_of(p_class.required, true) || hwqueue.domains_needed(p_class) $$;
+
 -- Returns the failures of a node that is too small or too full, from what is short now and what is short
 -- when it is idle (bits of shortage). p_cpu, p_gpu: the isolation that the class gets there
 -- (cpu_isolation_on, gpu_exclusivity_on).
@@ -143,7 +152,8 @@ as $$
   where v.lacks <> 0
 $$;
 
--- Returns how a node fails an expression that its profile does not decide; no row if it meets it.
+-- Returns how a node fails an expression that its profile does not decide; no row if it meets it, or is in
+-- no place of its domain, which profile_exprs has.
 create or replace function hwqueue.expr_failures(p_expr jsonb, p_node hwqueue.node, p_facts jsonb,
     p_now timestamptz)
 returns table (stage text, code text, permanent boolean)
@@ -162,19 +172,24 @@ as $$
     select hwqueue.expr_reason(p_expr, p_node.labels, p_node.rack, p_node.node_id, k.resources, null,
         k.attested) is not null
              as is_fixed
-    where u.code is not null offset 0) x
+    where u.code is not null
+      and not (p_expr ? 'domain' and hwqueue.unknown_fails(p_expr) and hwqueue.domain_value(
+        p_expr ->> 'domain', p_node.node_id, p_node.rack, p_node.labels) is null) offset 0) x
 $$;
 
 -- Returns the code by which a node with these facts breaks a rule of a class's spread, the p_index-th
--- (from 0); null if it does not. p_counts: as in all_failures.
+-- (from 0); null if it does not, or if the node is in no place of the domain, which profile_exprs has.
+-- p_counts: as in all_failures.
 create or replace function hwqueue.spread_failure(
   p_spread jsonb, p_index int, p_class hwqueue.placement_class, p_facts jsonb, p_counts jsonb,
   p_now timestamptz, p_shard int) returns text
 language sql stable
 as $$
-  select hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
-    case when p_spread ? 'max_skew' then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end),
-    p_now, p_shard)
+  select case when jsonb_typeof(p_facts -> (p_spread ->> 'term')::int -> 'value') <> 'null' then
+    hwqueue.spread_reason(p_spread, p_class, p_facts, coalesce(p_counts -> p_index,
+        case when p_spread ? 'max_skew'
+          then hwqueue.spread_counts(p_spread, p_class, null, p_now, p_shard) end),
+      p_now, p_shard) end
 $$;
 
 -- The message for a class that a running lease keeps out of a domain.
@@ -196,7 +211,7 @@ as $$
   from hwqueue.unserving_nodes(p_class, p_shard) u where u.node_id = p_node.node_id
   union all
   select 'labels', u.code, true, null, e.value, null
-  from jsonb_array_elements(hwqueue.exprs_of(p_class.required, true)) e
+  from jsonb_array_elements(hwqueue.profile_exprs(p_class)) e
   cross join lateral (
     select hwqueue.expr_reason(e.value, p_node.labels, p_node.rack, null, '{}', null) as code offset 0) u
   where u.code is not null

@@ -94,7 +94,7 @@ returns table (part bigint, node_ids uuid[], code text, predicate jsonb)
 language plpgsql stable set plan_cache_mode = force_custom_plan
 as $$
 declare
-  v_exprs jsonb := hwqueue.exprs_of(p_class.required, true);
+  v_exprs jsonb := hwqueue.profile_exprs(p_class);
 begin
   if v_exprs = '[]' then
     return;

@@ -276,7 +276,11 @@ begin
   sees_rack := false;
   trusts := '{}';
   ids := '{}';
-  if p_expr ? 'label' then  -- most have one: no path query is needed
+  if p_expr ? 'domain' and not p_expr ? 'term' then  -- of domains_needed
+    sees_rack := p_expr ->> 'domain' = 'rack';
+    keys := case when sees_rack then '{}' else array[substr(p_expr ->> 'domain', 7)] end;
+    return;
+  elsif p_expr ? 'label' then  -- most have one: no path query is needed
     keys := case when p_expr ? 'other_label' then array[p_expr ->> 'label', p_expr ->> 'other_label']
       else array[p_expr ->> 'label'] end;
     return;

@@ -135,11 +135,50 @@ as $$
     and (p_profile.taints = '[]' or hwqueue.barring_taints(p_profile.taints, p_class.tolerate) = '[]')
     and hwqueue.exprs_hold(p_class.required, p_profile.labels, p_profile.rack, p_node, p_resources, null,
       p_attested)
+    and case when p_class.terms = '[]' then true
+      else hwqueue.has_places(p_class, p_profile.labels, p_profile.rack, p_profile.left_out) end
     -- skipped for most classes and nodes, which have no isolation
     and case when p_class.cpu_isolation is null and p_class.gpu_exclusivity is null
         and p_class.gpu_wanted = '{}' and p_profile.gpu_share_mode = 'fractional' then true
       else not hwqueue.has_isolation_conflict(p_class, p_profile.cpu_isolation, p_profile.gpu_exclusivity,
         p_profile.gpu_share_mode, p_gpu_ids, p_gpu_parents) end
+$$;
+
+-- Returns what a class needs a node to have so that the node is in a place of every domain by which the
+-- class requires other leases near, or is spread: [{"domain": "label:zone"}, ...]. A node without that
+-- label can never run the class, as in Kubernetes a node without a topology key. An any is left out,
+-- because another of its branches may hold.
+create or replace function hwqueue.domains_needed(p_class hwqueue.placement_class) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case when p_class.terms = '[]' then '[]' else (
+    select coalesce(jsonb_agg(jsonb_build_object('domain', d.domain) order by d.domain), '[]')
+    from (
+      select e.value ->> 'domain' as domain from jsonb_array_elements(p_class.required) e
+      where e.value ? 'term' and hwqueue.unknown_fails(e.value)
+      union
+      select s.value ->> 'domain' from jsonb_array_elements(p_class.spread) s
+      where not s.value ?| array['when', 'targets']) d
+    where d.domain <> 'node') end
+$$;
+
+-- Whether a node that is in no place of an expression's domain fails the expression.
+create or replace function hwqueue.unknown_fails(p_expr jsonb) returns boolean
+language sql immutable parallel safe
+as $$
+  select coalesce(p_expr ->> 'unknown', case when p_expr ? 'away' then 'pass' else 'fail' end) = 'fail'
+$$;
+
+-- Whether a node with these labels is in a place of every domain that a class needs (domains_needed). A
+-- label in p_left_out is not known here: the claim finds out.
+create or replace function hwqueue.has_places(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint,
+  p_left_out text[]) returns boolean
+language sql immutable parallel safe
+as $$
+  select not exists (
+    select 1 from jsonb_array_elements(hwqueue.domains_needed(p_class)) d
+    where hwqueue.expr_reason(d.value, p_labels, p_rack, null, '{}', null) is not null
+      and substr(d.value ->> 'domain', 7) <> all (p_left_out))
 $$;
 
 -- Returns those of some trust domains whose attestation has not expired.
@@ -249,7 +288,29 @@ begin
 end
 $$;
 
--- Returns why a node does not meet one normal expression: a reason code, or null when it does.
+-- Returns a node's value in a topology domain. Nodes of one value are in the same place. Null when the
+-- node lacks the label, or its value is a list or an object.
+-- own:rack is the rack as a failure domain: there a node without a rack is alone.
+-- One expression without subqueries, so that the planner inlines it.
+create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb)
+returns text
+language sql immutable parallel safe
+as $$
+  select case p_domain
+    when 'node' then p_node::text
+    when 'own:node' then p_node::text
+    when 'rack' then p_rack::text
+    when 'own:rack' then coalesce(p_rack::text, p_node::text)
+    else case
+      when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))
+        in ('string', 'number', 'boolean')
+        then (p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))::text
+      when p_domain like 'own:%' then p_node::text end
+  end
+$$;
+
+-- Returns why a node does not meet one normal expression, or one of domains_needed: a reason code, or null
+-- when it does.
 -- p_facts is what term_facts returns about other leases. Without it, expressions about other leases
 -- count as met. p_attested holds the trust domains that the node is attested for.
 create or replace function hwqueue.expr_reason(p_expr jsonb, p_labels jsonb, p_rack bigint, p_node uuid,
@@ -285,6 +346,9 @@ begin
   elsif p_expr ?| array['leases', 'service', 'lease'] then
     return case when p_facts is not null
       then hwqueue.fact_reason(p_expr, p_facts -> (p_expr ->> 'term')::int) end;
+  elsif p_expr ? 'domain' then
+    return case when hwqueue.domain_value(p_expr ->> 'domain', p_node, p_rack, p_labels) is null
+      then 'label_missing' end;
   elsif p_expr ? 'node' then
     v_holds := coalesce(p_expr -> 'node' @> to_jsonb(p_node), false);  -- null: any unnamed node
   elsif p_expr ? 'rack' then

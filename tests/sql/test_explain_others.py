@@ -148,15 +148,6 @@ def test_spread(api: Api, racks: list[Node], rule: Row, said: str) -> None:
     assert api.claimed(racks[2], queue) == [lease]
 
 
-def test_a_node_outside_the_domain(api: Api) -> None:
-    node = api.node()
-    placement = {"spread": [{"domain": "rack", "select": WEB, "max_per_domain": 1}]}
-    lease = api.spawn(api.queue(), placement=placement)
-    put_in_force(api)
-    [reason] = near(explain(api, lease), node)["reasons"]
-    assert (reason["code"], reason["has"]) == ("spread_exceeded", "no rack")
-
-
 def test_what_is_not_in_force_yet(api: Api, dsn: str, racks: list[Node]) -> None:
     """A session that has written something and stays open is named."""
     queue, labels = api.queue(), {"app": f"new-{uuid4().hex}"}

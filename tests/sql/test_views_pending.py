@@ -243,6 +243,26 @@ def test_nodes_that_are_cordoned_or_silent(api: Api, clock: Clock) -> None:
     assert row["message"] == "1 live node, all cordoned"
 
 
+def test_silent_and_cordoned_nodes_that_could_not_run_it(api: Api, clock: Clock) -> None:
+    """The headline says so, and that waiting will not help, as explain_lease does."""
+    queue = api.queue()
+    node = api.node(labels={"zone": "b"})
+    lease = spawn_placed(api, queue, require=[{"tags": {"zone": "a"}}])
+    api.rows("cordon_node", node=node.node_id)
+    row = reason(api, queue)
+    assert (row["code"], row["permanent"]) == ("node_draining", True)
+    assert row["message"] == (
+        "1 live node, all cordoned; without the cordons, none could run it either"
+    )
+    clock.advance(timedelta(minutes=2))
+    row = reason(api, queue)
+    assert (row["code"], row["permanent"]) == ("node_not_live", True)
+    assert row["message"] == (
+        "1 registered node, none with a sign of life; back again, none of them could run it either"
+    )
+    assert api.row("explain_lease", lease=lease)["permanent"]
+
+
 def test_no_node_at_all(api: Api) -> None:
     queue = api.queue()
     spawn_placed(api, queue, require=[{"tags": {"zone": "a"}}])
