@@ -324,7 +324,10 @@ class IdempotencyMismatch(HwqueueError):
 
 
 class UniqueConflict(HwqueueError):
-    """Another lease holds the unique key, and the spawn asked to be told; `detail` names it."""
+    """Another lease holds the unique key, and a spawn asked to be told, or a requeue needs the key.
+
+    `detail` names the lease that has it.
+    """
 
     default_sqlstate = "QHT02"
 

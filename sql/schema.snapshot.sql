@@ -2171,6 +2171,22 @@ CREATE FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) RETURNS b
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
+CREATE TABLE hwqueue.idempotency (
+    shard_id integer NOT NULL,
+    tenant text NOT NULL,
+    queue_id integer NOT NULL,
+    idempotency_key text NOT NULL,
+    lease_id uuid NOT NULL,
+    content bytea NOT NULL,
+    held_until timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
+
+CREATE FUNCTION hwqueue.lock_keys(p_leases uuid[], p_waits boolean, p_shard integer) RETURNS hwqueue.idempotency[]
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
@@ -2943,6 +2959,9 @@ CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text,
 CREATE FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, holder uuid, key text)
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer DEFAULT 0) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3275,6 +3294,9 @@ CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS j
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) RETURNS TABLE(lease_id uuid, turn bigint, tenant text, queue_id integer, idempotency_key text)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
@@ -4073,19 +4095,6 @@ CREATE SEQUENCE hwqueue.event_number
     NO MINVALUE
     NO MAXVALUE
     CACHE 1;
-
-CREATE TABLE hwqueue.idempotency (
-    shard_id integer NOT NULL,
-    tenant text NOT NULL,
-    queue_id integer NOT NULL,
-    idempotency_key text NOT NULL,
-    lease_id uuid NOT NULL,
-    content bytea NOT NULL,
-    held_until timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
-
-COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
 
 CREATE TABLE hwqueue.ignored_label (
     shard_id integer NOT NULL,
@@ -6068,6 +6077,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_class_heads(p_classes bigint[], p_queue_id i
 
 REVOKE ALL ON FUNCTION hwqueue.lock_classes(p_digest bigint, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.lock_keys(p_leases uuid[], p_waits boolean, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
@@ -6545,6 +6556,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wante
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) TO hwqueue_admin;
@@ -6758,6 +6771,8 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_state(p_stands_for uuid, p_available_at timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -55,7 +55,8 @@ $$;
 
 -- Requeues failed or cancelled leases that a filter means, as requeue_lease, those that ended first
 -- before the others. p_filter: as count_leases; its state is failed or cancelled; failed when it is left
--- out. The rest is as with cancel_leases. One that fails again is not met a second time.
+-- out. The rest is as with cancel_leases; skipped are also leases whose unique key another lease has. One
+-- that fails again is not met a second time.
 -- Locks: as requeue_lease, skip locked, in the order of lease ids. Raises: QHQ01, QHA01, QHA02, QHA03.
 -- Wakes: waiting workers.
 create or replace function hwqueue.requeue_leases(p_filter jsonb, p_limit int default 1000,
@@ -63,12 +64,18 @@ create or replace function hwqueue.requeue_leases(p_filter jsonb, p_limit int de
 returns table (changed uuid[], skipped uuid[], next_cursor jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+  v_kept uuid[];
 begin
   perform hwqueue.require_read_committed();
   select p.changed, p.skipped, p.next_cursor into changed, skipped, next_cursor
   from hwqueue.lock_page(p_filter,
     case when p_filter ->> 'state' is null then array['failed'] else array['failed', 'cancelled'] end,
     p_limit, p_cursor, p_shard) p;
+  v_kept := array(
+    select k.lease_id from hwqueue.regain_keys(changed, false, hwqueue.clock(), p_shard) k);
+  changed := array(select i from unnest(changed) i where i <> all (v_kept));
+  skipped := skipped || v_kept;
   perform hwqueue.requeue_lease(i, p_shard) from unnest(changed) i;
   return next;
 end

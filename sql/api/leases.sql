@@ -217,9 +217,10 @@ end
 $$;
 
 -- Makes a failed or cancelled lease claimable again at once, with attempts counted from 0, and returns
--- its state. Its past attempts stay on record, and its tokens go on rising.
--- Locks: its outcome, which it deletes; the lease row. Raises: QHL03 completed, QHL04, QHL07 still
--- waiting or running, QHA02. Not idempotent.
+-- its state. Its past attempts stay on record, and its tokens go on rising. It gets the key of its option
+-- unique back, unless another lease has that key now, which QHT02 names.
+-- Locks: its outcome, which it deletes; its key; the lease row. Raises: QHL03 completed, QHL04, QHL07 still
+-- waiting or running, QHT02, QHA02. Not idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.requeue_lease(p_lease uuid, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -227,6 +228,7 @@ as $$
 declare
   v_end hwqueue.outcome;
   v_state text;
+  v_taken record;
   v_now timestamptz;
 begin
   perform hwqueue.require_read_committed();
@@ -246,6 +248,13 @@ begin
       jsonb_build_object('lease_id', p_lease, 'state', v_state),
         'only failed and cancelled leases can be requeued');
   end loop;
+  select k.* into v_taken from hwqueue.regain_keys(array[p_lease], true, hwqueue.clock(), p_shard) k;
+  if found then
+    perform hwqueue.refuse('QHT02',
+      format('lease %s holds the unique key %s of lease %s', v_taken.holder, to_json(v_taken.key), p_lease),
+      jsonb_build_object('key', v_taken.key, 'lease_id', v_taken.holder, 'requeued', p_lease),
+      'requeue it when that lease has ended, or cancel that one first');
+  end if;
   v_now := hwqueue.clock();
   -- roll_up may not have counted its outcome yet
   insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
@@ -264,8 +273,10 @@ end
 $$;
 
 -- Requeues the failed leases of a queue, oldest first, and returns their number: {"task", "since",
--- "until", "limit"}. At most 1,000 unless limit says more, up to 1,000,000.
--- Locks: their outcomes, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03. Idempotent.
+-- "until", "limit"}. At most 1,000 unless limit says more, up to 1,000,000. Leases whose unique key another
+-- lease has stay as they are, and are not counted.
+-- Locks: their outcomes and keys, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03.
+-- Idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.requeue_failed(p_queue text, p_filter jsonb default '{}',
   p_shard int default 0) returns int
@@ -276,8 +287,8 @@ declare
   v_task text;
   v_since timestamptz;
   v_until timestamptz;
-  v_lease uuid;
-  v_count int := 0;
+  v_leases uuid[];
+  v_kept uuid[];
 begin
   perform hwqueue.require_all_tenants();
   v_queue := hwqueue.find_queue(p_queue, p_shard);
@@ -286,7 +297,7 @@ begin
   v_task := hwqueue.json_text(p_filter -> 'task', 'filter.task', 200);
   v_since := coalesce(hwqueue.json_time(p_filter -> 'since', 'filter.since'), '-infinity');
   v_until := coalesce(hwqueue.json_time(p_filter -> 'until', 'filter.until'), 'infinity');
-  for v_lease in
+  v_leases := array(
     select o.lease_id
     from hwqueue.outcome o
     join hwqueue.lease l on l.shard_id = o.shard_id and l.lease_id = o.lease_id
@@ -294,12 +305,13 @@ begin
       and o.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
     order by o.finished_at
     limit coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000)
-    for update of o skip locked
-  loop
-    perform hwqueue.requeue_lease(v_lease, p_shard);
-    v_count := v_count + 1;
-  end loop;
-  return v_count;
+    for update of o skip locked);
+  v_kept := array(
+    select k.lease_id from hwqueue.regain_keys(v_leases, false, hwqueue.clock(), p_shard) k);
+  perform hwqueue.requeue_lease(u.lease_id, p_shard)
+  from unnest(v_leases) with ordinality u(lease_id, turn)
+  where u.lease_id <> all (v_kept) order by u.turn;
+  return cardinality(v_leases) - cardinality(v_kept);
 end
 $$;
 

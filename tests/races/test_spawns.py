@@ -272,3 +272,72 @@ def test_prune_passes_by_a_key_that_is_taken_over(conn: psycopg.Connection, dsn:
         ).result(TIMEOUT)
         producer.commit()
         assert operator.direct.spawn(QUEUE, UNIQUE)["lease_id"] == fresh
+
+
+@pytest.mark.parametrize("spawn_commits", [True, False])
+def test_a_requeue_beside_a_spawn_that_takes_its_key(
+    conn: psycopg.Connection, dsn: str, spawn_commits: bool
+) -> None:
+    """It waits for the spawn: two are never open."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    first = direct.spawn(QUEUE, UNIQUE)["lease_id"]
+    direct.cancel(first)
+    with interleave(dsn) as actor:
+        producer, operator = actor(), actor()
+        producer.begin()
+        second = producer.direct.spawn(QUEUE, UNIQUE)["lease_id"]
+        waiting = operator.start(lambda d: d.requeue(first))
+        operator.wait_until_parked()
+        producer.commit() if spawn_commits else producer.rollback()
+        if spawn_commits:
+            with refusing("QHT02"):
+                waiting.result(TIMEOUT)
+        else:
+            assert waiting.result(TIMEOUT) == "pending"
+    assert direct.spawn(QUEUE, UNIQUE)["lease_id"] == (second if spawn_commits else first)
+    assert sorted(direct.states(QUEUE).values()) == (
+        ["cancelled", "pending"] if spawn_commits else ["pending"]
+    )
+
+
+@pytest.mark.parametrize("requeue_commits", [True, False])
+def test_a_spawn_beside_a_requeue_of_its_keys_lease(
+    conn: psycopg.Connection, dsn: str, requeue_commits: bool
+) -> None:
+    """It waits for the requeue, and then finds that lease open."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    first = direct.spawn(QUEUE, UNIQUE)["lease_id"]
+    direct.cancel(first)
+    with interleave(dsn) as actor:
+        operator, producer = actor(), actor()
+        operator.begin()
+        assert operator.direct.requeue(first) == "pending"
+        waiting = producer.start(lambda d: d.spawn(QUEUE, UNIQUE))
+        producer.wait_until_parked()
+        operator.commit() if requeue_commits else operator.rollback()
+        found = waiting.result(TIMEOUT)
+    assert (found["lease_id"] == first) is requeue_commits
+    assert found["created"] is not requeue_commits
+
+
+def test_a_page_of_requeues_passes_by_a_key_that_is_held(
+    conn: psycopg.Connection, dsn: str
+) -> None:
+    """It waits for no producer: the lease is skipped."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE)
+    keyed, plain = direct.spawn(QUEUE, UNIQUE)["lease_id"], direct.spawn(QUEUE)["lease_id"]
+    direct.cancel(keyed)
+    direct.cancel(plain)
+    filtered = {"queue": QUEUE, "state": "cancelled"}
+    with interleave(dsn, SHORT) as actor:
+        producer, operator = actor(), actor()
+        producer.begin()
+        producer.direct.spawn(QUEUE, UNIQUE)
+        page = operator.direct.row("requeue_leases", filter=filtered)
+        assert (page["changed"], page["skipped"]) == ([plain], [keyed])
+        producer.rollback()
+        page = operator.direct.row("requeue_leases", filter=filtered)
+        assert (page["changed"], page["skipped"]) == ([keyed], [])
