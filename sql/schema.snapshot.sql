@@ -1654,6 +1654,9 @@ CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, 
 CREATE FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.first_epoch(p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean DEFAULT false, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) RETURNS record
     LANGUAGE plpgsql;
 
@@ -1879,6 +1882,9 @@ CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS
 
 CREATE FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.is_known_node(p_node uuid, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.is_label_text(p_value jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2350,6 +2356,7 @@ CREATE TABLE hwqueue.shard (
     event_days integer DEFAULT 14 NOT NULL,
     node_expiry interval DEFAULT '7 days'::interval,
     wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
+    node_epoch_floor bigint DEFAULT 0 NOT NULL,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
@@ -2364,6 +2371,8 @@ COMMENT ON COLUMN hwqueue.shard.event_days IS 'for how many whole days prune kee
 COMMENT ON COLUMN hwqueue.shard.node_expiry IS 'how long a node may be silent before prune deregisters it; null: for ever; set_node_expiry';
 
 COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifications';
+
+COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node that prune has deleted; a node that registers for the first time begins above it';
 
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5769,6 +5778,8 @@ REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier sma
 
 REVOKE ALL ON FUNCTION hwqueue.first_class_head(p_classes bigint[], p_scores double precision[], p_after_tier smallint, p_after_rank bigint, p_after_score double precision, p_from hwqueue.scan_starts, p_now timestamp with time zone, p_shard integer, OUT tier smallint, OUT rank bigint, OUT head_position bigint, OUT class_id bigint, OUT score double precision) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.first_epoch(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.first_live_entry(p_queue_id integer, p_shard integer, p_or_mark boolean, OUT tier smallint, OUT rank bigint, OUT "position" bigint, OUT is_blocked boolean, OUT is_mark boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_stop_at(p_taints jsonb, p_tolerate jsonb, p_claimed_at timestamp with time zone, OUT stop_at timestamp with time zone, OUT taint jsonb) FROM PUBLIC;
@@ -5895,6 +5906,8 @@ REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_windo
 REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_kept_by_operators(p_node hwqueue.node) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_known_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_label_text(p_value jsonb) FROM PUBLIC;
 

@@ -43,11 +43,7 @@ begin
   v_node.operator_taints := hwqueue.operator_taints(p_node, p_shard);
   -- before the lock, see lock_to_register
   v_node.profile_id := hwqueue.find_profile(v_node, hwqueue.clock(), p_shard);
-  insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login)
-    values (p_shard, p_node, 1, hwqueue.clock(), session_user)
-  on conflict do nothing;
-  -- node_state outlives a node that was deregistered and pruned: its epochs stay fenced
-  v_known := not found;
+  v_known := hwqueue.is_known_node(p_node, p_shard);
   if v_known then
     perform hwqueue.await_node(p_node, p_shard);
   end if;
@@ -57,9 +53,11 @@ begin
   perform hwqueue.check_login(p_node, v_state.login, p_shard);
   select n.* into v_old from hwqueue.node n where n.shard_id = p_shard and n.node_id = p_node;
   v_now := hwqueue.clock();
-  v_epoch := v_state.node_epoch + case
-    when v_known and (v_old.instance_id is distinct from v_node.instance_id
-        or v_old.deregistered_at is not null) then 1 else 0 end;
+  v_epoch := case
+    when not v_known then hwqueue.first_epoch(p_shard)
+    when v_old.instance_id is distinct from v_node.instance_id or v_old.deregistered_at is not null
+      then v_state.node_epoch + 1
+    else v_state.node_epoch end;
   v_node := hwqueue.replace_node(v_node, v_old, v_now, p_shard);
   if v_state.login is null then
     perform hwqueue.set_login(p_node, session_user, p_shard);

@@ -160,8 +160,8 @@ as $$
                where a.shard_id = p_node.shard_id and a.node_id = p_node.node_id)
 $$;
 
--- Takes a node out of the fleet: what it serves and what was judged for it is dropped. Its row stays for
--- 30 days, its epoch and its login for ever.
+-- Takes a node out of the fleet: what it serves and what was judged for it is dropped. Its row, its epoch
+-- and its login stay for 30 days.
 -- Locks: the caller holds node_state.
 create or replace function hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb,
   p_now timestamptz, p_shard int) returns void

@@ -12,6 +12,40 @@
 -- Read parse_node_spec with its parts first (they raise QHA01 only), then the steps of register_node in
 -- the order above.
 
+-- Whether a node has a row of node_state: it is registered, or was not long ago (prune_nodes). Writes the
+-- row if it is missing, and keeps prune from deleting it meanwhile.
+-- Locks: node_state, for key share, which claims do not wait for.
+create or replace function hwqueue.is_known_node(p_node uuid, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+begin
+  loop
+    insert into hwqueue.node_state (shard_id, node_id, node_epoch, seen_at, login)
+      values (p_shard, p_node, 1, hwqueue.clock(), session_user)
+    on conflict do nothing;
+    if found then
+      return false;
+    end if;
+    perform 1 from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node for key share;
+    if found then
+      return true;
+    end if;
+  end loop;  -- pruned between the two statements
+end
+$$;
+
+-- Returns the epoch of a node that is not known, above those of all nodes that prune has deleted: one with
+-- the same id may have been among them, and its worker stays fenced. A statement of its own, after
+-- is_known_node has written the row: that waits for a prune that deletes the former row, and this statement
+-- sees the floor that the prune has written.
+create or replace function hwqueue.first_epoch(p_shard int) returns bigint
+language plpgsql volatile
+as $$
+begin
+  return (select s.node_epoch_floor + 1 from hwqueue.shard s where s.shard_id = p_shard);
+end
+$$;
+
 -- Writes which login a node and its claims belong to.
 -- Locks: the caller holds node_state; the claims.
 create or replace function hwqueue.set_login(p_node uuid, p_login text, p_shard int) returns void

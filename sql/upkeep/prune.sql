@@ -51,32 +51,52 @@ begin
 end
 $$;
 
--- Deletes nodes that were deregistered more than 30 days ago, and returns their number. node_state
--- stays, because its epoch fences a worker that comes back after that time. Stops after the node with
--- which p_limit eligibility rows are gone.
--- Locks: node rows, skip locked.
+-- Deletes nodes that were deregistered more than 30 days ago, and returns their number. A worker of such a
+-- node that comes back after that time stays fenced: the shard keeps the highest epoch that was deleted,
+-- and a node that registers for the first time begins above it (first_epoch). Stops after the node with
+-- which p_limit eligibility rows are gone. Does nothing while another session holds the shard's row.
+-- Locks: the shard's row, node_state, node rows, skip locked.
 create or replace function hwqueue.prune_nodes(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
   v_node_id uuid;
   v_gone int := 0;
+  v_epoch bigint;
+  v_highest bigint := 0;
   v_rows int;
   v_hanging int := 0;
 begin
-  for v_node_id in
-    select n.node_id from hwqueue.node n
+  perform 1 from hwqueue.node n
+  where n.shard_id = p_shard and n.deregistered_at < p_now - interval '30 days' limit 1;
+  if not found then
+    return 0;  -- mostly
+  end if;
+  perform 1 from hwqueue.shard s where s.shard_id = p_shard for no key update skip locked;
+  if not found then
+    return 0;
+  end if;
+  for v_node_id, v_epoch in
+    select n.node_id, s.node_epoch
+    from hwqueue.node n
+    join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     where n.shard_id = p_shard and n.deregistered_at < p_now - interval '30 days'
-    order by n.deregistered_at limit p_limit for update skip locked
+    order by n.deregistered_at limit p_limit for update of s skip locked for update of n skip locked
   loop
     delete from hwqueue.node_eligibility e where e.shard_id = p_shard and e.node_id = v_node_id;
     get diagnostics v_rows = row_count;
     delete from hwqueue.node_candidates k where k.shard_id = p_shard and k.node_id = v_node_id;
+    delete from hwqueue.silent_node t where t.shard_id = p_shard and t.node_id = v_node_id;
+    delete from hwqueue.node_load u where u.shard_id = p_shard and u.node_id = v_node_id;
     delete from hwqueue.node n where n.shard_id = p_shard and n.node_id = v_node_id;
+    delete from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = v_node_id;
+    v_highest := greatest(v_highest, v_epoch);
     v_gone := v_gone + 1;
     v_hanging := v_hanging + v_rows;
     exit when v_hanging >= p_limit;
   end loop;
+  update hwqueue.shard s set node_epoch_floor = v_highest
+  where s.shard_id = p_shard and s.node_epoch_floor < v_highest;
   return v_gone;
 end
 $$;

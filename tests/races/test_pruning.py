@@ -224,3 +224,43 @@ def test_reap_beside_an_open_prune(
     assert (
         conn.execute("select from hwqueue.class_fleet where reported_at is not null").rowcount == 0
     )
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_node_registers_while_its_rows_are_deleted(
+    conn: psycopg.Connection, dsn: str, clock: Clock, end: str
+) -> None:
+    """It waits, and gets an epoch above the one that is deleted."""
+    node, epoch = register(conn)
+    spec = {"name": "again", "instance_id": "later"}
+    conn.execute("select hwqueue.deregister_node(%s)", [node])
+    clock.advance(31 * DAY)
+    with interleave(dsn) as actor:
+        sleeper, worker = actor(), actor()
+        sleeper.begin()
+        [(gone,)] = sleeper.conn.execute("select nodes from hwqueue.prune()").fetchall()
+        assert gone == 1
+        registering = worker.start(lambda d: d.register(node, spec))
+        worker.wait_until_parked()
+        getattr(sleeper, end)()
+        assert registering.result(TIMEOUT) > epoch
+
+
+def test_prune_passes_by_a_node_that_registers(
+    conn: psycopg.Connection, dsn: str, clock: Clock
+) -> None:
+    """It waits for no worker, and the node is there."""
+    node, epoch = register(conn)
+    spec = {"name": "again", "instance_id": "later"}
+    conn.execute("select hwqueue.deregister_node(%s)", [node])
+    clock.advance(31 * DAY)
+    with interleave(dsn, SHORT) as actor:
+        worker, other = actor(), actor()
+        worker.begin()
+        assert worker.conn.execute("select hwqueue.is_known_node(%s, 0)", [node]).fetchall() == [
+            (True,)
+        ]
+        assert other.conn.execute("select nodes from hwqueue.prune()").fetchall() == [(0,)]
+        assert worker.direct.register(node, spec) > epoch
+        worker.commit()
+        assert other.conn.execute("select nodes from hwqueue.prune()").fetchall() == [(0,)]

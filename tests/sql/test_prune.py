@@ -7,6 +7,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from hwqueue.testing import Clock
 from tests.calls import Row
@@ -310,3 +311,29 @@ def test_bad_spans(api: Api, span: timedelta | None) -> None:
 @pytest.mark.parametrize("limit", [0, -1, 1000001, None])
 def test_bad_limits(api: Api, limit: int | None) -> None:
     assert api.refused("QHA01", "prune", limit=limit).field == "p_limit"
+
+
+def test_nothing_is_left_of_a_node_and_its_epoch_stays_fenced(
+    api: Api, clock: Clock, conn: psycopg.Connection
+) -> None:
+    node = api.node()
+    for instance in ("second", "third"):
+        old = api.node(node.node_id, name=node.name, instance_id=instance)
+    clock.advance(timedelta(minutes=5))
+    api.rows("reap")  # reports it as silent
+    api.rows("deregister_node", node=node.node_id)
+    clock.advance(timedelta(days=31))
+    assert api.row("prune")["nodes"] == 1
+    for table in ("node", "node_state", "node_load", "silent_node", "served"):
+        left = conn.execute(
+            sql.SQL("select count(*) from {} where node_id = %s").format(
+                sql.Identifier("hwqueue", table)
+            ),
+            [node.node_id],
+        ).fetchone()
+        assert left == (0,), table
+    api.refused("QHN01", "claim_task", queues=[api.queue()], **old.who)
+    again = api.node(node.node_id, name=node.name, instance_id="fourth")
+    assert again.epoch > old.epoch
+    api.refused("QHN03", "claim_task", queues=[api.queue()], **old.who)
+    assert api.node().epoch > old.epoch  # whichever node is new

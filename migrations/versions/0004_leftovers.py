@@ -1,0 +1,28 @@
+"""Columns for what nodes leave behind, for deaths without a handler, and for how much a worker runs.
+
+Why: `node_state` kept the epoch of every node for ever; a shard's floor for epochs replaces the rows
+of nodes that are gone. Hooks for dead leases are to hear of those that died without a handler.
+Explanations are to say that workers are full.
+Locks: `shard`, `served`, `outcome` and `attempt` access exclusive, for a moment; the index on `outcome`
+reads the table once, while settlements wait.
+Expected duration: seconds, for a table of outcomes with tens of millions of rows a minute.
+"""
+
+from alembic import op
+
+from hwqueue.schema.files import run_revision_sql
+
+revision = "0004_leftovers"
+down_revision = "0001_tables"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the columns from the SQL file beside this one."""
+    run_revision_sql(op, __file__)
+
+
+def downgrade() -> None:
+    """Refuse: the schema only moves forward."""
+    raise NotImplementedError("hwqueue migrations only move forward; restore a backup instead")

@@ -1,0 +1,15 @@
+-- Nodes that are gone: one number instead of a row for each.
+alter table hwqueue.shard add column node_epoch_floor bigint not null default 0;
+comment on column hwqueue.shard.node_epoch_floor is
+  'the highest epoch of a node that prune has deleted; a node that registers for the first time begins above it';
+update hwqueue.shard d set node_epoch_floor = coalesce((
+  select max(s.node_epoch) from hwqueue.node_state s
+  where s.shard_id = d.shard_id and not exists (
+    select from hwqueue.node n where n.shard_id = s.shard_id and n.node_id = s.node_id)), 0);
+delete from hwqueue.node_state s where not exists (
+  select from hwqueue.node n where n.shard_id = s.shard_id and n.node_id = s.node_id);
+delete from hwqueue.node_load u where not exists (
+  select from hwqueue.node n where n.shard_id = u.shard_id and n.node_id = u.node_id);
+
+-- Which nodes suit a class is computed again: those in no place of a required domain no longer do.
+delete from hwqueue.class_nodes;
