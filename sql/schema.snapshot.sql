@@ -1704,6 +1704,12 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.full_nodes(p_shard integer) RETURNS TABLE(node_id uuid, concurrency integer)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.full_words(p_concurrency integer) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3501,6 +3507,9 @@ CREATE FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer DEFAULT 0) RE
 CREATE FUNCTION hwqueue.undated_taints(p_taints jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) RETURNS bit varying
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4449,12 +4458,16 @@ CREATE TABLE hwqueue.served (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
     queues text[],
-    tasks text[]
+    tasks text[],
+    concurrency integer,
+    CONSTRAINT served_concurrency_check CHECK ((concurrency > 0))
 );
 
 COMMENT ON COLUMN hwqueue.served.queues IS 'queues that it polls; null: it has not said';
 
 COMMENT ON COLUMN hwqueue.served.tasks IS 'tasks that it has handlers for; null: it has not said';
+
+COMMENT ON COLUMN hwqueue.served.concurrency IS 'how many leases its worker runs at a time; null: it has not said';
 
 CREATE TABLE hwqueue.service (
     shard_id integer NOT NULL,
@@ -5810,6 +5823,10 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_q
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.full_nodes(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.full_words(p_concurrency integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -6910,6 +6927,8 @@ GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwq
 GRANT ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
 

@@ -69,7 +69,8 @@ class NodeSpec:
     and shared; whole cores need `cores`. default_cpu_isolation: for leases that ask nothing; None:
     best_effort. gpu_share_mode: "exclusive" or "fractional" (None). queues, tasks: names of those
     that the node's worker polls and has handlers for, which explanations tell; None: not said, so
-    taken as any. They limit nothing: a claim names its own.
+    taken as any. concurrency: how many leases its worker runs at a time, so that explanations and
+    views say when it is full; None: not said. These three limit nothing: a claim names its own.
     """
 
     name: str
@@ -92,6 +93,7 @@ class NodeSpec:
     gpu_share_mode: str | None = None
     queues: Sequence[str] | None = None
     tasks: Sequence[str] | None = None
+    concurrency: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
@@ -115,6 +117,7 @@ class NodeSpec:
             gpu_share_mode=self.gpu_share_mode,
             queues=None if self.queues is None else list(self.queues),
             tasks=None if self.tasks is None else list(self.tasks),
+            concurrency=self.concurrency,
         )
 
 

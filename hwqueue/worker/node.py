@@ -84,6 +84,7 @@ def combine(
         gpu_share_mode=settings.gpu_share_mode,
         queues=announceable(settings.queues, 100),
         tasks=None if tasks is None else announceable(tasks, 200),
+        concurrency=settings.concurrency,
     )
     return NodeDescription(spec=spec, gpu_names=gpu_names, is_divided=is_divided)
 

@@ -13,3 +13,8 @@ delete from hwqueue.node_load u where not exists (
 
 -- Which nodes suit a class is computed again: those in no place of a required domain no longer do.
 delete from hwqueue.class_nodes;
+
+-- How much a worker runs at a time. Only explanations and views read it.
+alter table hwqueue.served add column concurrency int check (concurrency > 0);
+comment on column hwqueue.served.concurrency is
+  'how many leases its worker runs at a time; null: it has not said';

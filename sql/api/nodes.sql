@@ -476,7 +476,8 @@ as $$
                    from unnest(n.gpu_ids, n.gpu_models, n.gpu_memory_mib, u.gpu_used,
                        n.gpu_parents) with ordinality
                           g(id, model, memory, used, parent, ordinality)), '[]'),
-         n.slots,
+         coalesce(n.slots, (select v.concurrency from hwqueue.served v
+                            where v.shard_id = n.shard_id and v.node_id = n.node_id)),
          (select count(*)::int from hwqueue.claim c where c.shard_id = n.shard_id and c.node_id = n.node_id),
          n.registered_at,
          coalesce((select jsonb_agg(t.taint order by t.taint ->> 'key', t.taint ->> 'effect',

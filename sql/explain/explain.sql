@@ -460,9 +460,10 @@ as $$
     cross join lateral hwqueue.untaken_masks(able.class_ids, (p_snapshot).none, p_now, p_shard) t
     where p_kind is distinct from 'no_match'
   ), free as (
-    select f.class_id, f.nodes & (p_snapshot).open & coalesce(r.mask, (p_snapshot).open) as room, t.mask,
-           t.code as conflict
+    select f.class_id, f.nodes & (p_snapshot).open & u.mask & coalesce(r.mask, (p_snapshot).open) as room,
+           t.mask, t.code as conflict
     from fit f
+    cross join hwqueue.unfull_mask((p_snapshot).none, p_shard) u(mask)
     left join room r on r.class_id = f.class_id
     left join untaken t on t.class_id = f.class_id
     where f.nodes_matching is distinct from 0

@@ -33,7 +33,7 @@ as $$
     select n.node_id, n.name, row_number() over (order by n.name) as by_name, s.seen_at,
            coalesce(x.first_rank, 99) as first_rank, coalesce(x.failures, 0) as failures,
            coalesce(x.fixed, 0) as fixed, coalesce(x.of_kind, 0) as of_kind,
-           coalesce(x.unserved, false) as unserved, a.node_id is null as unannounced
+           coalesce(x.unserved, false) as unserved, coalesce(a.queues, a.tasks) is null as unannounced
     from hwqueue.node n
     join hwqueue.node_state s on s.shard_id = p_shard and s.node_id = n.node_id
     left join (
@@ -136,8 +136,10 @@ begin
   if p_failure.stage = 'free' then
     v_holders := hwqueue.holder_list(array(
       select c.lease_id from hwqueue.claim c
-      where c.shard_id = v_shard and c.node_id = p_node.node_id and c.assignment is not null
-      order by c.claimed_at, c.lease_id limit 5), true, p_now, v_shard);
+      where c.shard_id = v_shard and c.node_id = p_node.node_id
+        and (c.assignment is not null or p_failure.predicate ? 'concurrency')
+      order by c.claimed_at, c.lease_id limit 5), not coalesce(p_failure.predicate ? 'concurrency', false),
+      p_now, v_shard);
   elsif p_failure.stage = 'away' and p_failure.predicate is null then
     v_domain := p_kept_out;
     v_place := hwqueue.place_words(p_kept_out, hwqueue.domain_value(p_kept_out, p_node.node_id, p_node.rack,

@@ -34,10 +34,11 @@ begin
       group by p.class_id
     ), judged as materialized (
       select f.class_id, case when f.nodes_matching = 0 then 'no_match'
-                              when bit_count(f.nodes & v_snapshot.open & coalesce(r.mask,
+                              when bit_count(f.nodes & v_snapshot.open & u.mask & coalesce(r.mask,
                                   f.nodes) & coalesce(t.mask, f.nodes)) = 0
                               then 'contended' end as reason
       from ids
+      cross join hwqueue.unfull_mask(v_snapshot.none, p_shard) u(mask)
       cross join lateral hwqueue.class_fleets(ids.class_ids, v_snapshot, p_now, p_shard) f
       left join room r on r.class_id = f.class_id
       left join hwqueue.untaken_masks(ids.class_ids, v_snapshot.none, p_now, p_shard) t

@@ -25,7 +25,8 @@ as $$
       when p_predicate ? 'cpu' then 'CPU isolation ' || (p_predicate ->> 'cpu')
       else 'GPU exclusivity ' || (p_predicate ->> 'gpu') end
     when 'capacity' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null))
-    when 'free' then hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free'
+    when 'free' then case when p_predicate ? 'concurrency' then 'a worker with a slot free'
+      else hwqueue.resource_words(hwqueue.needs_of(p_class, p_lacks, null)) || ' free' end
     when 'spread' then hwqueue.spread_words(p_predicate)
     else coalesce(hwqueue.expr_words(p_predicate, p_class.shard_id), 'no lease that keeps away from it') end,
       300), '[[:cntrl:]]+', ' ', 'g')
@@ -46,6 +47,8 @@ begin
   return left(case
     when v_stage = 'capacity' then hwqueue.resource_words(hwqueue.room_for(p_class, v_lacks, p_node,
                                      hwqueue.node_headroom(p_node, hwqueue.idle_load(p_node))))
+    when v_predicate ? 'concurrency' then format('%s, all in use',
+      hwqueue.count_words((v_predicate ->> 'concurrency')::int, 'slot', 'slots'))
     when v_stage = 'free' then hwqueue.resource_words(hwqueue.room_for(p_class, v_lacks, p_node,
         hwqueue.node_headroom(p_node, p_load))) || ' free'
     when v_stage = 'taints' then hwqueue.taint_text(v_predicate)

@@ -258,6 +258,10 @@ as $$
     s.lacks, e.lacks, hwqueue.cpu_isolation_on(p_class.cpu_isolation, p_node.default_cpu_isolation),
     hwqueue.gpu_exclusivity_on(p_class.gpu_exclusivity, p_node.gpu_share_mode)) f
   union all
+  select 'free', 'nodes_support_but_contended', false, hwqueue.full_words(u.concurrency),
+         jsonb_build_object('concurrency', u.concurrency), null
+  from hwqueue.full_nodes(p_shard) u where u.node_id = p_node.node_id
+  union all
   select 'cordon', 'node_draining', false, 'the node is cordoned', null, null
   where p_node.cordoned_at is not null
 $$;
@@ -274,6 +278,24 @@ as $$
       p_class.task_name) as predicate) u
   where s.shard_id = p_shard and u.predicate is not null
 $$;
+
+-- Returns the nodes whose workers run as many leases as they take at a time, with that number. A claim does
+-- not ask: such a worker makes none. Reads at most that many claims of a node.
+create or replace function hwqueue.full_nodes(p_shard int) returns table (node_id uuid, concurrency int)
+language sql stable
+as $$
+  select s.node_id, s.concurrency
+  from hwqueue.served s
+  where s.shard_id = p_shard and s.concurrency is not null and s.concurrency <= (
+    select count(*) from (
+      select 1 from hwqueue.claim c where c.shard_id = p_shard and c.node_id = s.node_id
+      limit s.concurrency) c)
+$$;
+
+-- Says of a node that its worker runs as many leases as it takes.
+create or replace function hwqueue.full_words(p_concurrency int) returns text
+language sql immutable parallel safe
+as $$ select format('its worker runs %s at a time, and has no slot free', p_concurrency) $$;
 
 -- Says what one node lacks: "its worker has no handler for task "mail"".
 create or replace function hwqueue.unserving_words(p_predicate jsonb) returns text

@@ -79,10 +79,14 @@ begin
       select 9, f.part, f.node_ids, f.stage, f.code, f.permanent, null, null, f.lacks
       from hwqueue.capacity_failures(p_class, p_shard) f
       union all
-      select 10, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
+      select 10, 1, array_agg(u.node_id), 'free', 'nodes_support_but_contended', false,
+             hwqueue.full_words(u.concurrency), jsonb_build_object('concurrency', u.concurrency), null
+      from hwqueue.full_nodes(p_shard) u group by u.concurrency
+      union all
+      select 11, 1, array_agg(o.node_id), 'cordon', 'node_draining', false, 'the node is cordoned', null, null
       from odd o where o.is_cordoned having count(*) > 0
       union all
-      select 11, 1, array_agg(o.node_id), 'live', 'node_not_live', false, null, null, null
+      select 12, 1, array_agg(o.node_id), 'live', 'node_not_live', false, null, null, null
       from odd o where o.is_silent having count(*) > 0
     ) x;
 end

@@ -89,6 +89,14 @@ as $$
   where (a.class).gpu_wanted <> '{}'
 $$;
 
+-- Returns the nodes whose workers have a slot free (full_nodes), or have not said how many they have.
+create or replace function hwqueue.unfull_mask(p_none bit varying, p_shard int) returns bit varying
+language sql stable
+as $$
+  select ~coalesce(bit_or(set_bit(p_none, k.number, 1)), p_none)
+  from hwqueue.full_nodes(p_shard) u join hwqueue.node_numbers(p_shard) k on k.node_id = u.node_id
+$$;
+
 -- Returns the headroom of idle nodes, once for all nodes with the same capacity, and which nodes these
 -- are.
 create or replace function hwqueue.idle_rooms(p_none bit varying, p_now timestamptz, p_shard int)

@@ -1,0 +1,107 @@
+"""Workers that run as many leases as they take at a time: explanations, views and figures say so."""
+
+from typing import Any
+
+import psycopg
+
+from tests.sql.api import Api, Node, token
+from tests.sql.explained import actions, clear, explain, near
+
+FULL = "its worker runs 2 at a time, and has no slot free"
+
+
+def filled(api: Api, queue: str, **spec: Any) -> tuple[Node, list[dict[str, Any]]]:
+    """A node whose worker runs two leases at a time, and does."""
+    node = api.node(**({"concurrency": 2} | spec))
+    for _ in range(2):
+        api.spawn(queue)
+    return node, api.claim(node, queue, qty=2)
+
+
+def pending(api: Api, queue: str) -> dict[str, Any]:
+    """What the views say of the one class that is pending."""
+    [row] = [row for row in api.rows("pending_reasons") if row["queue"] == queue]
+    return row
+
+
+def test_an_explanation_says_that_all_are_full(api: Api) -> None:
+    clear(api)
+    queue = api.queue()
+    node, [claim, _] = filled(api, queue)
+    lease = api.spawn(queue)
+    found = explain(api, lease)
+    assert (found["nodes_matching"], found["nodes_free"]) == (1, 0)
+    assert (found["code"], found["permanent"]) == ("nodes_support_but_contended", False)
+    assert found["headline"] == ("1 node matches, none is free: 1 lacks a worker with a slot free")
+    [reason] = near(found, node)["reasons"]
+    assert (reason["stage"], reason["message"]) == ("free", FULL)
+    assert (reason["wanted"], reason["has"]) == ("a worker with a slot free", "2 slots, all in use")
+    assert len(reason["holders"]) == 2
+    assert actions(found) == ["wait"]
+    [match] = [r for r in api.rows("match_nodes", placement={}) if r["node_id"] == node.node_id]
+    assert [r["message"] for r in match["reasons"]] == [FULL]
+    api.rows("complete_lease", **token(claim))
+    assert explain(api, lease)["nodes_free"] == 1
+
+
+def test_views_and_figures_say_so(api: Api, conn: psycopg.Connection) -> None:
+    clear(api)
+    queue = api.queue()
+    node, [claim, _] = filled(api, queue)
+    lease = api.spawn(queue, labels={"a": "b"})
+    row = pending(api, queue)
+    assert (row["code"], row["nodes_matching"], row["nodes_free"]) == (
+        "nodes_support_but_contended",
+        1,
+        0,
+    )
+    assert not row["permanent"]
+    [usage] = [row for row in api.rows("node_usage") if row["node_id"] == node.node_id]
+    assert (usage["claims"], usage["slots"]) == (2, 2)
+    assert api.used(node)["slots"] == 2
+    unmet = (
+        "select labels ->> 'reason', value from hwqueue.metrics()"
+        " where name = 'hwqueue_unmet_leases' and labels ->> 'queue' = %s"
+    )
+    assert conn.execute(unmet, [queue]).fetchall() == [("contended", 1)]
+    other = api.node(concurrency=1)  # has a slot free
+    row = pending(api, queue)
+    assert (row["code"], row["nodes_matching"], row["nodes_free"]) == (None, 2, 1)
+    assert conn.execute(unmet, [queue]).fetchall() == []
+    api.rows("deregister_node", node=other.node_id)
+    api.rows("complete_lease", **token(claim))
+    assert pending(api, queue)["nodes_free"] == 1
+    assert api.claimed(node, queue) == [lease]
+
+
+def test_it_limits_no_claim(api: Api) -> None:
+    """It is what the worker says of itself: no claim counts for it."""
+    queue = api.queue()
+    node = api.node(concurrency=1)
+    leases = [api.spawn(queue) for _ in range(2)]
+    claims = api.claim(node, queue, qty=2)
+    assert [claim["lease_id"] for claim in claims] == leases
+    assert [claim["assignment"] for claim in claims] == [None, None]
+
+
+def test_a_registration_may_change_or_drop_it(api: Api) -> None:
+    clear(api)
+    queue = api.queue()
+    node, _ = filled(api, queue)
+    lease = api.spawn(queue)
+    for more, free in ({"concurrency": 3}, 1), ({"concurrency": 2}, 0), ({}, 1):
+        api.node(node.node_id, name=node.name, **more)
+        assert explain(api, lease)["nodes_free"] == free
+
+
+def test_declared_slots_come_first(api: Api) -> None:
+    node = api.node(slots=5, concurrency=2)
+    assert api.used(node)["slots"] == 5
+
+
+def test_bad_numbers(api: Api) -> None:
+    node = api.node()
+    for wrong in 0, 1_000_001, "many", 1.5:
+        spec = {"name": node.name, "instance_id": "x", "concurrency": wrong}
+        refusal = api.refused("QHA01", "register_node", node=node.node_id, spec=spec)
+        assert refusal.field == "spec.concurrency"
