@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.direct import Direct
+from tests.walk import more_steps as m
 from tests.walk import steps as s
 from tests.walk.names import QUEUE, lease_id, node_id
 
@@ -72,6 +73,9 @@ def _leases(app: str, **more: Any) -> dict[str, Any]:
 
 def _require(*exprs: dict[str, Any], app: str = "") -> Options:
     return {"placement": {"require": list(exprs)}, "labels": {"app": app} if app else {}}
+
+
+_IN_ZONE: Options = {"require": [{"tags": {"zone": "a"}}]}
 
 
 def _needs(**resources: int) -> Options:
@@ -368,6 +372,41 @@ FORGET = World(
     near=4,
 )
 
+# A spawn has what its task has by default at that moment; a later change touches no lease.
+DEFAULTS = World(
+    "defaults",
+    nodes={"n": {"labels": {"zone": "a"}}, "m": {}},
+    leases={"a": {}},
+    steps=[
+        m.SetTask({"priority": 1, "max_attempts": 1, "placement": _IN_ZONE}),
+        m.SetTask({"priority": 2}),
+        m.SetTask(None),
+        m.SpawnByTask("b"),
+        m.SpawnByTask("c", {"priority": 0, "max_attempts": 3}),
+        s.Claim("n"),
+        s.Claim("m"),
+        s.Fail("b"),
+        s.Complete("c"),
+    ],
+)
+
+# A lease that is put off until a time is not given before, whatever it did and however late it is.
+SNOOZE = World(
+    "snooze",
+    nodes={"n": {}, "m": {"slots": 1}},
+    leases={"a": {"claim_timeout": 60}, "b": {"claim_timeout": 60, "deadline_in": 15}},
+    steps=[
+        s.Claim("n"),
+        s.Claim("m"),
+        m.SnoozeUntil("a", timedelta(seconds=10)),
+        m.SnoozeUntil("b", timedelta(seconds=20)),
+        s.Complete("a"),
+        s.Cancel("a"),
+        s.Wait(),
+        s.Reap(),
+    ],
+)
+
 WORLDS = {
     world.name: world
     for world in (
@@ -384,5 +423,7 @@ WORLDS = {
         DUE,
         SPAWN,
         FORGET,
+        DEFAULTS,
+        SNOOZE,
     )
 }
