@@ -9,7 +9,7 @@ import psycopg
 from benchmarks.core import floor
 from benchmarks.core.claimer import Claimer
 from benchmarks.core.cost import Cost, cost_of
-from benchmarks.core.fill import QUEUE
+from benchmarks.core.fill import QUEUE, TASK
 from benchmarks.core.limits import ROWS
 from benchmarks.core.load import RanDryError
 from benchmarks.core.sessions import (
@@ -20,6 +20,10 @@ from benchmarks.core.sessions import (
     Held,
 )
 
+_SPAWN = """
+    select lease_id from hwqueue.spawn_lease(p_queue => %s, p_task => %s, p_params => '{}')
+"""
+_SET_TASK = "select hwqueue.set_task(p_task => %s, p_defaults => '{\"max_attempts\": 3}')"
 CALLS = ("claim_task", "complete_lease", "settle_and_claim")
 BATCH = 10
 
@@ -57,6 +61,21 @@ def costs_of_batches(claimer: Claimer, times: int) -> dict[str, list[Cost]]:
         leases, tokens = [row[0] for row in claimed], [row[1] for row in claimed]
         costs.append(cost_of(claimer.connection, COMPLETE_MANY, [leases, tokens]))
     return {f"complete_leases of {BATCH}": costs}
+
+
+def costs_of_spawns(claimer: Claimer, times: int) -> dict[str, list[Cost]]:
+    """What a spawn costs: where no task has defaults, where another one has, where its own has."""
+    connection = claimer.connection
+    costs: dict[str, list[Cost]] = {}
+    for call, task_set in (
+        ("spawn_lease", None),
+        ("spawn_lease beside defaults", "another"),
+        ("spawn_lease with defaults", TASK),
+    ):
+        if task_set is not None:
+            connection.execute(_SET_TASK, [task_set])
+        costs[call] = [cost_of(connection, _SPAWN, [QUEUE, TASK]) for _ in range(times)]
+    return costs
 
 
 def costs_of_floor(connection: psycopg.Connection[Any], times: int) -> dict[str, list[Cost]]:

@@ -1,4 +1,4 @@
-"""The guard: do claims and settlements still cost what they may?
+"""The guard: do spawns, claims and settlements still cost what they may?
 
 Counts pages, log and rows of single calls at small sizes, which a noisy machine does not move, and
 holds them against committed limits (benchmarks/limits.toml).
@@ -15,7 +15,12 @@ from rich.table import Table
 
 from benchmarks.core import limits
 from benchmarks.core.fill import kind
-from benchmarks.core.metered import costs_of_batches, costs_of_calls, typical
+from benchmarks.core.metered import (
+    costs_of_batches,
+    costs_of_calls,
+    costs_of_spawns,
+    typical,
+)
 from benchmarks.core.run import Run
 from benchmarks.core.scene import Scene
 from benchmarks.core.server import database, server
@@ -26,6 +31,7 @@ CALLS = 50
 BATCHES = 20
 ATTEMPTS = 3
 WAITING = 1000
+SPAWNS = "1 class"  # the scene in which spawns are counted, too
 
 _CPU_NODE = {"labels": {"pool": "cpu"}}
 _FULL_NODE = {"capacity": {"cpu_milli": 1000}}
@@ -110,6 +116,8 @@ def _measure(run: Run, server_dsn: str, name: str, scene: Scene) -> dict[str, di
         for _ in range(WARM_UP):
             claimer.timed_claim()
         costs = costs_of_calls(claimer, CALLS) | costs_of_batches(claimer, BATCHES)
+        if name == SPAWNS:
+            costs |= costs_of_spawns(claimer, CALLS)
         return {f"{name}: {call}": typical(found) for call, found in costs.items()}
 
 
