@@ -254,6 +254,7 @@ REPORT_PROGRESS = _call("report_progress", {"p_reports": "jsonb"})
 APPEND_LOGS = _call("append_logs", {"p_logs": "jsonb"})
 CLAIM_HINT = _call("claim_hint", {**_QUEUES, **_NODE}, row=types.ClaimHint)
 LEASE_OUTLOOK = _call("lease_outlook", {**_NODE, "p_lease_ids": "uuid[]"}, row=types.LeaseOutlook)
+TAKE_DEATHS = _call("take_deaths", {**_NODE, "p_epoch": "bigint", **_LIMIT}, row=types.Death)
 ADOPT_LEASE = _call(
     "adopt_lease",
     {**_QUEUE, **_NODE, "p_task": "text"},

@@ -49,13 +49,19 @@ class Hooks:
         return self._add("failure", hook)
 
     def on_dead(self, hook: Function) -> Function:
-        """Call `hook(claim, error)` when a lease is dead: its last attempt failed in this worker.
+        """Call `hook(claim, error)` when a lease is dead, such as after its last attempt failed.
 
-        Arguments as in `on_failure`, whose hooks come first. A lease that dies without a handler,
-        because its last claim expired or its deadline passed, calls no hook: the events
-        `lease_failed` and `lease_deadline_exceeded` tell of those, too.
+        Arguments as in `on_failure`, whose hooks come first. Also called in one worker that serves
+        its queue and task when a lease has died without a handler: its last claim expired, or its
+        deadline passed. `error["type"]` is then claim_expired, node_superseded or
+        deadline_exceeded. That is some seconds later, once, and best effort: a worker that ends
+        meanwhile calls nothing, and after an hour nobody does.
         """
         return self._add("dead", hook)
+
+    def has_hooks(self, event: HookEvent) -> bool:
+        """Whether the event has any."""
+        return bool(self._hooks[event])
 
     async def call_hooks(self, event: HookEvent, *arguments: Any) -> None:
         """Call the hooks of an event; raises nothing of theirs."""

@@ -66,6 +66,43 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """A lease that died without a handler, which would have told.
+
+    claim_token, attempt: of its last claim; 0: it was never claimed. error: its `reason` is
+    claim_expired, node_superseded or deadline_exceeded.
+    """
+
+    lease_id: UUID
+    claim_token: int
+    attempt: int
+    queue: str
+    task_name: str
+    params: Json
+    headers: Mapping[str, Any] | None
+    died_at: datetime
+    error: Mapping[str, Any]
+    shard_id: int
+
+    @property
+    def claim(self) -> Claim:
+        """Its last claim, for hooks; it ended when the lease died."""
+        return Claim(
+            lease_id=self.lease_id,
+            claim_token=self.claim_token,
+            attempt=self.attempt,
+            queue=self.queue,
+            task_name=self.task_name,
+            params=self.params,
+            headers=self.headers,
+            score=0.0,
+            expires_at=self.died_at,
+            assignment=None,
+            shard_id=self.shard_id,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
     """How a claim ended, for `settle_and_claim`. Made by `complete`, `fail` and `release`."""
 

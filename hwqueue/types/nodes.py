@@ -71,6 +71,7 @@ class NodeSpec:
     that the node's worker polls and has handlers for, which explanations tell; None: not said, so
     taken as any. concurrency: how many leases its worker runs at a time, so that explanations and
     views say when it is full; None: not said. These three limit nothing: a claim names its own.
+    hears_deaths: its worker calls `take_deaths`.
     """
 
     name: str
@@ -94,6 +95,7 @@ class NodeSpec:
     queues: Sequence[str] | None = None
     tasks: Sequence[str] | None = None
     concurrency: int | None = None
+    hears_deaths: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take."""
@@ -118,6 +120,7 @@ class NodeSpec:
             queues=None if self.queues is None else list(self.queues),
             tasks=None if self.tasks is None else list(self.tasks),
             concurrency=self.concurrency,
+            hears_deaths=self.hears_deaths or None,
         )
 
 

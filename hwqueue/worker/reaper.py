@@ -37,15 +37,16 @@ async def reap_regularly(session: NodeSession, interval: timedelta) -> None:
         if expired:
             _log.info("%d claims had expired, their leases go on elsewhere", expired)
 
-    await _regularly("reap", interval, turn)
+    await regularly("reap", interval, turn)
 
 
 async def prune_regularly(session: NodeSession, interval: timedelta) -> None:
     """Call `prune` about once an interval until cancelled. SQL: prune."""
-    await _regularly("prune", interval, lambda: _prune(session, interval / _PRUNES_PER_INTERVAL))
+    await regularly("prune", interval, lambda: _prune(session, interval / _PRUNES_PER_INTERVAL))
 
 
-async def _regularly(what: str, interval: timedelta, turn: Callable[[], Awaitable[None]]) -> None:
+async def regularly(what: str, interval: timedelta, turn: Callable[[], Awaitable[None]]) -> None:
+    """Await a turn about once an interval until cancelled; what the database refuses is logged."""
     while True:
         await asyncio.sleep(interval.total_seconds() * random.uniform(0.5, 1.5))
         try:

@@ -19,6 +19,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.text import exact_duration
+from hwqueue.worker.deaths import DEFAULT_INTERVAL, hear_deaths
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import Wanted, listen
 from hwqueue.worker.logs import keeping_records
@@ -205,6 +206,8 @@ class Worker:
             parts.append(reap_regularly(session, reap))
         if prune is not None:
             parts.append(prune_regularly(session, prune))
+        if self._app.has_hooks("dead"):
+            parts.append(hear_deaths(session, self._app, reap or DEFAULT_INTERVAL))
         return parts
 
     async def _enforce_deadline(self, runner: Runner, shutdown: Shutdown) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -33,6 +34,7 @@ from hwqueue.errors import (
 )
 from hwqueue.types import (
     Claim,
+    Death,
     Heartbeat,
     LeaseOutlook,
     NodeSpec,
@@ -98,7 +100,7 @@ class NodeSession:
         self.in_doubt = False
         self._client = client
         self._settings = settings
-        self._spec = spec
+        self._spec = replace(spec, hears_deaths=app.has_hooks("dead"))
         self._tasks = list(app.tasks)
         self.reports = Reports(app, self._outlook)
         self._queues = Queues(settings.queues)
@@ -272,6 +274,15 @@ class NodeSession:
         """Bring back what nobody settles, of all nodes, unless just done. SQL: reap."""
         return await self._call(
             "reap", lambda client: client.reap(unless_within=unless_within, shard=self._shard)
+        )
+
+    async def take_deaths(self, limit: int) -> list[Death]:
+        """Leases that died without a handler, of what this worker serves. SQL: take_deaths."""
+        return await self._call(
+            "take deaths",
+            lambda client: client.take_deaths(
+                self.node_id, self.epoch, limit=limit, shard=self._shard
+            ),
         )
 
     async def prune(self, limit: int, unless_within: timedelta) -> PruneResult:

@@ -1,11 +1,10 @@
-"""Columns for what nodes leave behind, for deaths without a handler, and for how much a worker runs.
+"""What nodes leave behind, deaths without a handler, and how many leases a worker runs.
 
-Why: `node_state` kept the epoch of every node for ever; a shard's floor for epochs replaces the rows
-of nodes that are gone. Hooks for dead leases are to hear of those that died without a handler.
+Why: `node_state` kept the epoch of every node for ever; a floor for epochs replaces the rows of
+nodes that are gone. Hooks for dead leases are to hear of those that died without a handler.
 Explanations are to say that workers are full.
-Locks: `shard`, `served`, `outcome` and `attempt` access exclusive, for a moment; the index on `outcome`
-reads the table once, while settlements wait.
-Expected duration: seconds, for a table of outcomes with tens of millions of rows a minute.
+Locks: `shard` and `served` access exclusive, for a moment.
+Expected duration: under a second.
 """
 
 from alembic import op

@@ -18,3 +18,20 @@ delete from hwqueue.class_nodes;
 alter table hwqueue.served add column concurrency int check (concurrency > 0);
 comment on column hwqueue.served.concurrency is
   'how many leases its worker runs at a time; null: it has not said';
+
+-- Leases that died without a handler, for workers whose app has hooks for dead leases. A row goes when one
+-- of them takes it, or after an hour. Without such a worker there are none.
+create table hwqueue.death (
+  shard_id int not null,
+  lease_id uuid not null,
+  queue_id int not null,
+  task_name text not null,
+  claim_token bigint not null,
+  died_at timestamptz not null,
+  primary key (shard_id, lease_id)
+);
+create index death_oldest on hwqueue.death (shard_id, died_at);
+comment on table hwqueue.death is
+  'leases that died without a handler, until a worker with hooks for that takes them; an hour at most';
+alter table hwqueue.served add column hears_deaths boolean not null default false;
+comment on column hwqueue.served.hears_deaths is 'its worker takes from death what it serves';

@@ -411,3 +411,43 @@ begin
   end if;
 end
 $$;
+
+-- Takes leases that died without a handler: their last claim expired or was superseded, or their deadline
+-- passed. A node gets those of the queues and tasks that it announced with hears_deaths when it registered,
+-- the oldest first, each once and no other node again, within an hour of the death. Those that were
+-- requeued since, or are deleted, are left out. The worker calls its hooks for them; one that ends before
+-- it has done so has taken them all the same.
+-- Locks: death, skip locked. Raises: QHN01, QHN03, QHN04, QHA01. Not idempotent.
+create or replace function hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit int default 100,
+  p_shard int default 0)
+returns table (lease_id uuid, claim_token bigint, attempt int, queue text, task_name text, params jsonb,
+  headers jsonb, died_at timestamptz, error jsonb, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_taken uuid[];
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again for more'),
+    hwqueue.check_epoch(p_node, p_epoch, p_shard);
+  v_taken := array(
+    select d.lease_id
+    from hwqueue.death d
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = d.queue_id
+    join hwqueue.served v on v.shard_id = p_shard and v.node_id = p_node and v.hears_deaths
+    where d.shard_id = p_shard and d.died_at > v_now - interval '1 hour'
+      and hwqueue.unserved_part(v.queues, v.tasks, q.name, d.task_name) is null
+    order by d.died_at, d.lease_id limit p_limit for update of d skip locked);
+  return query
+    with taken as (
+      delete from hwqueue.death d where d.shard_id = p_shard and d.lease_id = any (v_taken) returning d.*)
+    select t.lease_id, t.claim_token, o.attempt::int, q.name, l.task_name, l.params, l.headers, t.died_at,
+           o.error, p_shard
+    from taken t
+    join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = t.lease_id and o.state = 'failed'
+      and o.claim_token = t.claim_token
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = t.lease_id
+    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = l.queue_id
+    order by t.died_at, t.lease_id;
+end
+$$;

@@ -46,6 +46,9 @@ begin
   if p_claim.is_awaited then
     perform hwqueue.notify_ended(array[p_claim.lease_id], p_shard);
   end if;
+  if p_outcome in ('expired', 'superseded') and not v_cancelled then
+    perform hwqueue.note_deaths(array[p_claim.lease_id], p_now, p_shard);
+  end if;
   perform hwqueue.note_leases(case when v_cancelled then 'lease_cancelled' else 'lease_failed' end,
     array[p_claim.lease_id],
     case when v_cancelled then 'cancelled while it ran'

@@ -288,6 +288,7 @@ language plpgsql volatile
 as $$
 begin
   perform hwqueue.end_waiting(p_leases, 'failed', null, p_now, p_shard);
+  perform hwqueue.note_deaths(p_leases, p_now, p_shard);
   perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
   return cardinality(p_leases);
 end

@@ -71,7 +71,8 @@ begin
   perform hwqueue.check_object(p_spec, array['name', 'instance_id', 'heartbeat_timeout', 'labels', 'rack',
       'capacity', 'cores', 'gpus',
     'resources', 'cpu_isolation', 'gpu_exclusivity', 'default_cpu_isolation', 'gpu_share_mode', 'taints',
-      'slots', 'queues', 'tasks', 'concurrency', 'keep_claims'],
+      'slots', 'queues', 'tasks', 'concurrency', 'hears_deaths',
+      'keep_claims'],
     'spec');
   v_node.shard_id := p_shard;
   v_node.node_id := p_node;

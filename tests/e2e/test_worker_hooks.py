@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from hwqueue import App, AsyncClient, Claim, QueuePolicy, RetryPolicy, Worker
 from hwqueue.types import LeaseState
+from hwqueue.worker.session import NodeSession
 from tests.e2e import middleware_app
 from tests.e2e.worker_support import QUEUE, ended, settings, until, worker
 
@@ -72,6 +73,48 @@ async def test_hooks_are_told_of_failures_and_dead_leases(client: AsyncClient, d
         ("failed", lease_id, 2, "smtp down"),
         ("dead", lease_id, 2, "RuntimeError"),
     ]
+
+
+async def test_hooks_hear_of_leases_that_died_without_a_handler(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that could run nowhere: its deadline passes, and reap fails it."""
+    app, said = App(), []
+
+    @app.on_dead
+    async def dead(claim: Claim, error: dict[str, Any]) -> None:
+        said.append((claim.lease_id, claim.attempt, claim.params, error["type"], error["message"]))
+
+    @app.task("render")
+    def render(params: Any) -> None: ...
+
+    soon = datetime.now(UTC) + timedelta(milliseconds=300)
+    spawned = await client.spawn_lease(
+        QUEUE, "render", {"n": 1}, affinity_tags={"nowhere": True}, deadline=soon
+    )
+    async with worker(dsn, app, reap_interval=timedelta(milliseconds=100)):
+        await until(lambda: bool(said))
+    why = "its deadline passed before it was claimed"
+    assert said == [(spawned.lease_id, 0, {"n": 1}, "deadline_exceeded", why)]
+    assert f"lease {spawned.lease_id} of task render is dead: {why}" in caplog.text
+
+
+async def test_a_worker_without_hooks_for_dead_leases_takes_none(
+    client: AsyncClient, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes no call, and nothing is kept for it."""
+    taken: list[Any] = []
+    monkeypatch.setattr(NodeSession, "take_deaths", lambda *arguments: taken.append(arguments))
+    app = App()
+    app.on_failure(lambda claim, error: None)
+    app.task("render")(lambda params: None)
+    soon = datetime.now(UTC) + timedelta(milliseconds=300)
+    spawned = await client.spawn_lease(
+        QUEUE, "render", affinity_tags={"nowhere": True}, deadline=soon
+    )
+    async with worker(dsn, app, reap_interval=timedelta(milliseconds=100)):
+        await ended(client, spawned.lease_id)
+    assert taken == []
 
 
 async def test_a_hook_that_raises_changes_nothing(

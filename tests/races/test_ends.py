@@ -135,3 +135,24 @@ def test_a_lease_cannot_end_twice(
         with pytest.raises(psycopg.errors.UniqueViolation):
             settle(Direct(conn), dead, claim["claim_token"])
     assert Direct(conn).lease(dead)["state"] == "failed"
+
+
+def test_one_node_takes_a_death(conn: psycopg.Connection, dsn: str, clock: Clock) -> None:
+    """The other passes it by, and gets it if the first rolls back."""
+    direct = Direct(conn)
+    direct.create_queue(QUEUE, {"max_attempts": 1})
+    hearing = {"hears_deaths": True, "heartbeat_timeout": "1 day"}
+    nodes = [register(conn, number, **hearing) for number in range(2)]
+    lease = direct.spawn(QUEUE)["lease_id"]
+    assert len(direct.claim(QUEUE, *nodes[0])) == 1
+    clock.advance(timedelta(minutes=10))
+    direct.reap()
+    take = "select lease_id from hwqueue.take_deaths(%s, %s)"
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert one.conn.execute(take, nodes[0]).fetchall() == [(lease,)]
+        assert two.conn.execute(take, nodes[1]).fetchall() == []
+        one.rollback()
+        assert two.conn.execute(take, nodes[1]).fetchall() == [(lease,)]
+        assert one.conn.execute(take, nodes[0]).fetchall() == []

@@ -1,4 +1,4 @@
-"""Workers that run as many leases as they take at a time: explanations, views and figures say so."""
+"""Workers that run as many leases as they take: explanations, views and figures say so."""
 
 from typing import Any
 

@@ -189,6 +189,7 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
     given: Row = {
         "p_placement": Jsonb({}),
         "p_node": api.node().node_id,
+        "p_epoch": 1,
         "p_filter": Jsonb({}),
         "p_changes": Jsonb({"priority": 1}),
         "p_lease": api.spawn(api.queue()),

@@ -96,6 +96,7 @@ FOR_A_NODE: dict[str, tuple[str, Callable[[Scene], Row]]] = {
     "deregister_own_node": ("deregister_own_node", lambda s: s.node.who),
     "node_wake_payload": ("node_wake_payload", lambda s: {"node": s.node.node_id}),
     "claim_hint": ("claim_hint", lambda s: {"node": s.node.node_id, "queues": [s.queue]}),
+    "take_deaths": ("take_deaths", lambda s: s.node.who),
     "lease_outlook": (
         "lease_outlook",
         lambda s: {"node": s.node.node_id, "lease_ids": [s.claim["lease_id"]]},

@@ -42,6 +42,7 @@ MAY_CALL: dict[str, set[str]] = {
     "release_lease": {WORKER, ADMIN},
     "extend_claim": {WORKER, ADMIN},
     "lease_outlook": {WORKER, ADMIN},
+    "take_deaths": {WORKER, ADMIN},
     "report_progress": {WORKER, ADMIN},
     "append_logs": {WORKER, ADMIN},
     "claim_hint": {WORKER, OPERATOR, ADMIN},

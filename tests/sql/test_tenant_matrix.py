@@ -209,6 +209,7 @@ REFUSED = {
 NOT_NARROWED = {
     *("register_node", "heartbeat_node", "claim_task", "settle_and_claim", "complete_lease"),
     *("complete_leases", "fail_lease", "release_lease", "extend_claim", "lease_outlook"),
+    "take_deaths",
     *("claim_hint", "wake_payloads", "reap", "prune", "check_token", "schema_version"),
     *("node_wake_payload", "deregister_own_node", "report_progress", "append_logs"),
 }

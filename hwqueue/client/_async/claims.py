@@ -17,6 +17,7 @@ from hwqueue.types import (
     Adopted,
     Claim,
     ClaimHint,
+    Death,
     Heartbeat,
     Json,
     LeaseOutlook,
@@ -340,6 +341,28 @@ class AsyncClaims(AsyncCaller):
             LeaseOutlook,
             p_node=node_id,
             p_lease_ids=[str(lease_id) for lease_id in lease_ids],
+            p_shard=shard,
+        )
+
+    async def take_deaths(
+        self, node_id: UUID | str, epoch: int, *, limit: int = 100, shard: int = 0
+    ) -> list[Death]:
+        """Take leases that died without a handler, of what the node announced with `hears_deaths`.
+
+        Each is given once, to one node, within an hour.
+
+        Args:
+            limit: At most 1,000.
+
+        Raises: NodeUnknown, NodeSuperseded, NodeNotYours, BadArgument.
+        SQL: take_deaths. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.TAKE_DEATHS,
+            Death,
+            p_node=node_id,
+            p_epoch=epoch,
+            p_limit=limit,
             p_shard=shard,
         )
 

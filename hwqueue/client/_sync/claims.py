@@ -18,6 +18,7 @@ from hwqueue.types import (
     Adopted,
     Claim,
     ClaimHint,
+    Death,
     Heartbeat,
     Json,
     LeaseOutlook,
@@ -341,6 +342,28 @@ class Claims(Caller):
             LeaseOutlook,
             p_node=node_id,
             p_lease_ids=[str(lease_id) for lease_id in lease_ids],
+            p_shard=shard,
+        )
+
+    def take_deaths(
+        self, node_id: UUID | str, epoch: int, *, limit: int = 100, shard: int = 0
+    ) -> list[Death]:
+        """Take leases that died without a handler, of what the node announced with `hears_deaths`.
+
+        Each is given once, to one node, within an hour.
+
+        Args:
+            limit: At most 1,000.
+
+        Raises: NodeUnknown, NodeSuperseded, NodeNotYours, BadArgument.
+        SQL: take_deaths. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.TAKE_DEATHS,
+            Death,
+            p_node=node_id,
+            p_epoch=epoch,
+            p_limit=limit,
             p_shard=shard,
         )
 

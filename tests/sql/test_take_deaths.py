@@ -1,0 +1,116 @@
+"""take_deaths: leases that died without a handler, for workers that have hooks for that."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import TASK
+from tests.sql.api import Api, Node, token
+
+HOUR = timedelta(hours=1)
+
+
+def hearer(api: Api, queue: str, *tasks: str) -> Node:
+    """A node whose worker takes deaths of the queue and the tasks."""
+    return api.node(
+        hears_deaths=True, queues=[queue], tasks=[*tasks] or [TASK], heartbeat_timeout="1 day"
+    )
+
+
+def dead(api: Api, clock: Clock, queue: str, **options: Any) -> dict[str, Any]:
+    """The claim of a lease whose only attempt expires."""
+    claim = api.running(queue, None, {"n": 1}, max_attempts=1, claim_timeout=30, **options)
+    clock.advance(timedelta(seconds=40))
+    api.rows("reap")
+    assert api.state(claim["lease_id"]) == "failed"
+    return claim
+
+
+def test_a_claim_that_expires_at_the_last_attempt(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    node = hearer(api, queue)
+    claim = dead(api, clock, queue, headers={"h": 1})
+    [death] = api.rows("take_deaths", **node.who)
+    assert death["lease_id"] == claim["lease_id"]
+    assert death["claim_token"] == claim["claim_token"]
+    assert (death["attempt"], death["queue"], death["task_name"]) == (1, queue, TASK)
+    assert (death["params"], death["headers"]) == ({"n": 1}, {"h": 1})
+    assert death["error"]["reason"] == "claim_expired"
+    assert api.rows("take_deaths", **node.who) == []
+
+
+def test_a_deadline_and_a_superseded_node(api: Api, clock: Clock) -> None:
+    queue = api.queue(max_attempts=1)
+    node, other = hearer(api, queue), api.node()
+    soon = (clock.now() + timedelta(seconds=5)).isoformat()
+    late, held = api.spawn(queue, deadline=soon, priority=-1), api.spawn(queue)
+    assert api.claimed(other, queue) == [held]
+    api.node(other.node_id, name=other.name, instance_id="second")
+    clock.advance(timedelta(seconds=10))
+    api.rows("reap")
+    reasons = {
+        row["lease_id"]: row["error"]["reason"] for row in api.rows("take_deaths", **node.who)
+    }
+    assert reasons == {late: "deadline_exceeded", held: "node_superseded"}
+
+
+def test_what_a_worker_settles_is_none(api: Api, clock: Clock) -> None:
+    """It calls its hooks itself; a retry and a cancellation are no deaths."""
+    queue = api.queue()
+    node = hearer(api, queue)
+    failed, retried, cancelled = (
+        api.running(queue, claim_timeout=30, max_attempts=most) for most in (1, 2, 1)
+    )
+    api.rows("fail_lease", **token(failed), error={})
+    api.rows("cancel_lease", lease=cancelled["lease_id"])
+    clock.advance(timedelta(seconds=40))
+    api.rows("reap")
+    assert api.state(retried["lease_id"]) == "pending"
+    assert api.state(cancelled["lease_id"]) == "cancelled"
+    assert api.rows("take_deaths", **node.who) == []
+
+
+def test_only_what_it_serves_and_has_asked_to_hear_of(api: Api, clock: Clock) -> None:
+    queue, others = api.queue(), api.queue()
+    deaf = api.node(queues=[queue], tasks=[TASK], heartbeat_timeout="1 day")
+    elsewhere, other_task = hearer(api, others), hearer(api, queue, "other")
+    node = hearer(api, queue)
+    claim = dead(api, clock, queue)
+    for one in deaf, elsewhere, other_task:
+        assert api.rows("take_deaths", **one.who) == []
+    assert [d["lease_id"] for d in api.rows("take_deaths", **node.who)] == [claim["lease_id"]]
+
+
+def test_nothing_is_kept_where_nobody_hears(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    hearer(api, queue, "other")
+    dead(api, clock, queue)
+    late = hearer(api, queue)
+    assert api.rows("take_deaths", **late.who) == []
+
+
+def test_a_requeued_lease_is_not_dead(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    node = hearer(api, queue)
+    claim = dead(api, clock, queue)
+    api.rows("requeue_lease", lease=claim["lease_id"])
+    assert api.rows("take_deaths", **node.who) == []
+
+
+def test_after_an_hour_it_is_forgotten(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    node = hearer(api, queue)
+    dead(api, clock, queue)
+    clock.advance(2 * HOUR)
+    assert api.rows("take_deaths", **node.who) == []
+    api.rows("prune")
+    assert api.conn.execute("select count(*) from hwqueue.death").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("limit", [0, 1001])
+def test_bad_limits(api: Api, limit: int) -> None:
+    node = api.node()
+    assert api.refused("QHA01", "take_deaths", **node.who, limit=limit).field == "p_limit"
+    api.refused("QHN03", "take_deaths", node=node.node_id, epoch=node.epoch + 1)
