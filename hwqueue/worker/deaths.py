@@ -1,7 +1,7 @@
 """Hooks for leases that died without a handler: a claim that expired, a deadline that passed.
 
 Nobody settles those. A worker whose app has hooks for dead leases asks for them, about as often as
-it reaps; the database gives each to one such worker that serves its queue and task. A worker whose
+it reaps; each goes to one such worker that serves its queue and task. A worker whose
 app has none makes no call.
 """
 

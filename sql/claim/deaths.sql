@@ -1,7 +1,7 @@
 -- Deaths without a handler: leases that fail because their last claim expired or was superseded, or their
 -- deadline passed. No worker settles those, so none would call its hooks.
 --
--- end_claim and fail_late call note_deaths; take_deaths (api/claims) gives them to a worker. An example: a
+-- end_claim and fail_late call note_deaths; take_deaths (api/claims) returns them to a worker. An example: a
 -- machine dies with the last attempt of a lease. reap ends the claim, and note_deaths writes a row, since a
 -- node is registered whose worker has hooks and serves the queue and the task. Ten seconds later that worker
 -- takes the row and calls them.

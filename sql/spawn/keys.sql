@@ -55,7 +55,7 @@ begin
 end
 $$;
 
--- Gives leases that are to be requeued their unique keys back. Returns those that must stay as they are,
+-- Puts the unique keys of leases that are to be requeued back to them. Returns those that must stay as is,
 -- because another lease has the key (holder), or without p_waits another session holds it (null). Of
 -- leases with one key the one that has it keeps it; else one of them gets it. An idempotency key was never
 -- lost.
