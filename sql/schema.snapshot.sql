@@ -611,6 +611,16 @@ CREATE FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], p_idle 
 CREATE FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) RETURNS SETOF text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer DEFAULT 0) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -872,7 +882,13 @@ CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
 CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.check_logs(p_logs jsonb) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.lease (
@@ -998,6 +1014,51 @@ CREATE FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[
 
 CREATE FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.claim_deliveries(p_limit integer DEFAULT 20, p_timeout interval DEFAULT '00:01:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(delivery_id uuid, attempt integer, webhook text, url text, code text, headers jsonb, body text, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE TABLE hwqueue.webhook_delivery (
+    shard_id integer NOT NULL,
+    delivery_id uuid NOT NULL,
+    webhook_id uuid NOT NULL,
+    code text NOT NULL,
+    event_id bigint,
+    lease_id uuid,
+    body text NOT NULL,
+    state text NOT NULL,
+    attempt_count integer DEFAULT 0 NOT NULL,
+    failures smallint DEFAULT 0 NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    available_at timestamp with time zone NOT NULL,
+    claimed_until timestamp with time zone,
+    attempted_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    status smallint,
+    response text,
+    error text,
+    CONSTRAINT webhook_delivery_check CHECK (((state = 'waiting'::text) = (finished_at IS NULL))),
+    CONSTRAINT webhook_delivery_check1 CHECK (((claimed_until IS NULL) OR (state = 'waiting'::text))),
+    CONSTRAINT webhook_delivery_state_check CHECK ((state = ANY (ARRAY['waiting'::text, 'delivered'::text, 'dead'::text])))
+);
+
+COMMENT ON COLUMN hwqueue.webhook_delivery.created_at IS 'when what it tells of happened';
+
+COMMENT ON COLUMN hwqueue.webhook_delivery.available_at IS 'when it may be sent next, while it waits';
+
+COMMENT ON COLUMN hwqueue.webhook_delivery.status IS 'of the last answer; null: there was none';
+
+COMMENT ON COLUMN hwqueue.webhook_delivery.response IS 'the beginning of the last answer''s body';
+
+CREATE FUNCTION hwqueue.claim_due(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.webhook_delivery
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.claim_general(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
@@ -1160,6 +1221,9 @@ CREATE FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.completion_code() RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
     LANGUAGE plpgsql STABLE;
 
@@ -1179,6 +1243,57 @@ CREATE FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) RETURNS integer[
 
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
+
+CREATE TABLE hwqueue.webhook (
+    shard_id integer NOT NULL,
+    name text NOT NULL,
+    webhook_id uuid NOT NULL,
+    url text NOT NULL,
+    codes text[],
+    queues text[],
+    tenant text,
+    labels jsonb,
+    secret bytea NOT NULL,
+    old_secret bytea,
+    old_secret_until timestamp with time zone,
+    event_cursor bigint NOT NULL,
+    completed_at timestamp with time zone NOT NULL,
+    completed_lease uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    created_login text NOT NULL,
+    paused_at timestamp with time zone,
+    paused_reason text,
+    delivered_at timestamp with time zone,
+    failing_since timestamp with time zone,
+    delivered bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
+    dead bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT webhook_check CHECK (((old_secret IS NULL) = (old_secret_until IS NULL))),
+    CONSTRAINT webhook_check1 CHECK (((paused_at IS NULL) = (paused_reason IS NULL))),
+    CONSTRAINT webhook_old_secret_check CHECK ((octet_length(old_secret) = 32)),
+    CONSTRAINT webhook_secret_check CHECK ((octet_length(secret) = 32))
+)
+WITH (fillfactor='50');
+
+COMMENT ON COLUMN hwqueue.webhook.codes IS 'of events, or lease_completed; null: every event';
+
+COMMENT ON COLUMN hwqueue.webhook.tenant IS 'null: all tenants, and events that are no tenant''s';
+
+COMMENT ON COLUMN hwqueue.webhook.secret IS 'the key of the signatures; no function returns it twice';
+
+COMMENT ON COLUMN hwqueue.webhook.event_cursor IS 'every event up to this id has been routed';
+
+COMMENT ON COLUMN hwqueue.webhook.completed_at IS 'with completed_lease: every completion up to here has been routed';
+
+COMMENT ON COLUMN hwqueue.webhook.paused_reason IS 'asked: by an operator; gone: the receiver answered 410';
+
+COMMENT ON COLUMN hwqueue.webhook.failing_since IS 'the first attempt that failed since the last success';
+
+COMMENT ON COLUMN hwqueue.webhook.failed IS 'attempts that failed; dead: deliveries given up';
+
+CREATE FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, leases bigint)
     LANGUAGE plpgsql STABLE;
@@ -1308,6 +1423,10 @@ CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, 
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.drop_task(p_task text, p_shard integer DEFAULT 0) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -1526,6 +1645,9 @@ CREATE FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) RETURNS hwqueu
 CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) RETURNS hwqueue.spawn_target
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) RETURNS hwqueue.webhook
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
 
@@ -1686,6 +1808,9 @@ CREATE FUNCTION hwqueue.histogram_of(p_seconds double precision[]) RETURNS bigin
 
 CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -1978,6 +2103,12 @@ CREATE FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer DEFAULT 0) R
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 1000, p_attempt integer DEFAULT NULL::integer, p_last boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, attempt smallint, claim_token bigint, line integer, dropped integer, logged_at timestamp with time zone, level text, message text, fields jsonb, cursor text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, state text, max_attempts integer, own_max_attempts integer, again_in interval, placement jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1999,6 +2130,10 @@ CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail js
 
 CREATE FUNCTION hwqueue.letter_pairs(p_name text) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.list_deliveries(p_name text, p_state text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(delivery_id uuid, code text, event_id bigint, lease_id uuid, state text, attempt_count integer, created_at timestamp with time zone, available_at timestamp with time zone, attempted_at timestamp with time zone, finished_at timestamp with time zone, status integer, response text, error text, body jsonb, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(event_id bigint, at timestamp with time zone, code text, lease_id uuid, node_id uuid, queue text, class_id bigint, actor text, message text, detail jsonb, shard_id integer, login text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2026,6 +2161,10 @@ CREATE FUNCTION hwqueue.list_tasks(p_shard integer DEFAULT 0) RETURNS TABLE(task
 
 CREATE FUNCTION hwqueue.list_tokens(p_shard integer DEFAULT 0) RETURNS TABLE(name text, role text, tenant text, created_at timestamp with time zone, created_by text, expires_at timestamp with time zone, used_at timestamp with time zone, revoked_at timestamp with time zone, revoked_by text, shard_id integer, created_login text, revoked_login text)
     LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.list_webhooks(p_shard integer DEFAULT 0) RETURNS TABLE(name text, url text, codes text[], queues text[], tenant text, labels jsonb, secret_prefix text, old_secret_until timestamp with time zone, created_at timestamp with time zone, created_by text, created_login text, paused_at timestamp with time zone, paused_reason text, delivered_at timestamp with time zone, failing_since timestamp with time zone, delivered bigint, failed bigint, dead bigint, waiting bigint, oldest_at timestamp with time zone, shard_id integer)
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
@@ -2079,6 +2218,9 @@ CREATE FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[], p_sh
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, p_shard integer, OUT state hwqueue.node_state) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.lock_webhook(p_name text, p_shard integer) RETURNS hwqueue.webhook
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) RETURNS tid[]
@@ -2194,6 +2336,9 @@ CREATE FUNCTION hwqueue.new_id() RETURNS uuid
 
 CREATE FUNCTION hwqueue.new_ids(p_count integer) RETURNS uuid[]
     LANGUAGE plpgsql PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.new_webhook_secret() RETURNS bytea
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.newest_loads(p_shard integer) RETURNS SETOF hwqueue.node_load
     LANGUAGE sql STABLE;
@@ -2420,6 +2565,9 @@ CREATE FUNCTION hwqueue.oldest_open_settlement() RETURNS xid8
 CREATE FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) RETURNS xid8
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) RETURNS record
     LANGUAGE plpgsql;
 
@@ -2500,6 +2648,10 @@ CREATE FUNCTION hwqueue.patterns_within(p_placement jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2596,6 +2748,9 @@ CREATE FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) RETURNS v
 CREATE FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms';
@@ -2678,6 +2833,9 @@ CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) RETUR
 
 CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
@@ -2775,6 +2933,10 @@ CREATE FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease u
 
 CREATE FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS TABLE(term_id bigint, use text, domain text, place text, decides boolean, counts boolean)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid DEFAULT NULL::uuid, p_limit integer DEFAULT 1000, p_shard integer DEFAULT 0) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -2912,6 +3074,10 @@ CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RE
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -2940,6 +3106,25 @@ CREATE FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer
 
 CREATE FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval DEFAULT '1 day'::interval, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE
@@ -3059,6 +3244,10 @@ CREATE FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb DEFAULT '{}'::jso
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer DEFAULT 1, p_tasks text[] DEFAULT NULL::text[], p_claim_timeout interval DEFAULT NULL::interval, p_completed uuid[] DEFAULT '{}'::uuid[], p_completed_tokens bigint[] DEFAULT '{}'::bigint[], p_shard integer DEFAULT 0) RETURNS TABLE(kind text, ordinal integer, lease_id uuid, verdict text, state text, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3072,6 +3261,10 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
 
 CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard integer) RETURNS TABLE(ordinal integer, lease_id uuid, verdict text, state text)
     LANGUAGE plpgsql;
@@ -3090,6 +3283,9 @@ CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room
 
 CREATE FUNCTION hwqueue.should_advance_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.shown_secret(p_secret bytea) RETURNS text
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql;
@@ -3157,6 +3353,9 @@ CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with 
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -3281,6 +3480,10 @@ CREATE FUNCTION hwqueue.term_wait(p_now timestamp with time zone) RETURNS text
 
 CREATE FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.test_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) RETURNS integer
     LANGUAGE plpgsql STABLE;
@@ -3435,6 +3638,18 @@ CREATE FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_snapsho
 CREATE FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.webhook_delay(p_failures integer) RETURNS interval
+    LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -3485,6 +3700,9 @@ CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id big
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.write_logs(p_logs jsonb, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) RETURNS void
@@ -3553,6 +3771,25 @@ CREATE TABLE hwqueue.attempt (
     CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text])))
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+CREATE TABLE hwqueue.attempt_log (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    claim_token bigint NOT NULL,
+    line integer NOT NULL,
+    attempt smallint NOT NULL,
+    logged_at timestamp with time zone NOT NULL,
+    level text NOT NULL,
+    message text NOT NULL,
+    fields jsonb
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.attempt_log IS 'what the handler of a claim logged, its last 1,000 lines; they stay when the claim ends, until the lease goes';
+
+COMMENT ON COLUMN hwqueue.attempt_log.line IS 'the number of the line in its claim, from 1; a gap means lines that were dropped';
+
+COMMENT ON COLUMN hwqueue.attempt_log.logged_at IS 'by the clock of the node';
 
 CREATE TABLE hwqueue.attestation (
     shard_id integer NOT NULL,
@@ -4369,6 +4606,9 @@ ALTER TABLE ONLY hwqueue.alembic_version
 ALTER TABLE ONLY hwqueue.api_token
     ADD CONSTRAINT api_token_pkey PRIMARY KEY (shard_id, name);
 
+ALTER TABLE ONLY hwqueue.attempt_log
+    ADD CONSTRAINT attempt_log_pkey PRIMARY KEY (shard_id, lease_id, claim_token, line);
+
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
 
@@ -4491,6 +4731,12 @@ ALTER TABLE ONLY hwqueue.spread_floor
 
 ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (shard_id, name);
+
+ALTER TABLE ONLY hwqueue.webhook_delivery
+    ADD CONSTRAINT webhook_delivery_pkey PRIMARY KEY (shard_id, delivery_id);
+
+ALTER TABLE ONLY hwqueue.webhook
+    ADD CONSTRAINT webhook_pkey PRIMARY KEY (shard_id, name);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
 
@@ -4814,6 +5060,14 @@ CREATE UNIQUE INDEX term_digest ON hwqueue.affinity_term USING btree (shard_id, 
 
 CREATE INDEX term_unpublished ON hwqueue.affinity_term USING btree (shard_id, term_id) WHERE (published_at IS NULL);
 
+CREATE INDEX webhook_delivery_claimed ON hwqueue.webhook_delivery USING btree (shard_id, webhook_id, claimed_until) WHERE (claimed_until IS NOT NULL);
+
+CREATE INDEX webhook_delivery_due ON hwqueue.webhook_delivery USING btree (shard_id, webhook_id, available_at) WHERE (state = 'waiting'::text);
+
+CREATE INDEX webhook_delivery_finished ON hwqueue.webhook_delivery USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+
+CREATE INDEX webhook_delivery_of ON hwqueue.webhook_delivery USING btree (shard_id, webhook_id, delivery_id);
+
 ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_0_shard_id_actor_event_id_idx;
 
 ALTER INDEX hwqueue.event_class ATTACH PARTITION hwqueue.event_0_shard_id_class_id_event_id_idx;
@@ -5093,6 +5347,10 @@ REVOKE ALL ON FUNCTION hwqueue.amount_masks(p_names text[], p_amounts bigint[], 
 
 REVOKE ALL ON FUNCTION hwqueue.anchors_of(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
@@ -5213,7 +5471,11 @@ REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_logs(p_logs jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) FROM PUBLIC;
 
@@ -5276,6 +5538,12 @@ REVOKE ALL ON FUNCTION hwqueue.claim_assignment(p_class hwqueue.placement_class,
 REVOKE ALL ON FUNCTION hwqueue.claim_at_head(p_state hwqueue.node_state, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_moves boolean, p_drawn bigint, p_shard integer, OUT queue_head hwqueue.queue_head, OUT lease_id uuid, OUT claim_token bigint, OUT attempt smallint, OUT queue text, OUT task_name text, OUT params jsonb, OUT headers jsonb, OUT expires_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_candidates(p_state hwqueue.node_state, p_queue_ids integer[], p_room hwqueue.headroom, p_now timestamp with time zone, p_shard integer, OUT classes bigint[], OUT blocked bigint[], OUT met bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.claim_deliveries(p_limit integer, p_timeout interval, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.claim_due(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.claim_general(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_moves boolean, p_drawn bigint) FROM PUBLIC;
 
@@ -5342,6 +5610,8 @@ REVOKE ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigi
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigint[], p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.completion_code() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) FROM PUBLIC;
@@ -5357,6 +5627,8 @@ GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwque
 REVOKE ALL ON FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5438,6 +5710,9 @@ GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard 
 REVOKE ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
@@ -5538,6 +5813,8 @@ REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -5645,6 +5922,8 @@ REVOKE ALL ON FUNCTION hwqueue.histogram_bounds() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.histogram_of(p_seconds double precision[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5792,6 +6071,11 @@ REVOKE ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) FROM
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.lease_history(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit integer, p_attempt integer, p_last boolean, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_admin;
@@ -5807,6 +6091,10 @@ REVOKE ALL ON FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.letter_pairs(p_name text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -5834,6 +6122,10 @@ GRANT ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) TO hwqueue_admin;
 REVOKE ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_tokens(p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.list_webhooks(p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_webhooks(p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_webhooks(p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
@@ -5859,6 +6151,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_seen(p_positions bigint[], p_seen_classes bi
 REVOKE ALL ON FUNCTION hwqueue.lock_stripes(p_alone integer[], p_shared integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_to_register(INOUT node hwqueue.node, p_shard integer, OUT state hwqueue.node_state) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_webhook(p_name text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_room hwqueue.headroom, p_tier smallint, p_rank bigint, p_from bigint, p_window integer, p_limit integer) FROM PUBLIC;
 
@@ -5926,6 +6220,8 @@ REVOKE ALL ON FUNCTION hwqueue.new_event_id(p_base bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_ids(p_count integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.new_webhook_secret() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.newest_loads(p_shard integer) FROM PUBLIC;
 
@@ -6053,6 +6349,8 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
@@ -6109,6 +6407,10 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
@@ -6164,6 +6466,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_counts(p_limit integer, p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.prune_deaths(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_deliveries(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -6217,6 +6521,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shar
 REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -6280,6 +6586,10 @@ REVOKE ALL ON FUNCTION hwqueue.recount_term(p_spec jsonb, p_now timestamp with t
 REVOKE ALL ON FUNCTION hwqueue.recount_terms(p_class hwqueue.placement_class, p_lease uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recounted_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.redeliver(p_name text, p_delivery uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.refresh_fleet_cache(p_class_id bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6373,6 +6683,10 @@ REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM 
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
@@ -6393,6 +6707,15 @@ REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever i
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.roomy_classes(p_eligible hwqueue.profile_queue, p_tasks text[], p_room hwqueue.headroom, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.rotate_webhook(p_name text, p_keep interval, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.route_completions(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.route_events(p_webhook hwqueue.webhook, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6461,11 +6784,18 @@ REVOKE ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard i
 GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.set_task(p_task text, p_defaults jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.set_webhook(p_name text, p_url text, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_each(p_node uuid, p_settle jsonb, p_shard integer) FROM PUBLIC;
 
@@ -6478,6 +6808,8 @@ REVOKE ALL ON FUNCTION hwqueue.settle_own_claim(p_node uuid, p_lease uuid, p_tok
 REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room hwqueue.headroom, p_custom jsonb, p_cpu_isolation text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.should_advance_low_water(p_qty integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.shown_secret(p_secret bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -6528,6 +6860,8 @@ REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) F
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stopping_by_place(p_term_id bigint, p_dead uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6602,6 +6936,10 @@ REVOKE ALL ON FUNCTION hwqueue.term_selects(p_spec jsonb, p_class hwqueue.placem
 REVOKE ALL ON FUNCTION hwqueue.term_wait(p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.terms_reason(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_facts jsonb, p_skew boolean, p_exact boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.test_webhook(p_name text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.text_bytes(p_value jsonb, p_limit integer) FROM PUBLIC;
 
@@ -6714,6 +7052,14 @@ REVOKE ALL ON FUNCTION hwqueue.watch_classes(p_after bigint, p_limit integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.watch_nodes(p_after uuid, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.webhook_body(p_code text, p_at timestamp with time zone, p_data jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.webhook_delay(p_failures integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.webhook_headers(p_webhook hwqueue.webhook, p_delivery uuid, p_body text, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.webhook_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.what_helps(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_near jsonb, p_pending bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.what_if(p_nodes jsonb, p_shard integer) FROM PUBLIC;
@@ -6747,6 +7093,8 @@ REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_lea
 REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_logs(p_logs jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_low_water(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint, p_old bigint, p_new bigint, p_is_blocked boolean) FROM PUBLIC;
 

@@ -11,8 +11,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0004_leftovers"
-down_revision = "0001_tables"
+revision = "0004_nodes_and_deaths"
+down_revision = "0003_webhook"
 branch_labels = None
 depends_on = None
 
