@@ -64,7 +64,7 @@ class Call:
     `row` is what a row becomes, and its fields are the columns. Without columns the function
     returns one value, or nothing.
 
-    `is_json`: whether that one value is JSON.
+    `returns`: the SQL type of that one value, where drivers read it differently.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Call:
     optional: Mapping[str, str] = field(default_factory=dict, hash=False)
     row: type | None = None
     columns: tuple[str, ...] = ()
-    is_json: bool = False
+    returns: str = ""
 
     @property
     def arguments(self) -> Mapping[str, str]:
@@ -98,7 +98,8 @@ def statement_of_texts(call: Call, given: tuple[str, ...]) -> str:
     argument_types = call.arguments
     arguments = ", ".join(f"{name} => %({name})s::text::{argument_types[name]}" for name in given)
     if not call.columns:
-        return f"select hwqueue.{call.name}({arguments}){'::text' if call.is_json else ''}"
+        value = _AS_TEXT.get(call.returns, "{}").format(f"hwqueue.{call.name}({arguments})")
+        return f"select {value}"
     columns = ", ".join(
         f"{_AS_TEXT.get(sql_type, '{}').format(name)} as {name}"
         for name, sql_type in column_types(call).items()
@@ -151,11 +152,11 @@ def _call(
     optional: Mapping[str, str] = _NONE,
     row: type | None = None,
     *,
-    is_json: bool = False,
+    returns: str = "",
 ) -> Call:
     """A row of the table; the last argument of (almost) every function is `p_shard`."""
     columns = () if row is None else _columns(row)
-    return Call(name, required, {**optional, **_SHARD}, row, columns, is_json)
+    return Call(name, required, {**optional, **_SHARD}, row, columns, returns)
 
 
 _QUEUE = {"p_queue": "text"}
@@ -173,7 +174,7 @@ _SERVICE = {"p_service": "uuid"}
 
 # queues
 CREATE_QUEUE = _call("create_queue", _QUEUE, {"p_policy": "jsonb"})
-SET_QUEUE_POLICY = _call("set_queue_policy", {**_QUEUE, "p_policy": "jsonb"}, is_json=True)
+SET_QUEUE_POLICY = _call("set_queue_policy", {**_QUEUE, "p_policy": "jsonb"}, returns="jsonb")
 DROP_QUEUE = _call("drop_queue", _QUEUE, {"p_force": "boolean"})
 PAUSE_QUEUE = _call("pause_queue", _QUEUE)
 RESUME_QUEUE = _call("resume_queue", _QUEUE)
@@ -181,7 +182,7 @@ LIST_QUEUES = _call("list_queues", row=types.Queue)
 WAKE_PAYLOADS = _call("wake_payloads", _QUEUES, row=types.WakePayload)
 
 # tasks
-SET_TASK = _call("set_task", {"p_task": "text"}, {"p_defaults": "jsonb"}, is_json=True)
+SET_TASK = _call("set_task", {"p_task": "text"}, {"p_defaults": "jsonb"}, returns="jsonb")
 LIST_TASKS = _call("list_tasks", row=types.KnownTask)
 DROP_TASK = _call("drop_task", {"p_task": "text"})
 
@@ -254,7 +255,7 @@ REPORT_PROGRESS = _call("report_progress", {"p_reports": "jsonb"})
 APPEND_LOGS = _call("append_logs", {"p_logs": "jsonb"})
 CLAIM_HINT = _call("claim_hint", {**_QUEUES, **_NODE}, row=types.ClaimHint)
 LEASE_OUTLOOK = _call("lease_outlook", {**_NODE, "p_lease_ids": "uuid[]"}, row=types.LeaseOutlook)
-TAKE_DEATHS = _call("take_deaths", {**_NODE, "p_epoch": "bigint", **_LIMIT}, row=types.Death)
+TAKE_DEATHS = _call("take_deaths", _EPOCH, _LIMIT, types.Death)
 ADOPT_LEASE = _call(
     "adopt_lease",
     {**_QUEUE, **_NODE, "p_task": "text"},
@@ -303,8 +304,8 @@ EXPLAIN_CLASS = _call("explain_class", {"p_class": "bigint"}, row=types.ClassExp
 WHAT_IF = _call("what_if", {"p_nodes": "jsonb"}, row=types.ServedClass)
 
 # services
-SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"}, is_json=True)
-SERVICE_POLICY = _call("service_policy", _SERVICE, is_json=True)
+SET_SERVICE_POLICY = _call("set_service_policy", {**_SERVICE, "p_policy": "jsonb"}, returns="jsonb")
+SERVICE_POLICY = _call("service_policy", _SERVICE, returns="jsonb")
 
 # events
 LIST_EVENTS = _call(
@@ -333,7 +334,7 @@ DROP_WEBHOOK = _call("drop_webhook", _WEBHOOK)
 PAUSE_WEBHOOK = _call("pause_webhook", _WEBHOOK)
 RESUME_WEBHOOK = _call("resume_webhook", _WEBHOOK)
 ROTATE_WEBHOOK = _call("rotate_webhook", _WEBHOOK, {"p_keep": "interval"})
-TEST_WEBHOOK = _call("test_webhook", _WEBHOOK)
+TEST_WEBHOOK = _call("test_webhook", _WEBHOOK, returns="uuid")
 LIST_DELIVERIES = _call(
     "list_deliveries", _WEBHOOK, {"p_state": "text", **_LIMIT, "p_before": "uuid"}, types.Delivery
 )

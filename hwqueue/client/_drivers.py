@@ -103,7 +103,8 @@ def _text(value: Any) -> str:
 def read_rows(call: Call, rows: Sequence[Sequence[Any]]) -> Rows:
     """The rows of a call with the values that psycopg makes."""
     if not call.columns:
-        return [[read_json(value)] for [value] in rows] if call.is_json else rows
+        read = _READERS.get(call.returns, _as_it_is)
+        return [[None if value is None else read(value)] for [value] in rows]
     readers = [_READERS.get(sql_type, _as_it_is) for sql_type in column_types(call).values()]
     return [
         [None if value is None else read(value) for read, value in zip(readers, row, strict=True)]
