@@ -291,11 +291,11 @@ def only(connection: HTTPConnection, header: str) -> str | None:
 
 
 def _takes_something(connection: HTTPConnection) -> bool:
-    """Whether a request changes something, or keeps one of the places for event streams."""
+    """Whether a request changes something, or keeps one of the places for streams."""
     if connection.scope["method"] not in ("GET", "HEAD"):
         return True
     path: str = connection.scope["path"]
-    return path.endswith("/events/stream")
+    return path.endswith(("/events/stream", "/logs/stream"))
 
 
 def _is_foreign(connection: HTTPConnection) -> bool:

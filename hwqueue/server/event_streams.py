@@ -1,4 +1,6 @@
-"""Event streams: how many are open, whose, what they follow; they end when the server stops.
+"""Streams of events and log lines: how many are open, whose, what they follow.
+
+They end when the server stops.
 
 A request that waits for a lease holds a slot like a stream.
 """
@@ -13,15 +15,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
 
 import anyio
 import psycopg
 from psycopg_pool import PoolTimeout
 
 from hwqueue.server.problems import HTTPProblem
-from hwqueue.types import Event
 
-BATCH = 200  # events of one poll
+ItemT = TypeVar("ItemT")
+PlaceT = TypeVar("PlaceT")
+
+BATCH = 200  # events, or lines, of one poll
 # Comments of a stream. CAUGHT_UP: what happens from now on will come. UNAVAILABLE: it will not,
 # until CAUGHT_UP comes again.
 CAUGHT_UP = "from here on"
@@ -113,17 +118,23 @@ class EventStreams:
 
     async def follow(
         self,
-        seen: int | None,
+        seen: PlaceT | None,
         *,
         check: Callable[[], Awaitable[object]],
-        fetch: Callable[[int | None], Awaitable[list[Event]]],
-    ) -> AsyncIterator[Event | str]:
-        """Events after the one with the id `seen` (None: from now on) as they come, and comments.
+        fetch: Callable[[PlaceT | None], Awaitable[list[ItemT]]],
+        place_of: Callable[[ItemT], PlaceT],
+        beginning: PlaceT,
+        has_ended: Callable[[], Awaitable[bool]] | None = None,
+    ) -> AsyncIterator[ItemT | str]:
+        """Items after the place `seen` (None: from now on) as they come, and comments.
 
         Args:
             check: Raises HTTPProblem once the follower may not follow any more: the stream ends.
-            fetch: The first `BATCH` events after the one with this id, oldest first; for None the
-                last event of all, whatever it is about.
+            fetch: The first `BATCH` items after this place, oldest first; for None the last of all.
+            place_of: An item's place: the id of an event, the cursor of a line.
+            beginning: The place before all items.
+            has_ended: Whether nothing will be added any more: then the stream ends after the last
+                item. None: there is no end.
         """
         until, idle, is_unavailable = time.monotonic() + _LIFETIME_SECONDS, 0, seen is None
         if not is_unavailable:
@@ -133,6 +144,8 @@ class EventStreams:
                 # a client that disconnects during a call does not break a connection of the pool
                 with anyio.CancelScope(shield=True):
                     await check()
+                    # asked first: what is added before the end is fetched
+                    is_last = has_ended is not None and await has_ended()
                     found = await fetch(seen)
             except HTTPProblem:
                 return
@@ -142,13 +155,15 @@ class EventStreams:
                 await asyncio.sleep(5 * _POLL_SECONDS)
                 continue
             if seen is None:
-                seen, found = max((event.event_id for event in found), default=0), []
+                seen, found = place_of(found[-1]) if found else beginning, []
             if is_unavailable:
                 is_unavailable = False
                 yield CAUGHT_UP
-            for event in found:
-                seen = event.event_id
-                yield event
+            for item in found:
+                seen = place_of(item)
+                yield item
+            if is_last and len(found) < BATCH:
+                return
             idle = 0 if found else idle + 1
             if idle and idle % _IDLE_POLLS == 0:
                 yield IDLE

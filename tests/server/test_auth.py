@@ -41,6 +41,7 @@ BY_TENANT: dict[str, set[str]] = {
     "POST /leases/{lease_id:uuid}/requeue": OPERATING,
     "GET /leases/{lease_id:uuid}/history": EVERYBODY,
     "GET /leases/{lease_id:uuid}/logs": EVERYBODY,
+    "GET /leases/{lease_id:uuid}/logs/stream": EVERYBODY,
 }
 OF_ALL_TENANTS: dict[str, set[str]] = {
     "GET /queues": LOOKING,

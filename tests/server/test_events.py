@@ -32,10 +32,10 @@ def following(url: str, **options: Any) -> Iterator[Iterator[dict[str, Any]]]:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()
         assert next(lines).startswith(":")  # open, so what happens from now on will come
-        yield _events(lines)
+        yield sent_events(lines)
 
 
-def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+def sent_events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = {}
     for line in lines:
         name, _, value = line.partition(": ")

@@ -256,7 +256,14 @@ async def test_ones_own_id(http: Http, queue: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", ""), ("GET", "/logs"), ("PATCH", ""), ("POST", "/cancel"), ("POST", "/requeue")],
+    [
+        ("GET", ""),
+        ("GET", "/logs"),
+        ("GET", "/logs/stream"),
+        ("PATCH", ""),
+        ("POST", "/cancel"),
+        ("POST", "/requeue"),
+    ],
 )
 async def test_a_lease_that_does_not_exist(http: Http, method: str, path: str) -> None:
     body: dict[str, Any] | None = {} if method == "PATCH" else None

@@ -14,7 +14,11 @@ from tests.server.conftest import V1, Http, ok
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 Operation = dict[str, Any]
-KINDS = {"GET /metrics": "text/plain", f"GET {V1}/events/stream": "text/event-stream"}
+KINDS = {
+    "GET /metrics": "text/plain",
+    f"GET {V1}/events/stream": "text/event-stream",
+    f"GET {V1}/leases/{{lease_id}}/logs/stream": "text/event-stream",
+}
 
 
 @pytest.fixture(scope="module")

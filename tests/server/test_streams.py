@@ -52,7 +52,11 @@ class Script:
 async def told(script: Script, seen: int | None) -> list[str | int]:
     """All that a follower is told: ids of events, and comments."""
     following = event_streams.EventStreams(1, 1).follow(
-        seen, check=script.check, fetch=script.fetch
+        seen,
+        check=script.check,
+        fetch=script.fetch,
+        place_of=lambda event: event.event_id,
+        beginning=0,
     )
     return [each if isinstance(each, str) else each.event_id async for each in following]
 
@@ -85,3 +89,23 @@ async def test_it_says_when_the_database_is_away_and_when_it_is_back() -> None:
 async def test_it_is_never_silent_for_long() -> None:
     looks: list[list[Event]] = [[]] * 31
     assert (await told(Script(*looks), 2)).count(event_streams.IDLE) == 2
+
+
+async def test_what_is_added_before_the_end_comes() -> None:
+    script = Script([_event(5)], [_event(6)], [])
+    ends = iter([False, True])
+
+    async def has_ended() -> bool:
+        return next(ends)
+
+    following = event_streams.EventStreams(1, 1).follow(
+        4,
+        check=script.check,
+        fetch=script.fetch,
+        place_of=lambda event: event.event_id,
+        beginning=0,
+        has_ended=has_ended,
+    )
+    found = [each async for each in following]
+    assert found == [event_streams.CAUGHT_UP, _event(5), _event(6)]
+    assert len(script.looks) == 1

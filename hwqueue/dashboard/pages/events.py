@@ -72,7 +72,11 @@ async def stream(request: Request) -> Response:
             yield format_sse_event(event="gap", data_str="-")
             return
         following = request.app.state.streams.follow(
-            int(last), check=lambda: reauthenticate(request), fetch=fetch
+            int(last),
+            check=lambda: reauthenticate(request),
+            fetch=fetch,
+            place_of=lambda event: event.event_id,
+            beginning=0,
         )
         async for found in following:
             yield await _sse(request, source, filters, found)

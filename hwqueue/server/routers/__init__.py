@@ -8,6 +8,7 @@ from hwqueue.server.routers import (
     bulk,
     events,
     explain,
+    lease_logs,
     leases,
     match,
     me,
@@ -21,6 +22,7 @@ from hwqueue.server.routers import (
 ROUTERS: Sequence[APIRouter] = (
     me.router,
     leases.router,
+    lease_logs.router,
     bulk.router,
     queues.router,
     tasks.router,

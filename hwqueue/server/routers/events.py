@@ -125,6 +125,8 @@ async def stream_events(
         None if last_event_id is None else int(last_event_id),
         check=lambda: authenticate(services.authenticators, request),
         fetch=fetch,
+        place_of=lambda event: event.event_id,
+        beginning=0,
     ):
         if isinstance(found, str):
             yield ServerSentEvent(comment=found)

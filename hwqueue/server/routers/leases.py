@@ -20,7 +20,6 @@ from hwqueue.server.models.leases import (
     LeaseOut,
     LeasePage,
     LeaseSpec,
-    LogPage,
     SpawnBatch,
     Spawned,
     SpawnedBatch,
@@ -202,37 +201,6 @@ async def get_lease(
             await caller.services.streams.wait_until(has_ended, wait)
     async with caller.call() as client:
         return await client.get_lease(lease_id, shard=caller.shard)
-
-
-@router.get("/{lease_id:uuid}/logs", response_model=LogPage, responses=NO_LEASE)
-async def lease_logs(
-    *,
-    lease_id: Id,
-    caller: LeaseReader,
-    request: Request,
-    response: Response,
-    attempt: Annotated[int | None, Query(ge=1, le=32767, description="Only of this one.")] = None,
-    last: Annotated[bool, Query(description="The last `limit` lines, not the first.")] = False,
-    limit: Annotated[int, Query(ge=1, le=999)] = 200,
-    after: Annotated[
-        str | None,
-        Query(pattern=r"^[0-9]{1,19}[.][0-9]{1,10}$", description="The `cursor` of a line."),
-    ] = None,
-) -> Any:
-    """What the handlers of a lease logged, oldest first: the last 1000 lines of each attempt."""
-    async with caller.call() as client:
-        found = await client.lease_logs(
-            lease_id,
-            after=after,
-            attempt=attempt,
-            last=last,
-            limit=limit if last else limit + 1,
-            shard=caller.shard,
-        )
-    page, final = split_page(found, limit)
-    if final:
-        add_next_link(request, response, after=final.cursor)
-    return {"items": page, "next": final.cursor if final else None}
 
 
 @router.patch("/{lease_id:uuid}", responses=NO_LEASE | WRONG_STATE)

@@ -1,0 +1,129 @@
+"""Log lines of leases: list them, follow them."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from hwqueue.client._ends import ENDED
+from hwqueue.errors import LeaseNotFound
+from hwqueue.server.auth import authenticate
+from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.event_streams import BATCH
+from hwqueue.server.models.base import Id
+from hwqueue.server.models.derived import answer_of
+from hwqueue.server.models.leases import LogPage
+from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.routers.shared import NO_LEASE, LeaseReader
+from hwqueue.types import LogLine
+
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/leases", tags=["leases"])
+
+LogLineOut = answer_of(LogLine)
+
+_CURSOR = r"^[0-9]{1,19}[.][0-9]{1,10}$"
+_BEGINNING = "0.0"
+_DELETED = "deleted"
+
+
+@router.get("/{lease_id:uuid}/logs", response_model=LogPage, responses=NO_LEASE)
+async def lease_logs(
+    *,
+    lease_id: Id,
+    caller: LeaseReader,
+    request: Request,
+    response: Response,
+    attempt: Annotated[int | None, Query(ge=1, le=32767, description="Only of this one.")] = None,
+    last: Annotated[bool, Query(description="The last `limit` lines, not the first.")] = False,
+    limit: Annotated[int, Query(ge=1, le=999)] = 200,
+    after: Annotated[
+        str | None,
+        Query(pattern=_CURSOR, description="The `cursor` of a line."),
+    ] = None,
+) -> Any:
+    """What the handlers of a lease logged, oldest first: the last 1000 lines of each attempt."""
+    async with caller.call() as client:
+        found = await client.lease_logs(
+            lease_id,
+            after=after,
+            attempt=attempt,
+            last=last,
+            limit=limit if last else limit + 1,
+            shard=caller.shard,
+        )
+    page, final = split_page(found, limit)
+    if final:
+        add_next_link(request, response, after=final.cursor)
+    return {"items": page, "next": final.cursor if final else None}
+
+
+async def _lease_is_there(lease_id: Id, caller: LeaseReader) -> None:
+    """A stream that has begun cannot say that there is no such lease."""
+    async with caller.call() as client:
+        await client.get_lease(lease_id, shard=caller.shard)
+
+
+async def _slot(caller: LeaseReader) -> AsyncIterator[None]:
+    """A slot for one more stream of the caller, as long as it lasts."""
+    with caller.services.streams.slot(caller.principal.caller):
+        yield
+
+
+@router.get(
+    "/{lease_id:uuid}/logs/stream",
+    response_class=EventSourceResponse,
+    responses=NO_LEASE,
+    dependencies=[Depends(_lease_is_there), Depends(_slot)],
+)
+async def stream_lease_logs(
+    *,
+    lease_id: Id,
+    caller: LeaseReader,
+    request: Request,
+    last_event_id: Annotated[
+        str | None, Header(pattern=_CURSOR, description="The last one seen; what follows comes.")
+    ] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """Follow what handlers log as server-sent events, from the beginning or from `Last-Event-ID`.
+
+    `id` is the line's cursor, `event` its level, `data` its JSON as in the list. A comment comes
+    while nothing is logged. When the lease has ended, so does the stream: its last event is
+    `ended`, with the lease's state, or `deleted` where it is gone. It also ends after ten minutes,
+    and when the token does; browsers come back by themselves, and go on where they were.
+    """
+    services = caller.services
+    ended_as: str | None = None
+
+    async def fetch(seen: str | None) -> list[LogLine]:
+        if ended_as == _DELETED:
+            return []
+        async with caller.call() as client:
+            return await client.lease_logs(lease_id, after=seen, limit=BATCH, shard=caller.shard)
+
+    async def has_ended() -> bool:
+        nonlocal ended_as
+        try:
+            async with caller.call() as client:
+                lease = await client.get_lease(lease_id, shard=caller.shard)
+        except LeaseNotFound:
+            ended_as = _DELETED
+        else:
+            ended_as = lease.state.value if lease.state in ENDED else None
+        return ended_as is not None
+
+    async for found in services.streams.follow(
+        last_event_id or _BEGINNING,
+        check=lambda: authenticate(services.authenticators, request),
+        fetch=fetch,
+        place_of=lambda line: line.cursor,
+        beginning=_BEGINNING,
+        has_ended=has_ended,
+    ):
+        if isinstance(found, str):
+            yield ServerSentEvent(comment=found)
+        else:
+            line = LogLineOut.model_validate(found)
+            yield ServerSentEvent(id=found.cursor, event=found.level, data=line)
+    if ended_as is not None:
+        yield ServerSentEvent(event="ended", data={"state": ended_as})
