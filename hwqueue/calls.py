@@ -184,6 +184,7 @@ WAKE_PAYLOADS = _call("wake_payloads", _QUEUES, row=types.WakePayload)
 # tasks
 SET_TASK = _call("set_task", {"p_task": "text"}, {"p_defaults": "jsonb"}, returns="jsonb")
 LIST_TASKS = _call("list_tasks", row=types.KnownTask)
+COMPARE_TASKS = _call("compare_tasks", {"p_defaults": "jsonb"}, row=types.TaskDifference)
 DROP_TASK = _call("drop_task", {"p_task": "text"})
 
 # leases

@@ -39,6 +39,7 @@ grant execute on function
   hwqueue.claim_hint(text[], uuid, int),
   hwqueue.lease_outlook(uuid, uuid[], int),
   hwqueue.take_deaths(uuid, bigint, int, int),
+  hwqueue.compare_tasks(jsonb, int),
   hwqueue.reap(int, interval, int),
   hwqueue.prune(int, interval, int),
   hwqueue.list_queues(int),

@@ -1195,6 +1195,10 @@ CREATE FUNCTION hwqueue.clear_checked(p_class_ids bigint[], p_shard integer) RET
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
     LANGUAGE sql PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(task text, option text, declared jsonb, stored jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.compare_versions(p_left text, p_right text) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
@@ -2433,6 +2437,9 @@ CREATE FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) RETURNS TABLE(
 CREATE FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.normal_defaults(p_defaults jsonb, p_field text) RETURNS jsonb
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.normal_set(p_array jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -5598,6 +5605,10 @@ REVOKE ALL ON FUNCTION hwqueue.clear_checked(p_class_ids bigint[], p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.compare_versions(p_left text, p_right text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.complete_claims(p_lease_ids uuid[], p_tokens bigint[], p_node uuid, p_has_limits boolean, p_shard integer) FROM PUBLIC;
@@ -6266,6 +6277,8 @@ REVOKE ALL ON FUNCTION hwqueue.node_usage_of_claims(p_node hwqueue.node) FROM PU
 REVOKE ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.node_wake_payload(p_node uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.normal_defaults(p_defaults jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.normal_set(p_array jsonb) FROM PUBLIC;
 

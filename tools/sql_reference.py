@@ -14,6 +14,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "sql.md"
 MODULES = {
     "queues": "Queues and services",
     "leases": "Leases: spawn, read, change",
+    "tasks": "Tasks and their defaults",
     "nodes": "Nodes",
     "claims": "Claims: take, keep, settle",
     "explain": "Explanations and dry runs",

@@ -68,7 +68,7 @@ from hwqueue.types.nodes import (
 from hwqueue.types.queues import Queue, QueuePolicy, RetryPolicy, WakePayload
 from hwqueue.types.services import ServicePolicy
 from hwqueue.types.statistics import Minute, Sample
-from hwqueue.types.tasks import KnownTask
+from hwqueue.types.tasks import KnownTask, TaskDifference
 from hwqueue.types.tokens import ApiToken, TokenGrant
 from hwqueue.types.views import (
     ClassStats,
@@ -162,6 +162,7 @@ __all__ = [
     "SpawnResult",
     "TagCount",
     "Taint",
+    "TaskDifference",
     "TokenGrant",
     "Unique",
     "Verdict",

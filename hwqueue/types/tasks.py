@@ -22,3 +22,16 @@ class KnownTask:
     set_at: datetime
     set_by: str
     shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDifference:
+    """An option that an app declares for a task and that the database has another default of.
+
+    declared, stored: as JSON, spans in seconds or as interval text. stored: None: no default.
+    """
+
+    task: str
+    option: str
+    declared: Any
+    stored: Any

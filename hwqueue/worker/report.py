@@ -6,9 +6,11 @@ Every line carries `lease_id`, `task`, `queue` and `attempt` as fields of its re
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
@@ -18,13 +20,14 @@ from hwqueue.app import App, Task
 from hwqueue.errors import HwqueueError
 from hwqueue.logs import about, lease_fields
 from hwqueue.text import duration, exact_duration, one_line
-from hwqueue.types import Claim, LeaseOutlook, LeaseState, Settled, Verdict
+from hwqueue.types import Claim, LeaseOutlook, LeaseState, Settled, TaskDifference, Verdict
 from hwqueue.worker.outcome import Outcome
 
 _log = logging.getLogger("hwqueue.worker")
 
 _MOST_ASKED = 100
 _MOST_MESSAGE_CHARS = 500
+_MOST_OPTION_CHARS = 200
 _LAST_LINES_SECONDS = 3.0
 _LOOK_AGAIN_SECONDS = 60.0
 
@@ -149,6 +152,26 @@ def missing_defaults(task: Task[..., Any], lease: LeaseOutlook) -> list[str]:
     if is_of_queue and defaults.max_attempts not in (None, lease.max_attempts):
         missing.append(f"max_attempts {defaults.max_attempts}, it has {lease.max_attempts}")
     return missing
+
+
+def tell_differences(found: Iterable[TaskDifference]) -> None:
+    """What an app declares of its tasks and `set_task` says otherwise: a line for each task."""
+    for task, options in groupby(found, key=lambda one: one.task):
+        _log.warning(
+            "task %s has other defaults in the database: %s: Task.spawn uses the app's, other "
+            "spawns the database's until hwqueue task sync",
+            task,
+            "; ".join(
+                f"{one.option} {_value(one.declared)}, there {_value(one.stored)}"
+                for one in options
+            ),
+            extra={"task": task},
+        )
+
+
+def _value(option: Any) -> str:
+    """An option as JSON in one line, cut short."""
+    return "none" if option is None else one_line(json.dumps(option))[:_MOST_OPTION_CHARS]
 
 
 def tell_started(claim: Claim) -> None:

@@ -49,7 +49,7 @@ from hwqueue.worker.logs import LogBook
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.progress import ProgressBook
 from hwqueue.worker.queues import Queues
-from hwqueue.worker.report import Reports, tell_unsettled
+from hwqueue.worker.report import Reports, tell_differences, tell_unsettled
 from hwqueue.worker.settings import WorkerSettings
 from hwqueue.worker.signals import Shutdown
 from hwqueue.worker.transient import is_transient, may_come_up
@@ -101,6 +101,7 @@ class NodeSession:
         self._client = client
         self._settings = settings
         self._spec = replace(spec, hears_deaths=app.has_hooks("dead"))
+        self._app = app
         self._tasks = list(app.tasks)
         self.reports = Reports(app, self._outlook)
         self._queues = Queues(settings.queues)
@@ -123,12 +124,13 @@ class NodeSession:
             SchemaError: The schema of the database is not one for this package.
             HwqueueError, psycopg.Error: The worker cannot run on this database as it is.
 
-        SQL: schema_version, register_node.
+        SQL: schema_version, register_node, compare_tasks.
         """
         await self._call("connect", lambda client: client.open(), passes=may_come_up)
         await self._call("check the schema", lambda client: client.check_schema())
         await self._call("register the node", self._register)
         _log.info("node %s (%s) registered, epoch %d", self._spec.name, self.node_id, self.epoch)
+        await self._compare_tasks()
 
     async def close(self) -> None:
         """Wait for the calls under way, for a moment, and close the connections that are free.
@@ -314,6 +316,20 @@ class NodeSession:
     async def _outlook(self, lease_ids: Sequence[UUID]) -> Iterable[LeaseOutlook]:
         """For log lines only, so it is not repeated. SQL: lease_outlook."""
         return await self._client.lease_outlook(self.node_id, lease_ids, shard=self._shard)
+
+    async def _compare_tasks(self) -> None:
+        """Warn of tasks whose defaults in the database are others: asked once, and not repeated."""
+        declared = {
+            name: defaults
+            for name, task in self._app.tasks.items()
+            if (defaults := task.defaults.as_json())
+        }
+        if not declared:
+            return
+        try:
+            tell_differences(await self._client.compare_tasks(declared, shard=self._shard))
+        except (HwqueueError, psycopg.Error) as error:
+            _log.warning("the tasks' options are not compared with set_task: %s", error)
 
     async def _register(self, client: AsyncClient) -> None:
         self.epoch = await client.register_node(self.node_id, self._spec, shard=self._shard)

@@ -1,6 +1,7 @@
 -- Public: tasks, and the options that their leases have by default.
 --
--- Operators call these functions, by hand or with hwqueue task sync. Spawns read what is committed: one
+-- Operators call these functions, by hand or with hwqueue task sync; a worker calls compare_tasks when it
+-- starts. Spawns read what is committed: one
 -- beside an open set_task waits for nobody and gets the old defaults. Leases keep what they got.
 --
 -- Read set_task first. The options are read by spawn/defaults.
@@ -82,5 +83,36 @@ begin
     return true;
   end if;
   return false;
+end
+$$;
+
+-- Returns, for a worker's log, which options that its app declares differ from the defaults that were set:
+-- a row for each, by task and option. stored: null where the task has no default of that name.
+--
+-- p_defaults: {"TASK": defaults as set_task takes them, ...}, at most 1,000. Values are compared in their
+-- normal form: 300 is "5 min". A task that was never set has no row, nor an option that is not declared.
+--
+-- Raises: QHA01, QHC03, QHC04.
+create or replace function hwqueue.compare_tasks(p_defaults jsonb, p_shard int default 0)
+returns table (task text, option text, declared jsonb, stored jsonb)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.check_shard(p_shard);
+  if jsonb_typeof(p_defaults) is distinct from 'object'
+    or (select count(*) from jsonb_object_keys(p_defaults)) > 1000 then
+    perform hwqueue.refuse('QHA01', 'p_defaults must be an object of at most 1000 tasks',
+      jsonb_build_object('field', 'p_defaults'), 'pass {"TASK": {"max_attempts": 3}}, in several calls');
+  end if;
+  return query
+    select t.name, o.key, d.value -> o.key, t.defaults -> o.key
+    from jsonb_each(p_defaults) d
+    cross join lateral (
+      select hwqueue.normal_defaults(d.value, 'p_defaults.' || left(d.key, 200)) as options offset 0) n
+    join hwqueue.task t on t.shard_id = p_shard and t.name = d.key
+    cross join lateral (select hwqueue.normal_defaults(t.defaults, 'defaults') as options offset 0) s
+    cross join lateral jsonb_each(n.options) o
+    where o.value is distinct from s.options -> o.key
+    order by 1, 2;
 end
 $$;

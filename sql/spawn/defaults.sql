@@ -5,7 +5,8 @@
 --
 -- set_task calls check_defaults, so that a bad default is refused there and not at each spawn. Dry runs
 -- call default_placement. Spawns add defaults to their options with with_defaults (spawn/read), and write
--- what they got into the lease and its class. Claims never read defaults.
+-- what they got into the lease and its class. Claims never read defaults. compare_tasks compares
+-- normal_defaults.
 --
 -- Read check_defaults first.
 
@@ -52,4 +53,21 @@ as $$
   select case when p_defaults is null or nullif(p_placement, 'null') is not null
     then hwqueue.normalise_placement(p_placement, 'placement')
     else hwqueue.spawn_placement(p_defaults, 'defaults') end
+$$;
+
+-- Returns defaults in normal form, so that equal ones are the same JSON: 300 and "5 min" are one
+-- patience.
+-- Raises: QHA01, QHC03, QHC04, naming the field.
+create or replace function hwqueue.normal_defaults(p_defaults jsonb, p_field text) returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_object_agg(d.key, case
+      when d.key = 'placement' then hwqueue.normalise_placement(d.value, f.field)
+      when d.key = 'retry' then hwqueue.normalise_retry(d.value, f.field)
+      when d.key in ('patience', 'claim_timeout')
+        then to_jsonb(extract(epoch from hwqueue.json_interval(d.value, f.field)))
+      else d.value end), '{}')
+  from jsonb_each(hwqueue.check_object(p_defaults, hwqueue.default_options(), p_field)) d
+  cross join lateral (select p_field || '.' || d.key as field) f
+  where d.value <> 'null'
 $$;

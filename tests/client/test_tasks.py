@@ -8,6 +8,7 @@ from hwqueue import Placement, RetryPolicy
 from hwqueue.app import App, TaskDefaults
 from hwqueue.client import AsyncClient
 from hwqueue.errors import BadArgument, PlacementInvalid
+from hwqueue.types import TaskDifference
 
 GPU = Placement().resources(gpu=1)
 
@@ -60,3 +61,13 @@ async def test_what_is_refused(client: AsyncClient) -> None:
     assert invalid.value.field == "defaults.placement.requires"
     with pytest.raises(BadArgument):
         await client.set_task("draw", [])  # type: ignore[arg-type]
+
+
+async def test_declared_defaults_are_compared_with_those_that_were_set(client: AsyncClient) -> None:
+    await client.set_task("draw", {"max_attempts": 3, "patience": timedelta(minutes=5)})
+    declared = TaskDefaults(max_attempts=1, patience=timedelta(seconds=300), priority=2)
+    found = await client.compare_tasks({"draw": declared, "other": {"priority": 1}})
+    assert found == [
+        TaskDifference(task="draw", option="max_attempts", declared=1, stored=3),
+        TaskDifference(task="draw", option="priority", declared=2, stored=None),
+    ]

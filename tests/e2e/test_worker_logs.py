@@ -230,6 +230,30 @@ async def test_a_lease_with_its_tasks_defaults_is_not_told(
     assert lines(caplog, "without the task's defaults") == []
 
 
+async def test_other_defaults_in_the_database_are_told_at_the_start(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.set_task("picky", {"max_attempts": 3, "priority": 5})
+    await client.set_task("add", {"priority": 5})  # the app declares nothing of it
+    async with worker(dsn):
+        record = await line(caplog, "other defaults in the database")
+    assert (record.levelno, told(record)["task"]) == (logging.WARNING, "picky")
+    assert record.getMessage().startswith(
+        "task picky has other defaults in the database: max_attempts 1, there 3; "
+        'placement {"require": [{"tags": {"gpu": true}}]}, there none: '
+    )
+    assert "hwqueue task sync" in record.getMessage()
+
+
+async def test_the_same_defaults_in_the_database_are_not_told(
+    client: AsyncClient, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.set_task("picky", picky.defaults)
+    async with worker(dsn):
+        await line(caplog, "registered, epoch")
+    assert lines(caplog, "other defaults in the database") == []
+
+
 async def test_a_queue_that_is_missing_alone_is_told_so(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:

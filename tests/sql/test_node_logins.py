@@ -113,6 +113,7 @@ FOR_A_CLAIM: dict[str, tuple[str, Callable[[Row], Row]]] = {
 # Neither: these are for everybody's leases, or show queues.
 FOR_NOBODY = {
     *("reap", "prune", "list_queues", "schema_version", "complete_leases"),
+    "compare_tasks",
     "wake_payloads",
     "report_progress",  # leaves out the claims of other logins: test_report_progress.py
     "append_logs",  # as well: test_append_logs.py

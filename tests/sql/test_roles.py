@@ -43,6 +43,7 @@ MAY_CALL: dict[str, set[str]] = {
     "extend_claim": {WORKER, ADMIN},
     "lease_outlook": {WORKER, ADMIN},
     "take_deaths": {WORKER, ADMIN},
+    "compare_tasks": {WORKER, ADMIN},
     "report_progress": {WORKER, ADMIN},
     "append_logs": {WORKER, ADMIN},
     "claim_hint": {WORKER, OPERATOR, ADMIN},

@@ -318,3 +318,67 @@ def test_each_change_is_an_event(api: Api) -> None:
         ("task_set", {"task": name, "from": {"priority": 1}, "to": {"labels": {"a": "b"}}}),
         ("task_dropped", {"task": name, "from": {"labels": {"a": "b"}}}),
     ]
+
+
+def differing(api: Api, name: str, declared: Any) -> dict[str, tuple[Any, Any]]:
+    """What compare_tasks says of a task: by option what is declared and what is stored."""
+    rows = api.rows("compare_tasks", defaults={name: declared})
+    assert {row["task"] for row in rows} <= {name}
+    return {row["option"]: (row["declared"], row["stored"]) for row in rows}
+
+
+@pytest.mark.parametrize("option", ALL)
+def test_each_declared_option_that_differs_is_told(api: Api, option: str) -> None:
+    others: dict[str, Any] = {
+        "placement": {"resources": {"gpu": 2}},
+        "affinity_tags": {"zone": "b"},
+        "labels": {},
+        "patience": 8,
+        "priority": -3,
+        "max_attempts": 2,
+        "retry": {"kind": "fixed", "base": 10},
+        "claim_timeout": 91,
+    }
+    assert differing(api, new_task(api, ALL), ALL) == {}
+    changed = ALL | {option: others[option]}
+    assert differing(api, new_task(api, ALL), changed) == {option: (others[option], ALL[option])}
+    without = {name: value for name, value in ALL.items() if name != option}
+    assert differing(api, new_task(api, without), ALL) == {option: (ALL[option], None)}
+    assert differing(api, new_task(api, ALL), without) == {}  # not declared: the database's counts
+
+
+def test_one_value_in_two_forms_does_not_differ(api: Api) -> None:
+    name = new_task(
+        api,
+        patience="5 min",
+        claim_timeout="90 seconds",
+        retry={"kind": "fixed", "base": "9 s"},
+        placement={"require": [{"label": "zone", "op": "in", "values": ["b", "a"]}]},
+    )
+    declared = {
+        "patience": 300,
+        "claim_timeout": 90,
+        "retry": {"kind": "fixed", "base": 9},
+        "placement": {"require": [{"label": "zone", "op": "in", "values": ["a", "b"]}]},
+        "labels": None,
+    }
+    assert differing(api, name, declared) == {}
+
+
+def test_tasks_that_were_never_set_are_not_compared(api: Api) -> None:
+    one, other = new_task(api, priority=1), new_task(api, priority=2)
+    declared = {other: {"priority": 3}, "never-set": {"priority": 4}, one: {"priority": 5}}
+    rows = api.rows("compare_tasks", defaults=declared)
+    assert [row["task"] for row in rows] == sorted([one, other])
+
+
+def test_what_cannot_be_compared_is_refused(api: Api) -> None:
+    many: dict[str, Any] = {f"t-{n}": {} for n in range(1001)}
+    for declared in (None, raw("[]"), raw("3"), many):
+        assert api.refused("QHA01", "compare_tasks", defaults=declared).field == "p_defaults"
+    name = new_task(api)
+    refused = api.refused("QHA01", "compare_tasks", defaults={name: {"patience": "soon"}})
+    assert refused.field == f"p_defaults.{name}.patience"
+    refused = api.refused("QHA01", "compare_tasks", defaults={name: {"queue": "q"}})
+    assert refused.field == f"p_defaults.{name}.queue"
+    api.refused("QHA01", "compare_tasks", defaults={}, shard=7)

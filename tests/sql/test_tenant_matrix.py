@@ -212,6 +212,7 @@ NOT_NARROWED = {
     "take_deaths",
     *("claim_hint", "wake_payloads", "reap", "prune", "check_token", "schema_version"),
     *("node_wake_payload", "deregister_own_node", "report_progress", "append_logs"),
+    "compare_tasks",
 }
 
 

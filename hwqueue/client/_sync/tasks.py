@@ -9,7 +9,7 @@ from typing import Any
 from hwqueue import calls
 from hwqueue.client._json import given, plain
 from hwqueue.client._sync.caller import Caller
-from hwqueue.types import AsJson, KnownTask
+from hwqueue.types import AsJson, KnownTask, TaskDifference
 
 
 class Tasks(Caller):
@@ -47,6 +47,23 @@ class Tasks(Caller):
         SQL: list_tasks. Safe inside your transaction: yes.
         """
         return self._rows(calls.LIST_TASKS, KnownTask, p_shard=shard)
+
+    def compare_tasks(
+        self, tasks: Mapping[str, AsJson | Mapping[str, Any]], *, shard: int = 0
+    ) -> list[TaskDifference]:
+        """Which options differ from the defaults that were set, for a worker's log.
+
+        A task that was never set, or an option that is not declared, does not differ.
+
+        Args:
+            tasks: What an app declares: by name the defaults as for `set_task`, at most 1,000.
+
+        Returns: By task and option.
+        Raises: BadArgument, PlacementInvalid, PlacementContradictory.
+        SQL: compare_tasks. Safe inside your transaction: yes.
+        """
+        declared = {name: plain(each, name) for name, each in tasks.items()}
+        return self._rows(calls.COMPARE_TASKS, TaskDifference, p_defaults=declared, p_shard=shard)
 
     def drop_task(self, task: str, *, shard: int = 0) -> bool:
         """Drop the defaults of a task; its leases stay, and it can be spawned as before.
