@@ -636,6 +636,9 @@ CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_s
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.asked_labels(p_exprs jsonb) RETURNS TABLE(label text, wanted jsonb)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.asks_lock_holders() RETURNS boolean
     LANGUAGE sql;
 
@@ -1406,6 +1409,9 @@ CREATE FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -1433,6 +1439,9 @@ CREATE FUNCTION hwqueue.drop_task(p_task text, p_shard integer DEFAULT 0) RETURN
 CREATE FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer) RETURNS integer
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -1679,6 +1688,9 @@ CREATE FUNCTION hwqueue.fitting_classes(p_request hwqueue.claim_request, p_node 
 CREATE FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.fixed_part(p_name text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -1800,6 +1812,9 @@ CREATE FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) RETU
 
 CREATE FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb, p_pending bigint, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) RETURNS jsonb
     LANGUAGE sql STABLE;
@@ -2131,9 +2146,6 @@ CREATE FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter,
 
 CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.letter_pairs(p_name text) RETURNS text[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.list_deliveries(p_name text, p_state text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(delivery_id uuid, code text, event_id bigint, lease_id uuid, state text, attempt_count integer, created_at timestamp with time zone, available_at timestamp with time zone, attempted_at timestamp with time zone, finished_at timestamp with time zone, status integer, response text, error text, body jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3294,6 +3306,9 @@ CREATE FUNCTION hwqueue.should_advance_low_water(p_qty integer) RETURNS boolean
 CREATE FUNCTION hwqueue.shown_secret(p_secret bytea) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql;
 
@@ -3534,6 +3549,12 @@ CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time z
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unknown_fails(p_expr jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(words text, nearest text)
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.unknown_words(p_words text, p_nearest text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) RETURNS record
@@ -5368,6 +5389,8 @@ REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_cla
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.asked_labels(p_exprs jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
@@ -5703,6 +5726,8 @@ REVOKE ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, 
 GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.deregister_own_node(p_node uuid, p_epoch bigint, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.did_you_mean(p_name text, p_names text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.domain_words(p_domain text) FROM PUBLIC;
@@ -5724,6 +5749,8 @@ GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) TO hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key text, p_effect text, p_shard integer) FROM PUBLIC;
 
@@ -5845,6 +5872,8 @@ REVOKE ALL ON FUNCTION hwqueue.fitting_classes(p_request hwqueue.claim_request, 
 
 REVOKE ALL ON FUNCTION hwqueue.fixed_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_taints jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fixed_part(p_name text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.flag_awaited(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.flag_waiting(p_queue_ids integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -5925,6 +5954,8 @@ REVOKE ALL ON FUNCTION hwqueue.heartbeat_others(p_node uuid, p_leases uuid[], p_
 REVOKE ALL ON FUNCTION hwqueue.held_alone(p_assignment jsonb, p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.held_claims(p_leases uuid[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb, p_pending bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.help_words(p_sole jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
@@ -6100,8 +6131,6 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM P
 REVOKE ALL ON FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION hwqueue.letter_pairs(p_name text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
@@ -6824,6 +6853,8 @@ REVOKE ALL ON FUNCTION hwqueue.should_advance_low_water(p_qty integer) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.shown_secret(p_secret bytea) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
@@ -6985,6 +7016,10 @@ REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unknown_fails(p_expr jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unknown_names(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unknown_words(p_words text, p_nearest text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unmatched_headline(p_class hwqueue.placement_class, p_fleet jsonb, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
 

@@ -229,8 +229,8 @@ $$;
 -- rules and the total capacity allow; null: too many different nodes to judge, ask for the class alone.
 -- nodes_free: those of them that have room now and no known conflict with other leases. nodes_near:
 -- where none matches, the live nodes that only the part named in message keeps out. words: what the
--- class asks. words and message are written for the first 500 rows, because they take long; similar
--- names of queues and tasks for the first 10.
+-- class asks. words and message are written for the first 500 rows, because they take long; what was
+-- probably meant by a name that no live node has for the first 10.
 --
 -- Raises: QHQ01, QHA01, QHA03.
 create or replace function hwqueue.pending_reasons(
@@ -266,7 +266,7 @@ begin
            coalesce(k.nodes_matching = 0 and (h.code not in (
              'queue_paused', 'node_draining', 'node_not_live', 'no_nodes')
              or h.code in ('node_draining', 'node_not_live') and hwqueue.is_barred(k)), false),
-           case when k.turn <= 500 then h.message end,
+           case when k.turn <= 500 then h.message end || m.similar,
            k.nodes_matching, k.free, coalesce(k.nodes_near, 0)
     from hwqueue.pending_classes(v_queue_id, p_class, p_kind, p_order, p_limit, v_snapshot, v_now, p_shard) k
     join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = k.class_id
@@ -280,6 +280,11 @@ begin
         case when k.turn <= 500 then hwqueue.unserved_words(
           q.name, c.task_name, v_served.queues, v_served.tasks, v_served.any_queue, k.turn <= 10)
         else '' end end) h
+    cross join lateral (
+      select case when k.turn <= 10 and k.nodes_matching = 0 and h.code = r.code then hwqueue.similar_words(
+        case when k.part = 'require' then jsonb_build_array(k.expr) end,
+        case when k.part not in ('require', 'taints', 'served') then c.custom end, v_now, p_shard)
+        else '' end as similar offset 0) m
     order by k.turn;
 end
 $$;

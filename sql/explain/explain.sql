@@ -88,6 +88,11 @@ begin
   help := hwqueue.what_helps(p_class, v_queue, v_fleet, nearest, pending);
   select h.headline, h.code, h.permanent into headline, code, permanent
   from hwqueue.pending_headline(p_class, v_queue, v_fleet, p_now, p_shard) h;
+  if nodes_matching = 0 and code not in ('queue_paused', 'no_nodes', 'node_not_live', 'node_draining',
+      'no_handler') then
+    headline := headline || hwqueue.similar_words(p_class.required, p_class.custom, p_now, p_shard);
+    help := hwqueue.help_of_names(p_class, help, pending, p_now, p_shard);
+  end if;
   if p_deadline <= p_now then
     code := 'deadline_exceeded';
     permanent := true;
@@ -361,6 +366,22 @@ as $$
            hwqueue.failure_words(p_sole, p_class) as words
   ) a, (select hwqueue.count_words((p_sole ->> 'nodes')::bigint, 'node would match',
       'nodes would match') as nodes) m
+$$;
+
+-- Returns what_helps of a class that no node matches, with the names that no live node has: those with a
+-- similar one first, the others last. action: correct.
+create or replace function hwqueue.help_of_names(p_class hwqueue.placement_class, p_help jsonb,
+  p_pending bigint, p_now timestamptz, p_shard int) returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_agg(k.help order by k.words) filter (where k.is_similar), '[]') || p_help
+    || coalesce(jsonb_agg(k.help order by k.words) filter (where not k.is_similar), '[]')
+  from (
+    select u.words, u.nearest is not null as is_similar,
+           jsonb_build_object('action', 'correct', 'leases', p_pending, 'words',
+             hwqueue.unknown_words(u.words, u.nearest)
+             || case when u.nearest is null then ': check its spelling' else '' end) as help
+    from hwqueue.unknown_names(p_class.required, p_class.custom, p_now, p_shard) u) k
 $$;
 
 -- Returns what would let leases of a class run: [{"action", "words", "nodes", "leases", ...}], the most

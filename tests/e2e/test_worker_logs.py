@@ -308,7 +308,7 @@ async def test_a_worker_announces_what_it_serves(client: AsyncClient, dsn: str) 
     with worker_process(dsn) as process:
         await until(lambda: " registered, epoch 1" in read_line(process))
         found = await client.explain_lease(unheard.lease_id)
-        assert found.headline == 'no live node has a handler for task "boomm"; nearest: "boom"'
+        assert found.headline == 'no live node has a handler for task "boomm"; did you mean boom?'
         found = await client.explain_lease(unpolled.lease_id)
     assert (found.code, found.permanent) == ("no_handler", True)
     assert found.headline == 'no live node polls queue "nobody"'

@@ -34,7 +34,7 @@ def test_a_task_without_a_handler_is_explained(api: Api) -> None:
     lease = api.spawn(queue, "maill")
     found = explain(api, lease)
     assert (found["code"], found["permanent"]) == ("no_handler", True)
-    assert found["headline"] == 'no live node has a handler for task "maill"; nearest: "mail"'
+    assert found["headline"] == 'no live node has a handler for task "maill"; did you mean mail?'
     assert (found["nodes_live"], found["nodes_matching"], found["nodes_free"]) == (1, 0, 0)
     assert (funnel(found)["cordon"], funnel(found)["served"]) == (1, 0)
     assert codes(found, node) == ["no_handler"]

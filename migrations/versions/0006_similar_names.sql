@@ -1,0 +1,1 @@
+drop function if exists hwqueue.letter_pairs(text);
