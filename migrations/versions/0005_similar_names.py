@@ -9,7 +9,7 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0006_similar_names"
+revision = "0005_similar_names"
 down_revision = "0004_nodes_and_deaths"
 branch_labels = None
 depends_on = None
