@@ -23,6 +23,11 @@ def one_line(fact: object) -> str:
     )
 
 
+def first_line(fact: object) -> str:
+    """The first line of a text, of an error without the excerpt of SQL that Postgres adds."""
+    return str(fact).strip().partition("\n")[0]
+
+
 def duration(span: timedelta | float | None) -> str:
     """A duration (seconds, if a number) in its largest units: `1.4 s`, `3 min`, `2 h 05 min`.
 

@@ -114,7 +114,6 @@ def tail(
     none is missed. A server that is away is waited for.
     """
     pause = span(every, "--every")
-    assert pause is not None
     console = Console(soft_wrap=True)
     with open_client(ctx) as client:
         wanted = _filter(

@@ -8,7 +8,7 @@ import typer
 
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import fields_of, plain_text, show_one
-from hwqueue.text import duration
+from hwqueue.text import duration, first_line
 from hwqueue.types import Attempt, Lease
 
 _MOST_CHARS = 120
@@ -19,7 +19,7 @@ def error_line(error: Any) -> str:
     text = plain_text(error)
     if isinstance(error, Mapping) and "message" in error:
         kind = f"{error['type']}: " if error.get("type") else ""
-        text = f"{kind}{str(error['message']).partition(chr(10))[0]}"
+        text = f"{kind}{first_line(error['message'])}"
     return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
 
 

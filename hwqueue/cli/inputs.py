@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 from uuid import UUID
 
 from hwqueue.client import Client
@@ -45,6 +45,12 @@ def json_value(text: str, name: str) -> Any:
         raise ConfigError(f"{origin}: {error}") from error
 
 
+@overload
+def span(text: str, name: str) -> timedelta: ...
+@overload
+def span(text: None, name: str) -> None: ...
+@overload
+def span(text: str | None, name: str) -> timedelta | None: ...
 def span(text: str | None, name: str) -> timedelta | None:
     """Read a span such as `90s`, `5m`, `1h30m` or `2d`; None stays None. Raises: ConfigError."""
     if text is None:
@@ -92,7 +98,6 @@ def _moment_from_now(
     if text is None or not text[-1:].isalpha() or text.endswith("Z"):
         return moment(text, name)
     length = span(text, name)
-    assert length is not None
     try:
         return datetime.now(UTC) + sign(length)
     except OverflowError as error:

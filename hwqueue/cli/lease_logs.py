@@ -13,7 +13,7 @@ from hwqueue.cli.output import plain_text, say, to_json_line
 from hwqueue.cli.patience import asking
 from hwqueue.client import Client
 from hwqueue.client._ends import ENDED
-from hwqueue.text import plural
+from hwqueue.text import first_line, plural
 from hwqueue.types import Lease, LeaseState, LogLine
 
 _PAGE = 1000
@@ -122,6 +122,6 @@ def mention(ctx: typer.Context, client: Client, lease_id: UUID) -> None:
     if options_of(ctx).json:
         return
     for line in client.lease_logs(lease_id, last=True, limit=1):
-        first = line.message.partition("\n")[0]
-        say(ctx, f"log: {plural(line.line, 'line')} of attempt {line.attempt}, the last: {first}")
+        last = first_line(line.message)
+        say(ctx, f"log: {plural(line.line, 'line')} of attempt {line.attempt}, the last: {last}")
         say(ctx, f"all of it: hwqueue lease logs {lease_id}")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hwqueue.cli.connect import connection_string, named_database
+from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, to_json
-from hwqueue.errors import ConfigError
 
 if TYPE_CHECKING:
     from hwqueue.metrics import HwqueueCollector
@@ -85,14 +85,8 @@ def print_(ctx: typer.Context, shard: Shard = 0, timeout: Timeout = "5s") -> Non
 
 def _collector(ctx: typer.Context, shard: int, timeout: str) -> HwqueueCollector:
     """The collector of the database that is meant; a named one may be away."""
-    try:
+    with required("metrics"):
         from hwqueue.metrics import HwqueueCollector  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the module {error.name} is missing", hint="pip install 'hwqueue[metrics]'"
-        ) from error
     named = named_database(ctx)
     dsn = named.dsn if named else connection_string(ctx)
-    limit = span(timeout, "--timeout")
-    assert limit is not None
-    return HwqueueCollector(dsn, shard=shard, timeout=limit)
+    return HwqueueCollector(dsn, shard=shard, timeout=span(timeout, "--timeout"))

@@ -4,6 +4,7 @@ import typer
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from hwqueue.cli.output import say
+from hwqueue.text import first_line
 from hwqueue.worker.transient import is_transient
 
 
@@ -19,4 +20,4 @@ def asking(ctx: typer.Context) -> Retrying:
 
 def _why(state: RetryCallState) -> str:
     error = state.outcome.exception() if state.outcome else None
-    return str(error).partition("\n")[0]
+    return first_line(error)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from hwqueue.cli.connect import connection_string
+from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import span
 from hwqueue.cli.output import ExitCode, say
 from hwqueue.errors import ConfigError
@@ -221,14 +222,9 @@ def _secret_of(path: Path | None) -> str | None:
 
 def _run(ctx: typer.Context, **options: Any) -> None:
     """Serve with these settings. Raises: ConfigError."""
-    try:
+    with required("serve"):
         from hwqueue.serve import run  # noqa: PLC0415
         from hwqueue.server import ServerSettings  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the server needs {error.name}, which is not installed",
-            hint="pip install 'hwqueue[serve]'",
-        ) from error
     settings = ServerSettings(dsn=connection_string(ctx), **options)
     if settings.effective_auth == "none":
         say(ctx, "nobody is asked who they are: everybody who gets here is an admin")

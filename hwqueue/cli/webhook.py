@@ -13,6 +13,7 @@ import typer
 from hwqueue.cli.completion import queue_names, webhook_codes, webhook_names
 from hwqueue.cli.connect import connection_string, open_client
 from hwqueue.cli.events import checked_code
+from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import identifier, pairs, span
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, say, show_item, show_items, show_one
@@ -146,10 +147,8 @@ def rotate(
     ] = False,
 ) -> None:
     """Replace the secret and print the new one, this once."""
-    old_for = span(keep, "--keep")
-    assert old_for is not None
     with open_client(ctx) as client:
-        secret = client.rotate_webhook(name, keep=old_for)
+        secret = client.rotate_webhook(name, keep=span(keep, "--keep"))
     if bare:
         typer.echo(secret)
         return
@@ -241,15 +240,9 @@ def run(
     Needs a login with hwqueue_operator and a machine that reaches the receivers; any number may
     run.
     """
-    try:
+    with required("webhooks"):
         from hwqueue.webhooks.deliver import Limits  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the module {error.name} is missing", hint="pip install 'hwqueue[webhooks]'"
-        ) from error
     longest, every = span(timeout, "--timeout"), span(poll, "--poll")
-    assert longest is not None
-    assert every is not None
     if not timedelta(0) < longest <= timedelta(minutes=9):
         raise ConfigError(f"--timeout must be above 0 and at most 9m, got {timeout}")
     limits = Limits(

@@ -14,6 +14,7 @@ from hwqueue import logs
 from hwqueue.app import App
 from hwqueue.cli.completion import queue_names
 from hwqueue.cli.connect import checked_dsn, connection_string, named_database
+from hwqueue.cli.extra import required
 from hwqueue.cli.gpus import gpus_of
 from hwqueue.cli.inputs import identifier, json_object, labels, span
 from hwqueue.cli.options import options_of
@@ -296,12 +297,8 @@ def _supervise(ctx: typer.Context, processes: int, watched: Sequence[Path]) -> i
     def command(index: int) -> list[str]:
         return [*line, f"--process-index={index}"]
 
-    try:
+    with required("watch"):
         return asyncio.run(Supervisor(command, processes, watched).run())
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the module {error.name} is missing", hint="pip install 'hwqueue[watch]'"
-        ) from error
 
 
 def _name(template: str | None, index: int, processes: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hwqueue.text import UNKNOWN, exact_duration, memory, number, size
+from hwqueue.text import UNKNOWN, exact_duration, first_line, memory, number, size
 
 _RESOURCES = {"cpu_milli": "cores", "memory_mib": "memory", "gpu": "GPU", "gpu_milli": "GPU share"}
 # The states of a lease: the word on the page, the glyph, the class of the colour.
@@ -145,7 +145,7 @@ def error_line(error: Any) -> str:
         text = f"{kind}: {message}" if kind and message else message or kind or pretty(error)
     else:
         text = error
-    return str(text).strip().partition("\n")[0][:300]
+    return first_line(text)[:300]
 
 
 def glyph(state: str) -> str:

@@ -17,6 +17,7 @@ from hwqueue.client import Client
 from hwqueue.connections import WatchedConnection, with_timeouts
 from hwqueue.errors import HwqueueError
 from hwqueue.metrics.families import families
+from hwqueue.text import first_line
 from hwqueue.types import Sample
 
 # Beyond what a statement may take: for the server to say that it has taken too long.
@@ -81,7 +82,7 @@ class HwqueueCollector(Collector):
         try:
             samples = self._read()
         except (psycopg.Error, HwqueueError) as error:
-            _log.warning("the database did not answer: %s", str(error).strip().partition("\n")[0])
+            _log.warning("the database did not answer: %s", first_line(error))
             self._errors += 1
             self._disconnect()
         took = time.monotonic() - self._began

@@ -17,6 +17,7 @@ from psycopg_pool import PoolTimeout
 
 from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
+from hwqueue.text import first_line
 from hwqueue.types import ClaimedDelivery
 from hwqueue.webhooks.addresses import RefusedAddress, resolve
 
@@ -102,7 +103,7 @@ class Deliverer:
                 room, claim_timeout=self._limits.timeout + _GRACE
             )
         except (psycopg.OperationalError, PoolTimeout) as error:
-            _log.warning("the database did not answer: %s", _first_line(error))
+            _log.warning("the database did not answer: %s", first_line(error))
             return None
 
     async def _pause(self, span: timedelta, running: set[asyncio.Task[None]]) -> None:
@@ -135,7 +136,7 @@ class Deliverer:
             )
         except (psycopg.Error, PoolTimeout, HwqueueError) as error:
             # its claim ends, and it is sent again
-            _log.warning("%s is not recorded: %s", delivery.delivery_id, _first_line(error))
+            _log.warning("%s is not recorded: %s", delivery.delivery_id, first_line(error))
             return
         level = logging.INFO if state == "delivered" else logging.WARNING
         _log.log(
@@ -223,7 +224,3 @@ def _asked_wait(status: int, headers: Mapping[str, str]) -> int | None:
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
     return max(0, round((until - datetime.now(UTC)).total_seconds()))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

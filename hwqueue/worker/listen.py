@@ -22,6 +22,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from hwqueue.client import AsyncClient
 from hwqueue.client._pauses import WAKES_AT_ONCE, WAKES_PER_SECOND, Rate
 from hwqueue.errors import HwqueueError
+from hwqueue.text import first_line
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -201,6 +202,5 @@ class _Failures:
 def _why(error: BaseException | None) -> str:
     """An error as one line, without the excerpt of SQL that the driver adds."""
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        first = str(error).partition("\n")[0]
-        return f"{first}; the login that listens needs the role hwqueue_worker"
+        return f"{first_line(error)}; the login that listens needs the role hwqueue_worker"
     return " ".join(str(error).split())

@@ -2,10 +2,12 @@
 
 import sys
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from hwqueue.cli.extra import required
 from hwqueue.cli.inputs import (
     identifier,
     json_object,
@@ -142,3 +144,14 @@ def _write_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])  # load_app adds to it
     monkeypatch.delitem(sys.modules, "some_tasks", raising=False)
+
+
+def test_a_command_says_which_extra_brings_what_is_missing() -> None:
+    with pytest.raises(ConfigError, match="is not installed") as refused, required("webhooks"):
+        import_module("nothing_like_it")
+    assert refused.value.hint == "pip install 'hwqueue[webhooks]'"
+
+
+def test_a_module_of_this_package_is_brought_by_no_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match="nothing_like_it"), required("webhooks"):
+        import_module("hwqueue.nothing_like_it")

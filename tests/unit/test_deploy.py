@@ -45,8 +45,8 @@ def needed_to_stop(words: list[str]) -> timedelta:
         command = command.commands[word]
     options = dict(word.split("=", 1) for word in words if "=" in word)
     default = next(p.default for p in command.params if p.name == "shutdown_timeout")
-    found = span(options.get("--shutdown-timeout", default), "--shutdown-timeout")
-    assert found is not None
+    text: str = options.get("--shutdown-timeout", default)
+    found = span(text, "--shutdown-timeout")
     return found + (CANCEL_GRACE + LAST_CALLS if words[0] == "worker" else timedelta(0))
 
 
