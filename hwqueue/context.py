@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 from uuid import UUID
 
+from hwqueue.attempt_log import log_line
 from hwqueue.errors import BadArgument
-from hwqueue.lines import log_line
 from hwqueue.logs import LogLevel, TellLine
 from hwqueue.types import Assignment, Claim, Json
 

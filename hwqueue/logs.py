@@ -23,7 +23,7 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 TellLine = Callable[[dict[str, Any]], None]
-"""Keeps a line with the attempt that logs it: see `hwqueue.lines`."""
+"""Keeps a line with the attempt that logs it: see `hwqueue.attempt_log`."""
 
 LEASE_FIELDS = ("lease_id", "task", "queue", "attempt")
 OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
@@ -58,7 +58,7 @@ def about(claim: Claim, tell_line: TellLine | None = None) -> Iterator[None]:
     """Records that this block logs, in this thread or asyncio task, are about a lease.
 
     Args:
-        tell_line: Keeps with the attempt what `hwqueue.worker.logs` finds worth it.
+        tell_line: Keeps with the attempt what `hwqueue.worker.attempt_log` finds worth it.
     """
     before, telling = _current.set(claim), _tell_line.set(tell_line)
     try:

@@ -25,12 +25,12 @@ from typing import Any, NoReturn
 
 from hwqueue import logs
 from hwqueue.app import Cancelled, Task
+from hwqueue.attempt_log import MOST_LINES, Line, numbered
 from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
 from hwqueue.errors import ConfigError
-from hwqueue.lines import MOST_LINES, Line, numbered
 from hwqueue.logs import TellLine
 from hwqueue.worker import outcome
-from hwqueue.worker.logs import keeping_records
+from hwqueue.worker.attempt_log import keeping_records
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pin
 from hwqueue.worker.process import LINES, MESSAGE_HEAD_BYTES, OUTCOME, PROGRESS, Job

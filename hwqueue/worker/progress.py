@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from uuid import UUID
+from collections.abc import Iterable, Mapping, Sequence
 
 from hwqueue.context import Report
-from hwqueue.types import Claim
-from hwqueue.worker.outbox import Outbox, Send
+from hwqueue.worker.outbox import Item, Key, Outbox, Send, item_of
 
 _MOST_REPORTS = 1000  # of one call
 
 
-class ProgressBook(Outbox):
+class ProgressOutbox(Outbox[Report]):
     """The last report of each claim: the next one says more.
 
     Args:
@@ -21,22 +19,11 @@ class ProgressBook(Outbox):
 
     def __init__(self, send: Send) -> None:
         super().__init__("progress was", send)
-        self._unsent: dict[tuple[UUID, int], Report] = {}
 
-    def tell(self, claim: Claim, report: Report) -> None:
-        """Keep a report of this claim's handler; from any thread."""
-        key = {"lease_id": str(claim.lease_id), "claim_token": claim.claim_token}
-        with self._lock:
-            is_first = not self._unsent
-            self._unsent[claim.lease_id, claim.claim_token] = key | report
-        if is_first:
-            self._wake()
+    def _add(self, key: Key, said: Item) -> None:
+        self._unsent[key] = said
 
-    @property
-    def _is_empty(self) -> bool:
-        return not self._unsent
-
-    def _take(self) -> Iterable[Sequence[Report]]:
-        reports, self._unsent = list(self._unsent.values()), {}
+    def _batches(self, unsent: Mapping[Key, Report]) -> Iterable[Sequence[Item]]:
+        reports = [item_of(key, said) for key, said in unsent.items()]
         for start in range(0, len(reports), _MOST_REPORTS):
             yield reports[start : start + _MOST_REPORTS]

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from hwqueue.app import App, Cancelled, Task
+from hwqueue.attempt_log import Line, numbered
 from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
-from hwqueue.lines import Line, numbered
 from hwqueue.logs import lease_fields
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim

@@ -19,10 +19,10 @@ from hwqueue.client import AsyncClient
 from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.text import exact_duration
+from hwqueue.worker.attempt_log import keeping_records
 from hwqueue.worker.deaths import DEFAULT_INTERVAL, hear_deaths
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.listen import Wanted, listen
-from hwqueue.worker.logs import keeping_records
 from hwqueue.worker.loop import ClaimLoop
 from hwqueue.worker.node import describe_node
 from hwqueue.worker.process import environment_of_gpus

@@ -45,9 +45,9 @@ from hwqueue.types import (
     Verdict,
 )
 from hwqueue.worker import outcome
-from hwqueue.worker.logs import LogBook
+from hwqueue.worker.attempt_log import LogOutbox
 from hwqueue.worker.outcome import Outcome
-from hwqueue.worker.progress import ProgressBook
+from hwqueue.worker.progress import ProgressOutbox
 from hwqueue.worker.queues import Queues
 from hwqueue.worker.report import Reports, tell_differences, tell_unsettled
 from hwqueue.worker.settings import WorkerSettings
@@ -109,8 +109,8 @@ class NodeSession:
         self._shutdown = shutdown
         self._in_flight: set[asyncio.Future[Any]] = set()
         self.put_off: PutOff | None = None
-        self.progress = ProgressBook(self.report_progress)
-        self.logs = LogBook(self.append_logs)
+        self.progress = ProgressOutbox(self.report_progress)
+        self.logs = LogOutbox(self.append_logs)
 
     @property
     def in_flight(self) -> int:

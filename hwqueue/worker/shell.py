@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import IO
 
 from hwqueue.app import App, BadParams, Cancelled, CommandFailed
+from hwqueue.attempt_log import MOST_BYTES
 from hwqueue.context import LeaseContext
 from hwqueue.text import exact_duration
 from hwqueue.worker.process import environment_of_gpus
@@ -26,7 +27,6 @@ TASK = "hwqueue.run"
 _TIMED_OUT = 124  # as timeout(1) has it
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as shells have it
 _BY_SIGNAL = 128
-_LONGEST_BYTES = 4096  # of a log line
 _CHUNK_BYTES = 65_536
 _GRACE_SECONDS = 5.0
 # A process that the command has left behind may hold its output open.
@@ -172,8 +172,8 @@ def _tell_line(line: str, tell: Callable[[str], None]) -> None:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    while len(encoded := text.encode()) > _LONGEST_BYTES:
-        piece = encoded[:_LONGEST_BYTES].decode(errors="ignore")
+    while len(encoded := text.encode()) > MOST_BYTES:
+        piece = encoded[:MOST_BYTES].decode(errors="ignore")
         yield piece
         text = text[len(piece) :]
     yield text

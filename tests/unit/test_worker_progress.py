@@ -11,7 +11,7 @@ import pytest
 
 from hwqueue.context import AsyncLeaseContext, Report, progress_report
 from hwqueue.errors import BadArgument
-from hwqueue.worker.progress import ProgressBook
+from hwqueue.worker.progress import ProgressOutbox
 from tests.unit.claims import claim
 
 pytestmark = pytest.mark.embedded
@@ -54,13 +54,13 @@ async def test_the_last_of_many_is_sent() -> None:
     async def send(reports: Sequence[Report]) -> None:
         sent.append(reports)
 
-    book = ProgressBook(send)
+    outbox = ProgressOutbox(send)
     one, two = claim("see"), claim("see")
     for fraction in (0.1, 0.2):
-        book.tell(one, {"fraction": fraction})
-        await asyncio.to_thread(book.tell, two, {"fraction": fraction})
-    await book.flush()
-    await book.flush()
+        outbox.tell(one, {"fraction": fraction})
+        await asyncio.to_thread(outbox.tell, two, {"fraction": fraction})
+    await outbox.flush()
+    await outbox.flush()
     assert [[report["fraction"] for report in reports] for reports in sent] == [[0.2, 0.2]]
 
 
@@ -73,12 +73,12 @@ async def test_a_settlement_waits_for_what_is_under_way() -> None:
         await may_end.wait()
         order.append("sent")
 
-    book = ProgressBook(send)
-    sending = asyncio.create_task(book.run())
-    book.tell(claim("see"), {"fraction": 1})
+    outbox = ProgressOutbox(send)
+    sending = asyncio.create_task(outbox.run())
+    outbox.tell(claim("see"), {"fraction": 1})
     while not order:
         await asyncio.sleep(0)
-    settling = asyncio.create_task(book.flush())
+    settling = asyncio.create_task(outbox.flush())
     await asyncio.sleep(0)
     assert not settling.done()
     may_end.set()
@@ -91,9 +91,9 @@ async def test_what_is_refused_is_dropped(caplog: pytest.LogCaptureFixture) -> N
     async def send(_reports: Sequence[Report]) -> None:
         raise BadArgument("no")
 
-    book = ProgressBook(send)
-    book.tell(claim("see"), {"fraction": 1})
-    await book.flush()
+    outbox = ProgressOutbox(send)
+    outbox.tell(claim("see"), {"fraction": 1})
+    await outbox.flush()
     assert caplog.messages == ["progress was not recorded: no"]
 
 
@@ -107,10 +107,10 @@ async def test_a_report_that_is_refused_takes_no_others_with_it(
             raise BadArgument("no")
         sent.extend(reports)
 
-    book = ProgressBook(send)
+    outbox = ProgressOutbox(send)
     for fraction in (0.1, 7, 0.2):
-        book.tell(claim("see"), {"fraction": fraction})
-    await book.flush()
+        outbox.tell(claim("see"), {"fraction": fraction})
+    await outbox.flush()
     assert [report["fraction"] for report in sent] == [0.1, 0.2]
     assert caplog.messages == ["progress was not recorded: no"]
 

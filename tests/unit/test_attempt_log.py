@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hwqueue import App
+from hwqueue.attempt_log import Line, log_line, numbered
 from hwqueue.errors import BadArgument, ConfigError
-from hwqueue.lines import Line, log_line, numbered
 from hwqueue.logs import LogLevel, about
 from hwqueue.testing import make_context
-from hwqueue.worker.logs import LogBook, keeping_records
+from hwqueue.worker.attempt_log import LogOutbox, keeping_records
 from hwqueue.worker.outbox import Item
 from tests.unit.claims import claim
 
@@ -85,13 +85,13 @@ async def test_the_last_lines_of_each_claim_are_sent_together() -> None:
     async def send(items: Sequence[Item]) -> None:
         sent.append(items)
 
-    book = LogBook(send)
+    outbox = LogOutbox(send)
     claims = [claim("see") for _ in range(3)]
     for one, count in zip(claims, (1500, 900, 200), strict=True):
         for line in lines_of(count):
-            book.tell(one, line)
-    await book.flush()
-    await book.flush()
+            outbox.tell(one, line)
+    await outbox.flush()
+    await outbox.flush()
     kept = [[len(item["lines"]) for item in items] for items in sent]
     assert kept == [[1000, 900], [200]]
     assert sent[0][0]["lines"][0]["line"] == 501
@@ -110,12 +110,12 @@ async def test_lines_that_are_refused_take_no_others_with_them(
             raise BadArgument("no")
         sent.extend(items)
 
-    book = LogBook(send)
+    outbox = LogOutbox(send)
     for count in (1, 2, 3):
         one = claim("see")
         for line in lines_of(count):
-            book.tell(one, line)
-    await book.flush()
+            outbox.tell(one, line)
+    await outbox.flush()
     assert [len(item["lines"]) for item in sent] == [1, 3]
     assert caplog.messages == ["log lines were not recorded: no"]
 
@@ -152,15 +152,15 @@ async def test_a_finalizer_may_log_while_a_line_is_told() -> None:
     async def send(_items: Sequence[Item]) -> None:
         raise AssertionError
 
-    book, one = LogBook(send), claim("see")
+    outbox, one = LogOutbox(send), claim("see")
     said: list[int] = []
 
     def tell(line: Line) -> None:
         said.append(line["line"])
         if len(said) == 1:
             tell_numbered(log_line("from a finalizer", "info", {}))
-        with book._lock:
-            book.tell(one, line)
+        with outbox._lock:
+            outbox.tell(one, line)
 
     tell_numbered = numbered(tell)
     told = threading.Thread(target=lambda: tell_numbered(log_line("a", "info", {})), daemon=True)

@@ -1,25 +1,23 @@
-"""What running handlers log, until it is sent; and records of Python's logging that are kept."""
+"""The log of an attempt in the worker: lines until they are sent, and records of `logging`."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from uuid import UUID
 
 from hwqueue import logs
-from hwqueue.lines import MOST_LINES, Line, log_line
+from hwqueue.attempt_log import MOST_LINES, Line, log_line
 from hwqueue.logs import LogLevel
-from hwqueue.types import Claim
-from hwqueue.worker.outbox import Item, Outbox, Send
+from hwqueue.worker.outbox import Item, Key, Outbox, Send, item_of
 
 _LEVELS: tuple[LogLevel, ...] = ("error", "warning", "info")
 _MOST_CLAIMS = 1000  # of one call
 _LINES_AT_ONCE = 2000  # a call of very many would be a long one; all of a claim go together
 
 
-class LogBook(Outbox):
+class LogOutbox(Outbox[deque[Line]]):
     """The last lines of each claim: as many as the database keeps, those before are dropped.
 
     Args:
@@ -28,31 +26,18 @@ class LogBook(Outbox):
 
     def __init__(self, send: Send) -> None:
         super().__init__("log lines were", send)
-        self._unsent: dict[tuple[UUID, int], deque[Line]] = {}
 
-    def tell(self, claim: Claim, line: Line) -> None:
-        """Keep a numbered line of this claim's handler; from any thread."""
-        with self._lock:
-            is_first = not self._unsent
-            key = claim.lease_id, claim.claim_token
-            self._unsent.setdefault(key, deque(maxlen=MOST_LINES)).append(line)
-        if is_first:
-            self._wake()
+    def _add(self, key: Key, said: Item) -> None:
+        self._unsent.setdefault(key, deque(maxlen=MOST_LINES)).append(said)
 
-    @property
-    def _is_empty(self) -> bool:
-        return not self._unsent
-
-    def _take(self) -> Iterable[Sequence[Item]]:
-        unsent, self._unsent = self._unsent, {}
+    def _batches(self, unsent: Mapping[Key, deque[Line]]) -> Iterable[Sequence[Item]]:
         batch: list[Item] = []
         count = 0
-        for (lease_id, token), lines in unsent.items():
+        for key, lines in unsent.items():
             if batch and (count + len(lines) > _LINES_AT_ONCE or len(batch) == _MOST_CLAIMS):
                 yield batch
                 batch, count = [], 0
-            item = {"lease_id": str(lease_id), "claim_token": token, "lines": list(lines)}
-            batch.append(item)
+            batch.append(item_of(key, {"lines": list(lines)}))
             count += len(lines)
         if batch:
             yield batch

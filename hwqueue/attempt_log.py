@@ -1,4 +1,6 @@
-"""Log lines of an attempt, in the form that the database keeps.
+"""The log of an attempt: its lines in the form that the database keeps (sql/claim/attempt_log.sql).
+
+The log of the program itself is another one, `hwqueue.logs`.
 
 A handler may log anything. What the database would not take is cut or spelled out here, so that a
 line is never refused there, together with the lines of other handlers in its batch.
@@ -24,7 +26,9 @@ Line = dict[str, Any]
 MOST_LINES = 1000
 """Lines of a claim that are kept: its last ones."""
 
-_MOST_BYTES = 4096  # of a message, and of the fields
+MOST_BYTES = 4096
+"""Of a message; the fields may have as many."""
+
 _LEVELS = get_args(LogLevel)
 _EXACT = 1e15  # Postgres writes out all digits of what is larger
 
@@ -71,7 +75,7 @@ def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         size = len(json.dumps(plain, ensure_ascii=False).encode())
     except (ValueError, TypeError, RecursionError, BadArgument) as error:
         return {"fields_left_out": _cut(_storable(_text(error)), 200)}
-    return plain if size <= _MOST_BYTES else {"fields_left_out": f"they have {size} bytes"}
+    return plain if size <= MOST_BYTES else {"fields_left_out": f"they have {size} bytes"}
 
 
 def _plain(value: Any) -> Any:
@@ -101,7 +105,7 @@ def _storable(text: str) -> str:
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
-def _cut(text: str, most: int = _MOST_BYTES) -> str:
+def _cut(text: str, most: int = MOST_BYTES) -> str:
     """The text, or its beginning and how long it was."""
     encoded = text.encode()
     if len(encoded) <= most:
