@@ -162,12 +162,7 @@ class AsyncBulk(AsyncCaller):
             the leases are not claimable until it ends.
         """
         return await self._pages(
-            calls.CANCEL_LEASES,
-            on_progress,
-            p_filter=lease_filter(queue, wanted),
-            p_reason=reason,
-            p_limit=page_size,
-            p_shard=shard,
+            "cancel", queue, on_progress, reason=reason, page_size=page_size, shard=shard, **wanted
         )
 
     async def requeue_leases(
@@ -191,11 +186,7 @@ class AsyncBulk(AsyncCaller):
         SQL: requeue_leases, again until there are no more. Safe inside your transaction: yes.
         """
         return await self._pages(
-            calls.REQUEUE_LEASES,
-            on_progress,
-            p_filter=lease_filter(queue, wanted),
-            p_limit=page_size,
-            p_shard=shard,
+            "requeue", queue, on_progress, page_size=page_size, shard=shard, **wanted
         )
 
     async def update_leases(
@@ -222,12 +213,13 @@ class AsyncBulk(AsyncCaller):
             the leases are not claimable until it ends.
         """
         return await self._pages(
-            calls.UPDATE_LEASES,
+            "update",
+            queue,
             on_progress,
-            p_filter=lease_filter(queue, wanted),
-            p_changes=plain(changes, "changes"),
-            p_limit=page_size,
-            p_shard=shard,
+            changes=changes,
+            page_size=page_size,
+            shard=shard,
+            **wanted,
         )
 
     async def delete_leases(
@@ -250,20 +242,16 @@ class AsyncBulk(AsyncCaller):
         SQL: delete_leases, again until there are no more. Safe inside your transaction: yes.
         """
         return await self._pages(
-            calls.DELETE_LEASES,
-            on_progress,
-            p_filter=lease_filter(queue, wanted),
-            p_limit=page_size,
-            p_shard=shard,
+            "delete", queue, on_progress, page_size=page_size, shard=shard, **wanted
         )
 
     async def _pages(
-        self, call: calls.Call, on_progress: OnProgress | None, **arguments: Any
+        self, action: BulkAction, queue: str, on_progress: OnProgress | None, **arguments: Any
     ) -> BulkResult:
-        """Call it until there is no next page."""
+        """Change page after page until there is no next one."""
         changed, skipped, cursor = 0, list[Any](), None
         while True:
-            page = await self._row(call, BulkPage, p_cursor=cursor, **arguments)
+            page = await self.change_page(action, queue, cursor=cursor, **arguments)
             changed += len(page.changed)
             skipped += page.skipped
             if on_progress is not None:

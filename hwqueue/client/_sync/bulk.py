@@ -163,12 +163,7 @@ class SyncBulk(Caller):
             the leases are not claimable until it ends.
         """
         return self._pages(
-            calls.CANCEL_LEASES,
-            on_progress,
-            p_filter=lease_filter(queue, wanted),
-            p_reason=reason,
-            p_limit=page_size,
-            p_shard=shard,
+            "cancel", queue, on_progress, reason=reason, page_size=page_size, shard=shard, **wanted
         )
 
     def requeue_leases(
@@ -192,11 +187,7 @@ class SyncBulk(Caller):
         SQL: requeue_leases, again until there are no more. Safe inside your transaction: yes.
         """
         return self._pages(
-            calls.REQUEUE_LEASES,
-            on_progress,
-            p_filter=lease_filter(queue, wanted),
-            p_limit=page_size,
-            p_shard=shard,
+            "requeue", queue, on_progress, page_size=page_size, shard=shard, **wanted
         )
 
     def update_leases(
@@ -223,12 +214,13 @@ class SyncBulk(Caller):
             the leases are not claimable until it ends.
         """
         return self._pages(
-            calls.UPDATE_LEASES,
+            "update",
+            queue,
             on_progress,
-            p_filter=lease_filter(queue, wanted),
-            p_changes=plain(changes, "changes"),
-            p_limit=page_size,
-            p_shard=shard,
+            changes=changes,
+            page_size=page_size,
+            shard=shard,
+            **wanted,
         )
 
     def delete_leases(
@@ -250,21 +242,15 @@ class SyncBulk(Caller):
         Raises: QueueUnknown, BadArgument.
         SQL: delete_leases, again until there are no more. Safe inside your transaction: yes.
         """
-        return self._pages(
-            calls.DELETE_LEASES,
-            on_progress,
-            p_filter=lease_filter(queue, wanted),
-            p_limit=page_size,
-            p_shard=shard,
-        )
+        return self._pages("delete", queue, on_progress, page_size=page_size, shard=shard, **wanted)
 
     def _pages(
-        self, call: calls.Call, on_progress: OnProgress | None, **arguments: Any
+        self, action: BulkAction, queue: str, on_progress: OnProgress | None, **arguments: Any
     ) -> BulkResult:
-        """Call it until there is no next page."""
+        """Change page after page until there is no next one."""
         changed, skipped, cursor = 0, list[Any](), None
         while True:
-            page = self._row(call, BulkPage, p_cursor=cursor, **arguments)
+            page = self.change_page(action, queue, cursor=cursor, **arguments)
             changed += len(page.changed)
             skipped += page.skipped
             if on_progress is not None:
