@@ -22,7 +22,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from hwqueue.dashboard import actions, bulk, matching, sign_in
+from hwqueue.dashboard import actions, by_filter, chosen, sign_in
 from hwqueue.dashboard.auth import AuthMiddleware
 from hwqueue.dashboard.pages import ROUTES
 from hwqueue.dashboard.reads import Reads
@@ -64,8 +64,8 @@ class Dashboard:
                 Mount(f"/static/{static_version()}", _Static(directory=STATIC), name="static"),
                 *sign_in.ROUTES,
                 *actions.ROUTES,
-                *bulk.ROUTES,
-                *matching.ROUTES,
+                *chosen.ROUTES,
+                *by_filter.ROUTES,
                 *ROUTES,
             ],
             middleware=[

@@ -263,7 +263,7 @@ class Reads:
 
         return await self._read("list_leases", ask)
 
-    async def count_matching(
+    async def count_leases(
         self,
         queue: str,
         states: Sequence[str],

@@ -29,7 +29,7 @@ _DEAD = (LeaseState.FAILED, LeaseState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
-class MatchAction:
+class FilterAction:
     """A verb. states: what it can change; usual: what it changes where the filter has no state.
 
     call: of `AsyncClient.change_page`. changes: of a form. field: what the form asks for.
@@ -62,8 +62,8 @@ def _move(fields: Mapping[str, str]) -> LeaseChanges:
     return {"queue": queue}
 
 
-ACTIONS: Mapping[str, MatchAction] = {
-    "cancel": MatchAction(
+ACTIONS: Mapping[str, FilterAction] = {
+    "cancel": FilterAction(
         "Cancel",
         "cancel",
         (*_WAITING, LeaseState.CLAIMED),
@@ -73,7 +73,7 @@ ACTIONS: Mapping[str, MatchAction] = {
         "cancelled, or asked to stop",
         "reason",
     ),
-    "requeue": MatchAction(
+    "requeue": FilterAction(
         "Requeue",
         "requeue",
         _DEAD,
@@ -81,7 +81,7 @@ ACTIONS: Mapping[str, MatchAction] = {
         "They become claimable again, with all their attempts to come.",
         "requeued",
     ),
-    "delete": MatchAction(
+    "delete": FilterAction(
         "Delete",
         "delete",
         (LeaseState.COMPLETED, *_DEAD),
@@ -89,7 +89,7 @@ ACTIONS: Mapping[str, MatchAction] = {
         "They go with their results and attempts. Nothing brings them back.",
         "deleted",
     ),
-    "priority": MatchAction(
+    "priority": FilterAction(
         "Change the priority of",
         "update",
         _WAITING,
@@ -99,7 +99,7 @@ ACTIONS: Mapping[str, MatchAction] = {
         "priority",
         _priority,
     ),
-    "move": MatchAction(
+    "move": FilterAction(
         "Move",
         "update",
         _WAITING,
@@ -174,7 +174,7 @@ async def ask(request: Request) -> Response:
     many = f"{plural(count, 'lease')}{'' if is_all else ' or more'}"
     return page(
         request,
-        "match_ask.html",
+        "filter_ask.html",
         f"{action.name} all that match?",
         live=0,
         verb=verb,
@@ -220,7 +220,7 @@ async def act(request: Request) -> Response:
     skipped = _number(fields, "skipped") + len(done.skipped)
     return page(
         request,
-        "match_done.html",
+        "filter_done.html",
         f"{number(changed)} {action.done}{'' if done.next_cursor is None else ' so far'}",
         live=0,
         verb=verb,
@@ -240,7 +240,7 @@ async def _count(
     source: Reads, filters: Mapping[str, str], states: Sequence[str]
 ) -> tuple[int, bool]:
     """How many leases a filter means, and whether these are all: it reads a few pages at most."""
-    return await source.count_matching(
+    return await source.count_leases(
         filters["queue"],
         states,
         wanted_of(filters) | {"state": None},
@@ -249,7 +249,7 @@ async def _count(
     )
 
 
-def _verb(request: Request) -> tuple[str, MatchAction]:
+def _verb(request: Request) -> tuple[str, FilterAction]:
     verb = request.path_params["verb"]
     if verb not in ACTIONS:
         raise HTTPException(404)
@@ -266,7 +266,7 @@ def _filters(fields: Mapping[str, str]) -> dict[str, str]:
     return filters
 
 
-def _states(action: MatchAction, filters: Mapping[str, str]) -> Sequence[str]:
+def _states(action: FilterAction, filters: Mapping[str, str]) -> Sequence[str]:
     """The states of the leases that the action means. Raises: BadArgument."""
     if not filters["state"]:
         return [str(state) for state in action.usual]

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from hwqueue.client import Client
-from hwqueue.dashboard import matching
+from hwqueue.dashboard import by_filter
 from tests.dashboard.conftest import Pages, serving
 from tests.dashboard.visits import Visit
 
@@ -22,7 +22,7 @@ FILM = {"queue": "renders", "label": "film=7"}
 @pytest.fixture
 def leases(sql: Client, monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     """Five leases of film 7 and one of film 8; a page changes two."""
-    monkeypatch.setattr(matching, "PAGE_SIZE", 2)
+    monkeypatch.setattr(by_filter, "PAGE_SIZE", 2)
     for queue in ("renders", "night"):
         sql.create_queue(queue)
     return [sql.spawn_lease("renders", "draw", labels={"film": film}).lease_id for film in "777778"]

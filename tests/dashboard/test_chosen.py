@@ -84,7 +84,7 @@ async def test_one_that_refuses_does_not_keep_back_the_others(
 async def test_the_database_goes_away_in_the_middle(
     pages: Pages, sql: Client, leases: list[UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hwqueue.dashboard import bulk  # noqa: PLC0415
+    from hwqueue.dashboard import chosen  # noqa: PLC0415
 
     tried = []
 
@@ -94,9 +94,9 @@ async def test_the_database_goes_away_in_the_middle(
             raise psycopg.OperationalError("gone")
         return LeaseState.CANCELLED
 
-    action = bulk.ACTIONS["cancel"]
-    replaced = bulk.BulkAction(action.name, action.effects, cancel, action.done)
-    monkeypatch.setattr(bulk, "ACTIONS", {"cancel": replaced})
+    action = chosen.ACTIONS["cancel"]
+    replaced = chosen.ChosenAction(action.name, action.effects, cancel, action.done)
+    monkeypatch.setattr(chosen, "ACTIONS", {"cancel": replaced})
     told = await post(pages, "cancel", leases, sure="yes")
     assert "1 of 4 leases" in told.text
     assert told.text.count("may have been done, or not") == 1

@@ -29,7 +29,7 @@ MOST = 200  # the longest page of the list
 
 
 @dataclass(frozen=True, slots=True)
-class BulkAction:
+class ChosenAction:
     """A verb. effects: what it does to leases of some states; to those of others it does nothing.
 
     do: returns the state of the lease after it. done: of the leases that it was done to.
@@ -62,8 +62,8 @@ async def _requeue(
     return await client.requeue_lease(lease_id, shard=shard)
 
 
-ACTIONS: Mapping[str, BulkAction] = {
-    "cancel": BulkAction(
+ACTIONS: Mapping[str, ChosenAction] = {
+    "cancel": ChosenAction(
         "Cancel",
         (
             (
@@ -80,7 +80,7 @@ ACTIONS: Mapping[str, BulkAction] = {
         _cancel,
         "cancelled, or asked to stop",
     ),
-    "requeue": BulkAction(
+    "requeue": ChosenAction(
         "Requeue",
         (
             (
@@ -156,7 +156,7 @@ async def _ask(request: Request, verb: str, leases: Sequence[UUID], back: str) -
 
 
 async def _each(
-    source: Reads, who: Viewer, action: BulkAction, leases: Sequence[UUID], reason: str | None
+    source: Reads, who: Viewer, action: ChosenAction, leases: Sequence[UUID], reason: str | None
 ) -> list[Outcome]:
     """Every lease in a transaction of its own: one that refuses does not keep back the others."""
     outcomes: list[Outcome] = []
