@@ -107,7 +107,9 @@ RETENTION = """
 | completed and cancelled leases | `retain_completed` ({retain_completed}) | the queue's policy |
 | failed (dead) leases | `retain_failed` ({retain_failed}) | the queue's policy |
 | idempotency keys | as long as their lease | |
+| attempts and their log lines | as long as their lease | |
 | events | {event_days} days, 1 to 14 | `set_event_retention(7)` in SQL and Python |
+| deliveries of webhooks, once they have ended | as long as events | the same |
 | silent nodes | {node_expiry}, then deregistered | `hwqueue node expiry 2d`, `set_node_expiry` |
 | deregistered nodes | 30 days | |
 | figures by minute | a day | |

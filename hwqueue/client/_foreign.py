@@ -53,11 +53,8 @@ def sync_driver_runner(connection: Any) -> Psycopg2Runner | None:
 
 def async_unwrapped(connection: Any) -> Any:
     """The session of SQLAlchemy's `async_scoped_session` at this moment; else what was given."""
-    return (
-        connection()
-        if _is(connection, "sqlalchemy.ext.asyncio", "async_scoped_session")
-        else (connection)
-    )
+    is_scoped = _is(connection, "sqlalchemy.ext.asyncio", "async_scoped_session")
+    return connection() if is_scoped else connection
 
 
 def sync_unwrapped(connection: Any) -> Any:

@@ -1,8 +1,8 @@
 """Hooks for leases that died without a handler: a claim that expired, a deadline that passed.
 
 Nobody settles those. A worker whose app has hooks for dead leases asks for them, about as often as
-it reaps; each goes to one such worker that serves its queue and task. A worker whose
-app has none makes no call.
+it reaps. Each goes to one such worker that serves its queue and task. A worker whose app has no
+such hook makes no call.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _WORDS = {
 async def hear_deaths(session: NodeSession, app: App, interval: timedelta) -> None:
     """Take deaths about once an interval and call the hooks, until cancelled. SQL: take_deaths."""
 
-    async def turn() -> None:
+    async def take() -> None:
         while deaths := await session.take_deaths(_TAKEN_PER_CALL):
             for death in deaths:
                 await _tell(app, death)
 
-    await regularly("take deaths", interval, turn)
+    await regularly("take deaths", interval, take)
 
 
 async def _tell(app: App, death: Death) -> None:

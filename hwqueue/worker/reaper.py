@@ -32,12 +32,12 @@ _PRUNES_PER_TURN = 60
 async def reap_regularly(session: NodeSession, interval: timedelta) -> None:
     """Call `reap` about once an interval until cancelled. SQL: reap."""
 
-    async def turn() -> None:
+    async def reap() -> None:
         expired = await _reap(session, interval / _REAPS_PER_INTERVAL)
         if expired:
             _log.info("%d claims had expired, their leases go on elsewhere", expired)
 
-    await regularly("reap", interval, turn)
+    await regularly("reap", interval, reap)
 
 
 async def prune_regularly(session: NodeSession, interval: timedelta) -> None:
@@ -45,12 +45,12 @@ async def prune_regularly(session: NodeSession, interval: timedelta) -> None:
     await regularly("prune", interval, lambda: _prune(session, interval / _PRUNES_PER_INTERVAL))
 
 
-async def regularly(what: str, interval: timedelta, turn: Callable[[], Awaitable[None]]) -> None:
-    """Await a turn about once an interval until cancelled; what the database refuses is logged."""
+async def regularly(what: str, interval: timedelta, work: Callable[[], Awaitable[None]]) -> None:
+    """Do some work about once an interval until cancelled; what the database refuses is logged."""
     while True:
         await asyncio.sleep(interval.total_seconds() * random.uniform(0.5, 1.5))
         try:
-            await turn()
+            await work()
         except (HwqueueError, psycopg.Error) as error:
             _log.warning("%s was refused: %s", what, error)
 
@@ -66,7 +66,7 @@ async def _reap(session: NodeSession, unless_within: timedelta) -> int:
 
 
 async def _prune(session: NodeSession, unless_within: timedelta) -> None:
-    """Prune, if nobody has just done so, in small calls; what is left then waits for its turn."""
+    """Prune, if nobody has just done so, in small calls; what is left then waits for the next."""
     for _ in range(_PRUNES_PER_TURN):
         pruned = await session.prune(_PRUNED_PER_CALL, unless_within)
         if not pruned.more:
