@@ -96,7 +96,9 @@ def statement_of_texts(call: Call, given: tuple[str, ...]) -> str:
     So nothing depends on how the driver, or the caller's connection, converts values.
     """
     argument_types = call.arguments
-    arguments = ", ".join(f"{name} => %({name})s::text::{argument_types[name]}" for name in given)
+    arguments = ", ".join(
+        f"{name} => %({name})s::{_TEXT}::{_named(argument_types[name])}" for name in given
+    )
     if not call.columns:
         value = _AS_TEXT.get(call.returns, "{}").format(f"hwqueue.{call.name}({arguments})")
         return f"select {value}"
@@ -114,7 +116,14 @@ def numbered(sql: str, names: Sequence[str]) -> str:
     return sql
 
 
-_AS_TEXT = {"jsonb": "pg_catalog.to_jsonb({})::text", "uuid[]": "{}::text[]"}
+def _named(sql_type: str) -> str:
+    """A type of Postgres' own, whatever the search path of the caller's connection finds first."""
+    is_name = sql_type.removesuffix("[]") in ("text", "uuid", "jsonb", "bytea")
+    return f"pg_catalog.{sql_type}" if is_name else sql_type  # integer and the like are keywords
+
+
+_TEXT = _named("text")
+_AS_TEXT = {"jsonb": f"pg_catalog.to_jsonb({{}})::{_TEXT}", "uuid[]": f"{{}}::{_TEXT}[]"}
 _LIKE_ITSELF = (str, int, float, datetime, timedelta, Enum)
 
 

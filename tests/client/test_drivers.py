@@ -180,6 +180,65 @@ async def refused(client: AsyncClient) -> None:
     await client.spawn_lease("work", "t", labels={"a": 1})  # type: ignore[dict-item]
 
 
+ODD = """'; drop schema hwqueue cascade; -- \\' \\\\ %(p_queue)s %s %% $1 $$ :x "q" {} E'\\x27'"""
+
+
+async def test_text_is_text(dsn: str) -> None:
+    """Whatever it has of quotes, placeholders and backslashes; a NUL is refused."""
+    async with asyncpg_connection("asyncpg", dsn) as connection:
+        await connection.execute("set standard_conforming_strings = off")
+        client = AsyncClient.on(connection)
+        spawned = await client.spawn_lease("work", "t", {"a": ODD}, labels={"odd": ODD}, tenant=ODD)
+        with pytest.raises(Exception, match=r"(?i)nul|\\x00"):
+            await client.spawn_lease("work", "a\0b")
+    for scs, encoding in (("off", "UTF8"), ("on", "LATIN1")):
+        with sync_connection("psycopg2", dsn) as connection:
+            connection.cursor().execute(f"set standard_conforming_strings = {scs}")
+            connection.set_client_encoding(encoding)
+            blocking = Client.on(connection)
+            own = blocking.spawn_lease("work", "t", {"a": ODD}, labels={"odd": ODD})
+            for lease in (spawned.lease_id, own.lease_id):
+                found = blocking.get_lease(lease)
+                assert (found.params, found.labels) == ({"a": ODD}, {"odd": ODD})
+            with pytest.raises(Exception, match=r"(?i)nul"):
+                blocking.spawn_lease("work", "a\0b")
+
+
+async def test_types_are_those_of_postgres(dsn: str, conn: psycopg.Connection) -> None:
+    """A search path may have others before them, of somebody who may create some there."""
+    planted = ("text", "uuid", "jsonb", "bytea", "interval", "int4", "int8", "timestamptz")
+    conn.execute(
+        "create function public.planted() returns boolean language plpgsql"
+        " as $$begin raise 'a planted type was taken'; end$$"
+    )
+    for name in planted:
+        conn.execute(f"create domain public.{name} as pg_catalog.{name} check (public.planted())")
+    try:
+        with sync_connection("psycopg2", dsn) as connection:
+            connection.cursor().execute("set search_path = public, pg_catalog")
+            with_each_type(Client.on(connection))
+        async with asyncpg_connection("asyncpg", dsn) as connection:
+            await connection.execute("set search_path = public, pg_catalog")
+            client = AsyncClient.on(connection)
+            spawned = await client.spawn_lease("work", "t", {"a": 1})
+            assert (await client.get_lease(spawned.lease_id)).params == {"a": 1}
+    finally:
+        conn.execute("drop function public.planted() cascade")
+        for name in planted:
+            conn.execute(f"drop domain public.{name}")
+
+
+def with_each_type(client: Client) -> None:
+    """Calls with arguments and columns of each type."""
+    spawned = client.spawn_lease("work", "t", {"a": 1})
+    assert client.get_lease(spawned.lease_id).params == {"a": 1}
+    assert client.list_leases(queue="work")
+    client.create_token("ci", bytes(32), "viewer")
+    client.set_webhook("hook", "https://hooks.example/")
+    client.rotate_webhook("hook")
+    client.cancel_leases("work")
+
+
 @pytest.mark.parametrize("kind", SYNC)
 def test_sync_errors_are_those_of_psycopg(kind: str, dsn: str) -> None:
     with (
