@@ -8,7 +8,9 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 from hwqueue.errors import HwqueueError
 
-_NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_NAT64 = IPv6Network("64:ff9b::/96")
+_INTERNET = IPv6Network("2000::/3")
+_DOCUMENTATION = IPv6Network("3fff::/20")  # is_global of Python before 3.13.1 does not know it
 
 
 class RefusedAddress(HwqueueError):
@@ -27,8 +29,10 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
             return is_public(address.sixtofour)
         if address.teredo is not None or address.scope_id is not None:
             return False
-        if any(address in network for network in _NAT64):
+        if address in _NAT64:
             return is_public(IPv4Address(int(address) & 0xFFFFFFFF))
+        if address not in _INTERNET or address in _DOCUMENTATION:
+            return False  # site-local ones, for example, and NAT64 of a network's own
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 

@@ -25,6 +25,7 @@ _log = logging.getLogger("hwqueue.webhooks")
 
 _KEPT_CHARACTERS = 1000  # of an answer
 _ASK_TO_WAIT = (429, 503)
+_LONGEST_WAIT_SECONDS = 86_400  # as settle_delivery has it
 # Of a claim, beyond what a request may take: for recording how it ended.
 _GRACE = timedelta(seconds=30)
 
@@ -119,8 +120,13 @@ class Deliverer:
             return
 
     def _http(self) -> httpx.AsyncClient:
-        """Without proxies, which resolve names themselves, and without redirects."""
+        """Without proxies, which resolve names themselves, and without redirects.
+
+        Connections are not kept: httpx would use one for every name of its address, and the
+        certificate was checked for one.
+        """
         return httpx.AsyncClient(
+            limits=httpx.Limits(max_keepalive_connections=0),
             trust_env=False,
             follow_redirects=False,
             timeout=self._limits.timeout.total_seconds(),
@@ -168,7 +174,7 @@ class Deliverer:
             return {"error": f"no answer within {self._limits.timeout.total_seconds():g} s"}
         except RefusedAddress as error:
             return {"error": str(error)}
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        except Exception as error:  # whatever a receiver causes ends an attempt, and nothing else
             return {"error": _printable(f"{type(error).__name__}: {error}")}
 
     async def _request(self, http: httpx.AsyncClient, delivery: ClaimedDelivery) -> httpx.Request:
@@ -216,11 +222,12 @@ def _asked_wait(status: int, headers: Mapping[str, str]) -> int | None:
     """Seconds that a receiver asks to wait, in seconds or as a date; None: it does not."""
     asked = headers.get("retry-after", "").strip() if status in _ASK_TO_WAIT else ""
     if asked.isascii() and asked.isdigit():
-        return int(asked[:9])
+        return min(int(asked[:9]), _LONGEST_WAIT_SECONDS)
     try:
         until = parsedate_to_datetime(asked)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
-    return max(0, round((until - datetime.now(UTC)).total_seconds()))
+    seconds = round((until - datetime.now(UTC)).total_seconds())
+    return min(max(0, seconds), _LONGEST_WAIT_SECONDS)

@@ -307,7 +307,7 @@ $$;
 -- waiting (it is tried again, ten attempts over three days), dead, or lost: this attempt's claim ended and
 -- nothing is recorded. Status 410 means that nobody is there any more: the webhook is paused.
 --
--- p_result: status (100 to 599; left out: no answer came), response (text of at most 1000 characters),
+-- p_result: status (100 to 999; left out: no answer came), response (text of at most 1000 characters),
 -- error (why no answer came), retry_after (seconds; at most a day of it counts).
 --
 -- Locks: the webhook's row, then the delivery. Raises: QHA01, QHA03.
@@ -327,7 +327,7 @@ declare
 begin
   perform hwqueue.require_all_tenants();
   perform hwqueue.check_object(p_result, array['status', 'response', 'error', 'retry_after'], 'result');
-  v_status := hwqueue.json_integer(p_result -> 'status', 'result.status', 100, 599);
+  v_status := hwqueue.json_integer(p_result -> 'status', 'result.status', 100, 999);
   v_response := hwqueue.json_text(nullif(p_result -> 'response', '""'), 'result.response', 1000);
   v_error := hwqueue.json_text(p_result -> 'error', 'result.error', 1000);
   v_after := least(coalesce(

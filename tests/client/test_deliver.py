@@ -40,16 +40,21 @@ class Receiver:
     bodies: list[bytes] = field(default_factory=list)
     open: int = 0
     most: int = 0
+    keeps: bool = False
+    connections: int = 0
     hold: asyncio.Event | None = None
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take one request, unless the other side goes before; the connection is closed then."""
+        """Take one request, or all that come (`keeps`), unless the other side goes before."""
         task = asyncio.current_task()
         assert task is not None
         self.tasks.add(task)
+        self.connections += 1
         with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             await self._answer(reader, writer)
+            while self.keeps:
+                await self._answer(reader, writer)
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
@@ -123,6 +128,7 @@ async def test_a_request_is_signed(dsn: str, receiver: Receiver) -> None:
         (answer(302, b"", "location: http://127.0.0.1:1/"), "waiting"),
         (answer(500, b"x" * 100_000), "waiting"),
         (answer(410), "dead"),
+        (answer(999), "waiting"),
         (b"nonsense\r\n\r\n", "waiting"),
         (b"", "waiting"),
     ],
@@ -131,6 +137,7 @@ async def test_what_is_no_success(dsn: str, receiver: Receiver, given: bytes, st
     receiver.answer = given
     async with sent(dsn, receiver.url) as delivery:
         assert delivery.state == state
+        assert delivery.status or delivery.error  # the attempt is recorded
         assert len(delivery.response or delivery.error or "") <= 1000
     assert len(receiver.lines) == 1  # no redirect is followed
 
@@ -148,8 +155,12 @@ async def test_a_receiver_may_ask_to_wait(
         assert abs(delivery.available_at - until) < timedelta(minutes=10)
 
 
-@pytest.mark.parametrize("asked", ["soon", "", "-5", "\xb2"])
-async def test_a_wait_that_is_none_is_ignored(dsn: str, receiver: Receiver, asked: str) -> None:
+FAR = "Fri, 31 Dec 9999 23:59:59 GMT"
+NO_TIME = "Mon, 01 Jan 2024 00:00:00 +99999999999999999999"
+
+
+@pytest.mark.parametrize("asked", ["soon", "", "-5", "\xb2", FAR, NO_TIME])
+async def test_a_wait_that_is_none_or_endless(dsn: str, receiver: Receiver, asked: str) -> None:
     receiver.answer = answer(503).replace(
         b"\r\n\r\n", b"\r\nretry-after: " + asked.encode("latin-1") + b"\r\n\r\n"
     )
@@ -229,6 +240,12 @@ async def test_a_certificate_is_checked_for_the_name(dsn: str, receiver: Receive
         ("64:ff9b::808:808", True),
         ("2002:7f00:1::", False),
         ("2001:0:4136:e378:8000:63bf:3fff:fdd2", False),
+        ("fec0::1", False),
+        ("64:ff9b:1:a00:1::808:808", False),
+        ("2001:db8::1", False),
+        ("3fff::1", False),
+        ("5f00::1", False),
+        ("::7f00:1", False),
     ],
 )
 def test_addresses_of_the_internet(address: str, public: bool) -> None:
@@ -267,6 +284,20 @@ async def test_the_name_is_resolved_once(
         await Deliverer(client, HERE).run_once()
     assert asked == ["rebinds.example"]
     assert receiver.heads[0]["host"].startswith("rebinds.example:")
+
+
+async def test_receivers_of_one_address_share_no_connection(dsn: str, receiver: Receiver) -> None:
+    """A connection is checked for one name: behind another one may be somebody else."""
+    receiver.keeps = True
+    other = receiver.url.replace("localhost", "127.0.0.1")
+    async with AsyncClient(dsn) as client:
+        for name, url in (("one", receiver.url), ("other", other)):
+            await client.set_webhook(name, url, codes=["none"])
+            await client.test_webhook(name)
+        limits = Limits(allow_private=True, allow_http=True, concurrency=1)
+        assert await Deliverer(client, limits).run_once() == 2
+    assert len({head["host"] for head in receiver.heads}) == 2
+    assert receiver.connections == 2
 
 
 async def test_it_runs_until_it_is_stopped(dsn: str, receiver: Receiver) -> None:

@@ -196,7 +196,7 @@ class SyncWebhooks(Caller):
 
         Args:
             attempt: As it was claimed.
-            status: Of the answer, 100 to 599; None: there was none.
+            status: Of the answer, 100 to 999; None: there was none.
             response: The beginning of the answer's body, at most 1000 characters.
             error: Why there was no answer, at most 1000 characters.
             retry_after: Seconds that the receiver asked for.
