@@ -414,9 +414,9 @@ $$;
 
 -- Takes leases that died without a handler: their last claim expired or was superseded, or their deadline
 -- passed. A node gets those of the queues and tasks that it announced with hears_deaths when it registered,
--- the oldest first, each once and no other node again, within an hour of the death. Those that were
--- requeued since, or are deleted, are left out. The worker calls its hooks for them; one that ends before
--- it has done so has taken them all the same.
+-- the oldest first, each once and no other node again, within an hour of the death. What requires trust
+-- goes to nodes that may run it. Those that were requeued since, or are deleted, are left out. The worker
+-- calls its hooks for them; one that ends before it has done so has taken them all the same.
 -- Locks: death, skip locked. Raises: QHN01, QHN03, QHN04, QHA01. Not idempotent.
 create or replace function hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit int default 100,
   p_shard int default 0)
@@ -435,7 +435,12 @@ begin
     from hwqueue.death d
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = d.queue_id
     join hwqueue.served v on v.shard_id = p_shard and v.node_id = p_node and v.hears_deaths
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = p_node
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = d.lease_id
+    join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = l.class_id
     where d.shard_id = p_shard and d.died_at > v_now - interval '1 hour'
+      and (k.trusts = '{}'
+        or hwqueue.is_still_attested_for(k.class_id, n, hwqueue.attested_at(n, v_now), p_shard))
       and hwqueue.unserved_part(v.queues, v.tasks, q.name, d.task_name) is null
     order by d.died_at, d.lease_id limit p_limit for update of d skip locked);
   return query

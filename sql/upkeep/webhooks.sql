@@ -181,7 +181,7 @@ $$;
 -- Writes deliveries of up to p_limit events after the cursor of a webhook, moves the cursor on, and
 -- returns the number of deliveries.
 -- Whose an event is, its lease or class says. A webhook for one tenant, or with labels, gets nothing of
--- a lease that is gone.
+-- a lease that is gone. A lease that is younger than the event has the id of one that is gone.
 -- Locks: the caller holds the webhook's row.
 create or replace function hwqueue.route_events(p_webhook hwqueue.webhook, p_limit int, p_now timestamptz,
   p_shard int) returns int
@@ -216,7 +216,7 @@ begin
       'message', e.message, 'detail', e.detail)),
     'waiting', e.at, p_now
   from unnest(v_found) e
-  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = e.lease_id
+  left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = e.lease_id and l.created_at <= e.at
   left join hwqueue.placement_class c
     on c.shard_id = p_shard and c.class_id = coalesce(l.class_id, e.class_id)
   where (p_webhook.queues is null or e.queue = any (p_webhook.queues))

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import TASK
@@ -81,6 +82,22 @@ def test_only_what_it_serves_and_has_asked_to_hear_of(api: Api, clock: Clock) ->
     for one in deaf, elsewhere, other_task:
         assert api.rows("take_deaths", **one.who) == []
     assert [d["lease_id"] for d in api.rows("take_deaths", **node.who)] == [claim["lease_id"]]
+
+
+def test_what_requires_trust_is_told_to_who_is_trusted(api: Api, clock: Clock) -> None:
+    """Any worker can say that it serves a queue; params of such leases are not for all of them."""
+    queue = api.queue(max_attempts=1)
+    stranger, trusted, runs = hearer(api, queue), hearer(api, queue), api.node()
+    for node in trusted, runs:
+        api.rows("attest_node", node=node.node_id, domain="vault")
+    needs = [{"trust": "vault"}]
+    lease = api.spawn(queue, TASK, Jsonb({"key": 1}), placement={"require": needs})
+    assert api.claimed(runs, queue) == [lease]
+    api.node(runs.node_id, name=runs.name, instance_id="second")
+    assert api.state(lease) == "failed"
+    assert api.rows("take_deaths", **stranger.who) == []
+    [death] = api.rows("take_deaths", **trusted.who)
+    assert (death["lease_id"], death["params"]) == (lease, {"key": 1})
 
 
 def test_nothing_is_kept_where_nobody_hears(api: Api, clock: Clock) -> None:

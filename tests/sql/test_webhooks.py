@@ -7,6 +7,7 @@ import json
 from datetime import timedelta
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -133,6 +134,22 @@ def test_of_a_lease_that_is_gone_no_tenant_is_told(api: Api) -> None:
     api.rows("cancel_lease", lease=lease)
     api.rows("delete_leases", filter={"queue": queue})
     assert told(claimed(api)) == [(open_to_all, "lease_cancelled"), (open_to_all, "lease_deleted")]
+
+
+def test_an_id_that_is_used_again_tells_nothing_of_the_lease_before(api: Api, clock: Clock) -> None:
+    """Producers choose ids: another tenant may take one whose events are still to be routed."""
+    queue, lease = api.queue(), str(uuid4())
+    made(api, codes=["lease_cancelled"], tenant="print")
+    made(api, codes=["lease_cancelled"], labels={"app": "db"})
+    open_to_all, _ = made(api, codes=["lease_cancelled"])
+    api.spawn(queue, tenant="film", lease_id=lease)
+    api.rows("cancel_lease", lease=lease, reason="of film")
+    api.rows("delete_leases", filter={"queue": queue})
+    clock.advance(timedelta(seconds=1))
+    api.spawn(queue, tenant="print", labels={"app": "db"}, lease_id=lease)
+    [row] = claimed(api)
+    assert row["webhook"] == open_to_all
+    assert json.loads(row["body"])["data"]["tenant"] is None
 
 
 def test_completions_are_told_to_who_names_them(api: Api, clock: Clock) -> None:
