@@ -36,20 +36,43 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 
-async def resolve(host: str, port: int, *, allow_private: bool) -> str:
-    """The address to connect to, so that what was checked is what is connected to.
+class Resolver:
+    """Finds the addresses of names, and refuses those that requests do not go to.
 
-    One private address among several is enough to refuse them all: a name of the internet has
-    none.
+    A name is looked up once at a time, for all who wait for it. A lookup takes a thread for as long
+    as name servers let it, and there are few: a name that nobody answers for takes one of them.
 
-    Raises: RefusedAddress, OSError when there is no such name.
+    Args:
+        allow_private: Refuse no address.
     """
+
+    def __init__(self, *, allow_private: bool) -> None:
+        self._allow_private = allow_private
+        self._running: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
+
+    async def resolve(self, host: str, port: int) -> str:
+        """The address to connect to, so that what was checked is what is connected to.
+
+        One private address among several is enough to refuse them all: a name of the internet has
+        none.
+
+        Raises: RefusedAddress, OSError when there is no such name.
+        """
+        place = host, port
+        if (lookup := self._running.get(place)) is None:
+            lookup = self._running[place] = asyncio.ensure_future(_look_up(host, port))
+            lookup.add_done_callback(lambda _: self._running.pop(place))
+        addresses = await asyncio.shield(lookup)
+        for each in addresses:
+            if not self._allow_private and not is_public(ip_address(each)):
+                raise RefusedAddress(
+                    f"{host} is {each}, which is no address of the internet",
+                    hint="permit such addresses: hwqueue webhook run --allow-private",
+                )
+        return addresses[0]
+
+
+async def _look_up(host: str, port: int) -> list[str]:
+    """Raises: OSError, UnicodeError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(place[0]) for *_, place in found]
-    for each in addresses:
-        if not allow_private and not is_public(ip_address(each)):
-            raise RefusedAddress(
-                f"{host} is {each}, which is no address of the internet",
-                hint="permit such addresses: hwqueue webhook run --allow-private",
-            )
-    return addresses[0]
+    return [str(place[0]) for *_, place in found]

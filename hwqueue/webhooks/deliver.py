@@ -19,7 +19,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
 from hwqueue.text import first_line
 from hwqueue.types import ClaimedDelivery
-from hwqueue.webhooks.addresses import RefusedAddress, resolve
+from hwqueue.webhooks.addresses import RefusedAddress, Resolver
 
 _log = logging.getLogger("hwqueue.webhooks")
 
@@ -60,6 +60,7 @@ class Deliverer:
     def __init__(self, client: AsyncClient, limits: Limits | None = None) -> None:
         self._client = client
         self._limits = limits or Limits()
+        self._resolver = Resolver(allow_private=self._limits.allow_private)
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -188,7 +189,7 @@ class Deliverer:
                 "the address is not https; permit it: hwqueue webhook run --allow-http"
             )
         port = url.port or (443 if url.scheme == "https" else 80)
-        address = await resolve(url.host, port, allow_private=self._limits.allow_private)
+        address = await self._resolver.resolve(url.host, port)
         return http.build_request(
             "POST",
             url.copy_with(host=address),

@@ -15,7 +15,7 @@ import pytest
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import Delivery
 from hwqueue.webhooks import verify
-from hwqueue.webhooks.addresses import RefusedAddress, is_public, resolve
+from hwqueue.webhooks.addresses import RefusedAddress, Resolver, is_public
 from hwqueue.webhooks.deliver import Deliverer, Limits
 
 pytestmark = pytest.mark.thorough
@@ -258,8 +258,36 @@ async def test_one_private_address_among_others_is_enough(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
     with pytest.raises(RefusedAddress):
-        await resolve("rebinds.example", 443, allow_private=False)
-    assert await resolve("rebinds.example", 443, allow_private=True) == "8.8.8.8"
+        await Resolver(allow_private=False).resolve("rebinds.example", 443)
+    assert await Resolver(allow_private=True).resolve("rebinds.example", 443) == "8.8.8.8"
+
+
+async def test_a_name_that_nobody_answers_for_takes_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the few that look names up, so that other receivers are found meanwhile."""
+    asked, answered = [], asyncio.Event()
+
+    async def lookup(host: Any, *_: Any, **__: Any) -> list[Any]:
+        asked.append(host)
+        await answered.wait()
+        return [(2, 1, 6, "", ("8.8.8.8", 443))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    resolver = Resolver(allow_private=False)
+    first, *others = (asyncio.create_task(resolver.resolve("slow.example", 443)) for _ in range(10))
+    while not asked:
+        await asyncio.sleep(0)
+    first.cancel()  # its time is over
+    with suppress(asyncio.CancelledError):
+        await first
+    last = asyncio.create_task(resolver.resolve("slow.example", 443))
+    await asyncio.sleep(0)
+    answered.set()
+    assert set(await asyncio.gather(*others, last)) == {"8.8.8.8"}
+    assert asked == ["slow.example"]
+    await resolver.resolve("slow.example", 443)
+    assert len(asked) == 2  # an answer is not kept
 
 
 async def test_the_name_is_resolved_once(
