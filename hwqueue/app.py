@@ -291,7 +291,8 @@ class App(Hooks):
         self, name: str, handler: Handler, process: bool, timeout: timedelta | None
     ) -> None:
         """Refuse what cannot be a task. Raises: ConfigError."""
-        if name in self._tasks:
+        known = self._tasks.get(name)
+        if known is not None and not _imported_again(known.handler, handler):
             raise ConfigError(f"task {name!r} is defined twice in this app")
         if timeout is not None and timeout <= timedelta(0):
             raise ConfigError(f"task {name!r}: timeout must be more than zero, not {timeout}")
@@ -300,6 +301,21 @@ class App(Hooks):
                 f"task {name!r}: a handler that runs in a process must be at the top of its "
                 f"module, or the child cannot import it; {handler.__qualname__} is not"
             )
+
+
+def _imported_again(known: Handler, handler: Handler) -> bool:
+    """Whether a module is run a second time, after its first import has failed half-way.
+
+    Python forgets such a module, and runs it again for the next import. That one is to fail for the
+    same reason as the first, and not because of the tasks above it.
+    """
+    before, now = inspect.unwrap(known), inspect.unwrap(handler)
+    same = all(
+        getattr(before, name, None) == getattr(now, name, None)
+        for name in ("__module__", "__qualname__")
+    )
+    spaces = [getattr(one, "__globals__", None) for one in (before, now)]
+    return same and None not in spaces and spaces[0] is not spaces[1]
 
 
 def _check_times(name: str, message: object, after: object) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +77,22 @@ def test_a_name_is_taken_once() -> None:
     app.task("one")(lambda params: None)
     with pytest.raises(ConfigError, match="'one' is defined twice"):
         app.task("one")(lambda params: None)
+
+
+def test_a_module_whose_import_failed_says_why_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django imports a module again after the first import failed."""
+    (tmp_path / "halfway_apps.py").write_text("from hwqueue import App\napp = App()\n")
+    source = "from halfway_apps import app\n@app.task('one')\ndef one(): ...\n"
+    (tmp_path / "halfway.py").write_text(source + "import halfway_missing\n")
+    (tmp_path / "halfway_other.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="halfway_missing"):
+            import_module("halfway")
+    with pytest.raises(ConfigError, match="'one' is defined twice"):
+        import_module("halfway_other")
 
 
 def test_an_app_may_have_the_tasks_of_another() -> None:
