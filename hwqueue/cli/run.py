@@ -22,7 +22,7 @@ from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, fields_of, readable, say, show_one, to_json_line
 from hwqueue.cli.patience import asking
 from hwqueue.errors import ConfigError, LeaseFinished
-from hwqueue.types import Lease, LeaseState, LogLine
+from hwqueue.types import Lease, LeaseState, LogLine, SpawnResult
 from hwqueue.worker.shell import run_command
 
 EXAMPLE = "hwqueue run --queue renders --tags '{\"gpu\": true}' -- ./train.sh --epochs 3"
@@ -97,12 +97,22 @@ def run(
     with open_client(ctx) as client:
         spawned = client.spawn_lease(queue, job.task, job.params, **options)
         if not wait:
-            facts = ("lease_id", "state", "created")
-            show_one(ctx, {name: getattr(spawned, name) for name in facts})
+            _tell(ctx, spawned)
             return
         say(ctx, f"lease {spawned.lease_id} in queue {queue}; Ctrl-C cancels it")
         code = _attend(ctx, Lines(client=client, lease_id=spawned.lease_id))
     raise typer.Exit(code)
+
+
+def _tell(ctx: typer.Context, spawned: SpawnResult) -> None:
+    """Print the id alone, for `id=$(hwqueue run --detach ...)`; with --json the facts."""
+    if options_of(ctx).json:
+        facts = ("lease_id", "state", "created")
+        show_one(ctx, {name: getattr(spawned, name) for name in facts})
+        return
+    typer.echo(spawned.lease_id)
+    if not spawned.created:
+        say(ctx, f"it was there before, and is {spawned.state.value}")
 
 
 def _variables(given: list[str]) -> dict[str, str]:

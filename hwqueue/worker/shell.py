@@ -110,6 +110,9 @@ def _start(
     except ValueError as error:  # a name of a variable with "=", for example
         raise BadParams(f"cannot start {argv[0]!r}: {error}") from error
     except OSError as error:
+        if cwd is not None and error.filename == cwd:
+            why = f"cannot work in {cwd!r}: {error.strerror}"
+            raise CommandFailed(why, _CANNOT_RUN) from error
         status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
         raise CommandFailed(f"cannot start {argv[0]!r}: {error}", status) from error
 

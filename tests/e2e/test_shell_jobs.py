@@ -122,7 +122,7 @@ def test_its_exit_status_is_that_of_the_last_attempt(client: Client, dsn: str, r
     [
         (("--", "/no/such"), (127, "cannot start '/no/such'")),
         (("--", "/"), (126, "cannot start '/'")),
-        (("--cwd", "/no/such", "--", "true"), (127, "cannot start 'true'")),
+        (("--cwd", "/no/such", "--", "true"), (126, "cannot work in '/no/such'")),
         (("--", "sh", "-c", "kill -9 $$"), (137, "killed by signal 9")),
         (("--timeout", "300ms", "--", "sleep", "60"), (124, "ran longer than 0.3 s")),
     ],
@@ -215,7 +215,7 @@ def test_it_sees_the_gpus_of_its_lease_alone(client: Client, dsn: str, run: Run)
 def test_without_shell_nothing_is_run(client: Client, dsn: str, run: Run) -> None:
     done = run("--detach", "--", "touch", "/tmp/never")
     assert done.returncode == 0
-    assert "pending" in done.stdout
+    assert done.stdout == f"{only_lease(client).lease_id}\n"
     line = [*HWQUEUE, "--dsn", dsn, "worker", "run", "--queue", QUEUE]
     refused = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert refused.returncode == 2
