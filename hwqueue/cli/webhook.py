@@ -88,7 +88,11 @@ def add(
         show_one(ctx, {"name": name, "url": url, "secret": secret})
         say(ctx, "keep the secret: it is not shown again")
     if url.startswith("http:"):
-        say(ctx, "without TLS; nothing is sent there but by hwqueue webhook run --allow-http")
+        say(
+            ctx,
+            "without TLS: only hwqueue webhook run --allow-http sends there, on your own network"
+            " with --allow-private, too",
+        )
 
 
 @app.command("list", epilog="Example: hwqueue webhook list --json")
@@ -202,7 +206,9 @@ def redeliver(
 ) -> None:
     """Have a delivery sent again, whatever became of it; or all that were given up."""
     if (delivery is None) is not dead:
-        raise ConfigError("name a delivery, or give --dead")
+        raise ConfigError(
+            "name a delivery, or give --dead", hint=f"list them: hwqueue webhook deliveries {name}"
+        )
     wanted = None if delivery is None else identifier(delivery, "DELIVERY")
     with open_client(ctx) as client:
         count = total = client.redeliver(name, wanted)

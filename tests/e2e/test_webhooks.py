@@ -111,6 +111,9 @@ def test_what_is_refused(cli: Cli) -> None:
     assert "lease_failed" in said
     cli("webhook", "add", "pager", "ftp://hooks.example", code=2)
     cli("webhook", "add", "pager", ELSEWHERE, "--label", "film", code=2)
-    cli("webhook", "redeliver", "pager", code=2)
+    which = cli("webhook", "redeliver", "pager", code=2).stderr
+    assert "hwqueue webhook deliveries pager" in which
     cli("webhook", "run", "--once", "--timeout", "10m", code=2)
-    assert "--allow-http" in cli("webhook", "add", "pager", "http://hooks.example/").stderr
+    plain = cli("webhook", "add", "pager", "http://hooks.example/").stderr
+    assert "--allow-http" in plain
+    assert "--allow-private" in plain
