@@ -32,6 +32,7 @@ NAV = (
     ("t", "Try it", "try"),
     ("s", "System", "system"),
 )
+_TAB_OF = {"webhooks": "system"}  # pages that are reached by another one's tab
 
 _FILTERS = (
     *(text.number, text.percent, text.plural, text.size, text.memory),
@@ -116,7 +117,7 @@ def page(
             static=links.static,
             self_url=f"{request.url.path}{query}",
             nav=NAV,
-            here=here,
+            here=_TAB_OF.get(here, here),
             live=live,
             as_of=as_of,
             stale=any(each.stale for each in cached),

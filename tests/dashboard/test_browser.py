@@ -70,6 +70,25 @@ def test_cancel_asks_first_and_says_who_did_it(visit: Visit, sql: Client) -> Non
     assert "done=" not in page.url
 
 
+def test_a_long_log_begins_at_its_end(visit: Visit, sql: Client) -> None:
+    sql.create_queue("training")
+    lease = sql.spawn_lease("training", "train").lease_id
+    node = uuid4()
+    epoch = sql.register_node(node, NodeSpec(name="new-1", instance_id="1"))
+    [claim] = sql.claim_task(["training"], node, epoch)
+    line = {"at": "2030-01-31T12:00:00Z", "fields": {"loss": 0.5}}
+    lines = [line | {"line": n, "message": f"step {n}"} for n in range(1, 101)]
+    sql.append_logs([{"lease_id": lease, "claim_token": claim.claim_token, "lines": lines}])
+    page = visit.go(f"/leases/{lease}")
+    box = page.get_by_role("region", name="Log")
+    box.scroll_into_view_if_needed()
+    expect(box.get_by_text("step 100", exact=True)).to_be_in_viewport()
+    expect(box.get_by_text("step 1", exact=True)).not_to_be_in_viewport()
+    box.focus()
+    page.keyboard.press("Home")
+    expect(box.get_by_text("step 1", exact=True)).to_be_in_viewport()
+
+
 def test_drain_a_node(visit: Visit, sql: Client) -> None:
     sql.create_queue("renders")
     node = uuid4()
