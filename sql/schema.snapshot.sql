@@ -5078,6 +5078,8 @@ CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
 
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
 
+CREATE INDEX served_hearing ON hwqueue.served USING btree (shard_id) WHERE hears_deaths;
+
 CREATE INDEX term_anchors ON hwqueue.affinity_term USING gin (anchors);
 
 CREATE INDEX term_counter_dropped ON hwqueue.term_counter USING btree (term_id, dropped_xid) WHERE (dropped_xid IS NOT NULL);

@@ -173,9 +173,9 @@ create or replace function hwqueue.rotate_webhook(p_name text, p_keep interval d
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_webhook hwqueue.webhook := hwqueue.lock_webhook(p_name, p_shard);
   v_secret bytea := hwqueue.new_webhook_secret();
 begin
+  perform hwqueue.lock_webhook(p_name, p_shard);
   if (p_keep between '0' and interval '7 days') is not true then
     perform hwqueue.refuse('QHA01', 'p_keep must be from 0 to 7 days', jsonb_build_object('field', 'p_keep'),
       'give a span such as interval ''1 day''; 0 if the old secret has leaked');

@@ -250,3 +250,28 @@ def test_a_heartbeat_costs_the_completion_nothing(api: Api) -> None:
     with explained(api.conn) as after:
         api.rows("complete_lease", **token(claims[2]))
     assert len(after.plans) == len(without.plans)
+
+
+# workers that announced what they serve: many whose apps have no hooks for dead leases, some that do
+OTHERS = """
+  insert into hwqueue.served (shard_id, node_id, queues, tasks, hears_deaths)
+  select 0, gen_random_uuid(), array['elsewhere'], array[%s], i <= %s
+  from generate_series(1, 2000) i
+"""
+
+
+@pytest.mark.parametrize("hearing", [0, 200])
+def test_a_death_beside_many_workers(api: Api, hearing: int) -> None:
+    """Only those that take deaths are looked at, and nothing is called for each of them."""
+    queue = api.queue(max_attempts=1)
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute(OTHERS, [TASK, hearing])
+        api.conn.execute("analyze hwqueue.served")
+        for _ in range(2):
+            held = api.node()
+            claim = api.running(queue, held)
+            with explained(api.conn) as work:
+                api.node(held.node_id, name=held.name, instance_id="second")
+            assert api.state(claim["lease_id"]) == "failed"
+    assert work.rows_read("served") <= ROWS + hearing
+    assert not any("p_queue <> all" in plan["Query Text"] for plan in work.plans)
