@@ -439,9 +439,9 @@ begin
     join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = d.lease_id
     join hwqueue.placement_class k on k.shard_id = p_shard and k.class_id = l.class_id
     where d.shard_id = p_shard and d.died_at > v_now - interval '1 hour'
+      and (q.name <> all (v.queues) or d.task_name <> all (v.tasks)) is not true  -- as note_deaths
       and (k.trusts = '{}'
         or hwqueue.is_still_attested_for(k.class_id, n, hwqueue.attested_at(n, v_now), p_shard))
-      and hwqueue.unserved_part(v.queues, v.tasks, q.name, d.task_name) is null
     order by d.died_at, d.lease_id limit p_limit for update of d skip locked);
   return query
     with taken as (

@@ -81,6 +81,7 @@ declare
   v_purged int;
   v_terms int;
   v_deliveries int;
+  v_deaths int;
 begin
   perform hwqueue.require_read_committed();
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000000, 'call again for more');
@@ -105,11 +106,13 @@ begin
       perform hwqueue.prune_unused(v_lead.prune_cursor, p_limit, v_now, p_shard);
       v_purged := hwqueue.purge_queues(p_limit, p_shard);
       v_terms := hwqueue.prune_terms(p_limit, p_shard);
-      perform hwqueue.prune_fleets(p_limit, v_now, p_shard), hwqueue.prune_deaths(p_limit, v_now, p_shard);
+      perform hwqueue.prune_fleets(p_limit, v_now, p_shard);
+      v_deaths := hwqueue.prune_deaths(p_limit, v_now, p_shard);
       v_deliveries := hwqueue.prune_deliveries(p_limit, v_now, p_shard);
       -- last, because readers of events wait for its lock
       perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);
-      more := p_limit in (leases, v_terms, v_deliveries) or v_purged >= p_limit or classes > 0 or nodes > 0;
+      more := p_limit in (leases, v_terms, v_deliveries, v_deaths) or v_purged >= p_limit or classes > 0
+        or nodes > 0;
     end if;
   end if;
   return next;

@@ -5,7 +5,8 @@
 -- those of its other claims; write_logs adds a row. When the claim ends the rows stay.
 --
 -- Invariants: only who holds a claim adds lines, fenced by the token. A claim has at most 1,000 rows: a
--- line deletes those that are 1,000 and more below it, so that what was logged last is kept. The numbers
+-- line deletes those that are 1,000 and more below it, so that what was logged last is kept. Two calls about
+-- one claim at once do not see each other's lines: what is too much then goes with the next. The numbers
 -- tell what is missing. A row lives no longer than its lease: a call holds the lease's row, so that prune
 -- (remove_leases) waits for it and sees what it wrote.
 

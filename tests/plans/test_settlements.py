@@ -275,3 +275,21 @@ def test_a_death_beside_many_workers(api: Api, hearing: int) -> None:
             assert api.state(claim["lease_id"]) == "failed"
     assert work.rows_read("served") <= ROWS + hearing
     assert not any("p_queue <> all" in plan["Query Text"] for plan in work.plans)
+
+
+def test_deaths_of_another_task(api: Api) -> None:
+    """A worker passes by what it does not serve, and calls nothing for each."""
+    queue = api.queue()
+    node = api.node(queues=[queue], tasks=[TASK], hears_deaths=True)
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute(
+            """
+            insert into hwqueue.death (shard_id, lease_id, queue_id, task_name, claim_token, died_at)
+            select 0, gen_random_uuid(), q.queue_id, 'other', 1, now()
+            from hwqueue.queue q cross join generate_series(1, 50) where q.name = %s
+            """,
+            [queue],
+        )
+        with explained(api.conn) as work:
+            assert api.rows("take_deaths", **node.who) == []
+    assert len(work.plans) < 50

@@ -126,6 +126,18 @@ def test_after_an_hour_it_is_forgotten(api: Api, clock: Clock) -> None:
     assert api.conn.execute("select count(*) from hwqueue.death").fetchone() == (0,)
 
 
+def test_prune_says_that_there_are_more(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    hearer(api, queue)
+    for _ in range(2):
+        dead(api, clock, queue)
+    clock.advance(2 * HOUR)
+    assert api.row("prune", limit=1)["more"]
+    api.rows("prune", limit=1)
+    assert not api.row("prune", limit=1)["more"]
+    assert api.conn.execute("select count(*) from hwqueue.death").fetchone() == (0,)
+
+
 @pytest.mark.parametrize("limit", [0, 1001])
 def test_bad_limits(api: Api, limit: int) -> None:
     node = api.node()
