@@ -1640,6 +1640,9 @@ CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueu
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.final_below(p_shard integer) RETURNS bigint
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -2379,6 +2382,8 @@ CREATE TABLE hwqueue.shard (
     node_expiry interval DEFAULT '7 days'::interval,
     wake_key uuid DEFAULT gen_random_uuid() NOT NULL,
     node_epoch_floor bigint DEFAULT 0 NOT NULL,
+    former_event_base bigint DEFAULT 0 NOT NULL,
+    event_base_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     CONSTRAINT shard_event_days_check CHECK (((event_days >= 1) AND (event_days <= 14))),
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
@@ -2395,6 +2400,8 @@ COMMENT ON COLUMN hwqueue.shard.node_expiry IS 'how long a node may be silent be
 COMMENT ON COLUMN hwqueue.shard.wake_key IS 'keeps names of queues out of notifications';
 
 COMMENT ON COLUMN hwqueue.shard.node_epoch_floor IS 'the highest epoch of a node that prune has deleted; a node that registers for the first time begins above it';
+
+COMMENT ON COLUMN hwqueue.shard.event_base_xid IS 'the transaction that raised event_base; ids of those that were open then follow former_event_base';
 
 CREATE FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -5841,6 +5848,8 @@ REVOKE ALL ON FUNCTION hwqueue.failure_detail(p_failure hwqueue.failure, p_facts
 REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.final_below(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) FROM PUBLIC;
 

@@ -196,9 +196,7 @@ begin
   v_below := hwqueue.json_integer(p_filter -> 'before', 'filter.before', 0, 9223372036854775807);
   if p_after is not null or coalesce(hwqueue.json_boolean(p_filter -> 'final', 'filter.final'), false) then
     -- least ignores a null
-    v_below := least(v_below, (
-      select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20)
-      from hwqueue.shard s where s.shard_id = p_shard));
+    v_below := least(v_below, hwqueue.final_below(p_shard));
   end if;
   -- followers ask often and mostly find nothing: the plan of this scan is cached
   if p_after is not null then

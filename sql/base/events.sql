@@ -26,6 +26,18 @@ begin
 end
 $$;
 
+-- Returns the id below which no event can appear any more. A transaction that was open when the base was
+-- raised (note_generation) may still write ids that follow the former one.
+create or replace function hwqueue.final_below(p_shard int) returns bigint
+language sql volatile
+as $$
+  select case when x.oldest <= s.event_base_xid then s.former_event_base else s.event_base end
+    + (x.oldest::text::bigint << 20)
+  from hwqueue.shard s
+  cross join pg_snapshot_xmin(pg_current_snapshot()) x(oldest)
+  where s.shard_id = p_shard
+$$;
+
 -- Returns events of one code (null: any), in ascending order after p_after, or in descending order if
 -- p_after is null.
 -- Planned for each filter (custom plan): absent conditions vanish, and each of the other columns has an
@@ -175,7 +187,8 @@ language plpgsql volatile
 as $$
 begin
   update hwqueue.shard s
-  set event_base = (1::bigint << 40) + greatest(s.event_base,
+  set former_event_base = s.event_base, event_base_xid = pg_current_xact_id(),
+      event_base = (1::bigint << 40) + greatest(s.event_base,
     greatest((select max(e.event_id) from hwqueue.event e where e.shard_id = p_shard),
       (select max(w.event_cursor) from hwqueue.webhook w where w.shard_id = p_shard), 0)
     - (pg_current_xact_id()::text::bigint << 20))

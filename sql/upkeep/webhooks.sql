@@ -189,9 +189,7 @@ language plpgsql volatile
 as $$
 declare
   -- in an earlier statement than the events are read in: whatever can still come lies above
-  v_below bigint := (
-    select s.event_base + (pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20)
-    from hwqueue.shard s where s.shard_id = p_shard);
+  v_below bigint := hwqueue.final_below(p_shard);
   v_found hwqueue.event[];
   v_routed int;
 begin

@@ -66,6 +66,22 @@ def test_the_late_one_has_written_nothing_yet(actors: Actors, api: Api) -> None:
     assert sorted(sent(api)) == sorted([first, second])
 
 
+def test_an_event_from_before_another_server_was_noticed(actors: Actors, api: Api) -> None:
+    """Its id follows the former base; the cursor must not go on to the raised one before."""
+    late = actors()
+    first, second = api.queue(), api.queue()
+    api.rows("reap")
+    api.conn.execute("update hwqueue.shard set timeline = timeline - 1, server_started_at = null")
+    late.begin()
+    Api(late.conn).rows("pause_queue", queue=first)
+    api.rows("pause_queue", queue=second)
+    api.rows("reap")  # notices another server, and raises the base
+    told = sent(api)
+    late.commit()
+    outlive(api.conn)
+    assert sorted(told + sent(api)) == sorted([first, second])
+
+
 def test_what_is_rolled_back_is_not_told(actors: Actors, api: Api) -> None:
     late = actors()
     begin(late)

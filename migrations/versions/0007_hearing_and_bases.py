@@ -1,8 +1,9 @@
-"""An index of the nodes whose workers take deaths.
+"""An index of the nodes whose workers take deaths, and since when event ids have their base.
 
 Why: whether one of them serves a lease is asked at each death, so a fleet of thousands of nodes
-without hooks must not be read for it.
-Locks: `served` share, for a moment: registrations wait.
+without hooks must not be read for it. An event of a transaction that was open when the base rose
+must not be passed by webhooks and followers.
+Locks: `served` share and `shard` access exclusive, for a moment.
 Expected duration: under a second.
 """
 
@@ -10,14 +11,14 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0007_hearing_nodes"
-down_revision = "0004_nodes_and_deaths"
+revision = "0007_hearing_and_bases"
+down_revision = "0005_similar_names"
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
-    """Create the index from the SQL file beside this one."""
+    """Create the index and the columns from the SQL file beside this one."""
     run_revision_sql(op, __file__)
 
 
