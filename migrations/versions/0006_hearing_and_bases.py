@@ -11,7 +11,7 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0007_hearing_and_bases"
+revision = "0006_hearing_and_bases"
 down_revision = "0005_similar_names"
 branch_labels = None
 depends_on = None
