@@ -14,6 +14,8 @@ from hwqueue.cli.main import app
 from hwqueue.embedded import EmbeddedServer
 from hwqueue.schema.state import head_revision
 
+pytestmark = pytest.mark.thorough
+
 runner = CliRunner()
 NAMING = ("HWQUEUE_DSN", "PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE", "PGDATABASE")
 

@@ -22,6 +22,8 @@ from hwqueue.types import NodeSpec
 from tests.e2e.test_worker_connections import bouncer as _bouncer
 from tests.sql.logins import Logins, made_logins
 
+pytestmark = pytest.mark.thorough
+
 runner = CliRunner()
 bouncer = _bouncer
 

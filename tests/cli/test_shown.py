@@ -24,6 +24,8 @@ from hwqueue.types import (
     TagCount,
 )
 
+pytestmark = pytest.mark.thorough
+
 Cli = Callable[..., str]
 TRACE = 'Traceback (most recent call last):\n  File "tasks.py", line 3\nOSError: no \x1b[2Jfile\n'
 ERROR = {"type": "OSError", "message": "no file\nnor folder", "traceback": TRACE}

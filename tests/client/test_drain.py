@@ -18,6 +18,8 @@ from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.testing import Fleet, create_queues, drain, inline, run_one
 from hwqueue.types import LeaseSpec, LeaseState, NodeSpec, RetryPolicy
 
+pytestmark = pytest.mark.thorough
+
 GPU = {"resources": {"gpu": 2}, "require": [{"tags": {"zone": "a"}}]}
 
 

@@ -20,6 +20,8 @@ from tests.metrics.promtool import ALERTS, Alert, Values, firing, promtool, rule
 from tests.metrics.test_collector import scrape
 from tests.sql.api import Api, Node, count_all, token
 
+pytestmark = pytest.mark.thorough
+
 MINUTE = timedelta(minutes=1)
 
 

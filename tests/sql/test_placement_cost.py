@@ -15,6 +15,8 @@ from tests.fix_db import fresh_database
 from tests.plans.explain import explained
 from tests.sql.api import Api, Node, outlive
 
+pytestmark = pytest.mark.thorough
+
 OTHERS = {"leases": {"labels": {"app": "x"}}, "domain": "node"}
 NODES = 12
 

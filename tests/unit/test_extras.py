@@ -15,6 +15,8 @@ BARE = f"""
 import sys
 from importlib.machinery import PathFinder
 
+pytestmark = pytest.mark.thorough
+
 class Bare:
     def find_spec(self, name, path=None, target=None):
         found = PathFinder.find_spec(name, path) if "." not in name else None
