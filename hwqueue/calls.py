@@ -196,6 +196,36 @@ LIST_TASKS = _call("list_tasks", row=types.KnownTask)
 COMPARE_TASKS = _call("compare_tasks", {"p_defaults": "jsonb"}, row=types.TaskDifference)
 DROP_TASK = _call("drop_task", {"p_task": "text"})
 
+# workflows
+_RUN = {"p_run": "uuid"}
+_RUN_OPTIONS = {"p_input": "jsonb", "p_options": "jsonb"}
+DEFINE_WORKFLOW = _call("define_workflow", {"p_spec": "jsonb"}, row=types.DefinedWorkflow)
+GET_WORKFLOW = _call(
+    "get_workflow", {"p_workflow": "text"}, {"p_version": "integer"}, types.Workflow
+)
+LIST_WORKFLOWS = _call(
+    "list_workflows", optional={"p_after": "text", "p_limit": "integer"}, row=types.WorkflowSummary
+)
+SUBMIT_WORKFLOW = _call("submit_workflow", {"p_workflow": "text"}, _RUN_OPTIONS, types.SubmittedRun)
+SUBMIT_SPEC = _call("submit_spec", {"p_spec": "jsonb"}, _RUN_OPTIONS, types.SubmittedRun)
+GET_WORKFLOW_RUN = _call("get_workflow_run", _RUN, row=types.WorkflowRun)
+LIST_WORKFLOW_STEPS = _call("list_workflow_steps", _RUN, row=types.WorkflowStep)
+LIST_WORKFLOW_RUNS = _call(
+    "list_workflow_runs",
+    optional={"p_filter": "jsonb", "p_limit": "integer", "p_before": "uuid"},
+    row=types.RunSummary,
+)
+CANCEL_WORKFLOW_RUN = _call("cancel_workflow_run", _RUN, {"p_reason": "text"})
+PAUSE_WORKFLOW_RUN = _call("pause_workflow_run", _RUN)
+RESUME_WORKFLOW_RUN = _call("resume_workflow_run", _RUN)
+RETRY_WORKFLOW_RUN = _call("retry_workflow_run", _RUN, {"p_options": "jsonb"})
+SKIP_STEP = _call(
+    "skip_step", {**_RUN, "p_step": "text"}, {"p_result": "jsonb", "p_reason": "text"}
+)
+ADVANCE_WORKFLOWS = _call(
+    "advance_workflows", optional={"p_limit": "integer"}, row=types.AdvanceResult
+)
+
 # leases
 SPAWN_LEASE = _call(
     "spawn_lease",

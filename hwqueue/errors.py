@@ -23,6 +23,14 @@ HwqueueError
     QueueUnknown             QHQ01  no queue has this name
     QueueExists              QHQ02  the queue exists, and its policy differs
     QueueNotEmpty            QHQ03  the queue still holds leases
+  WorkflowError
+    WorkflowUnknown          QHF01  no workflow has this name, or this version
+    WorkflowInvalid          QHF02  the specification is malformed, or its steps wait in a circle
+    RunNotFound              QHF03  no run has this id
+    WrongRunState            QHF04  not in the state that the run or step is in
+    StepOfRun                QHF05  the lease is a step: its run decides about it
+    StepUnknown              QHF06  the workflow has no step of this name
+    WorkflowTooLarge         QHF07  too many steps or edges, or too long
   TokenError
     TokenUnknown             QHK01  no token has this name
     TokenNameTaken           QHK02  the name was given to a token before
@@ -95,16 +103,24 @@ __all__ = [
     "QueueExists",
     "QueueNotEmpty",
     "QueueUnknown",
+    "RunNotFound",
     "SchemaError",
     "SchemaLocked",
     "SchemaTooNew",
     "SchemaTooOld",
+    "StepOfRun",
+    "StepUnknown",
     "TokenError",
     "TokenNameTaken",
     "TokenUnknown",
     "UniqueConflict",
     "WaitTimeout",
     "WireInvalid",
+    "WorkflowError",
+    "WorkflowInvalid",
+    "WorkflowTooLarge",
+    "WorkflowUnknown",
+    "WrongRunState",
     "translate",
 ]
 
@@ -291,6 +307,52 @@ class QueueNotEmpty(QueueError):
     default_sqlstate = "QHQ03"
 
 
+class WorkflowError(HwqueueError):
+    """About a workflow or a run of one."""
+
+
+class WorkflowUnknown(WorkflowError):
+    """No workflow has this name, or this version."""
+
+    default_sqlstate = "QHF01"
+
+
+class WorkflowInvalid(WorkflowError):
+    """The specification is malformed; `detail` names the step, or the cycle."""
+
+    default_sqlstate = "QHF02"
+
+
+class RunNotFound(WorkflowError):
+    """No run has this id; runs that have ended go with their retention."""
+
+    default_sqlstate = "QHF03"
+
+
+class WrongRunState(WorkflowError):
+    """The run, or the step, is in a state that does not allow this."""
+
+    default_sqlstate = "QHF04"
+
+
+class StepOfRun(WorkflowError):
+    """The lease is a step of a run, which alone decides about it."""
+
+    default_sqlstate = "QHF05"
+
+
+class StepUnknown(WorkflowError):
+    """The workflow has no step of this name."""
+
+    default_sqlstate = "QHF06"
+
+
+class WorkflowTooLarge(WorkflowError):
+    """The specification has too many steps or edges, or is too long."""
+
+    default_sqlstate = "QHF07"
+
+
 class TokenError(HwqueueError):
     """The token of the HTTP API is not there, or not as the call assumes."""
 
@@ -427,6 +489,7 @@ BY_SQLSTATE: Mapping[str, type[HwqueueError]] = {
         LeaseError,
         NodeError,
         QueueError,
+        WorkflowError,
         TokenError,
         ConstraintError,
         SchemaError,

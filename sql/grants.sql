@@ -20,7 +20,16 @@ grant execute on function
   hwqueue.await_leases(uuid[], boolean, int),
   hwqueue.match_nodes(jsonb, jsonb, int),
   hwqueue.match_page(jsonb, jsonb, int, int, int),
-  hwqueue.match_groups(jsonb, jsonb, int)
+  hwqueue.match_groups(jsonb, jsonb, int),
+  hwqueue.submit_workflow(text, jsonb, jsonb, int),
+  hwqueue.submit_spec(jsonb, jsonb, jsonb, int),
+  hwqueue.get_workflow_run(uuid, int),
+  hwqueue.list_workflow_steps(uuid, int),
+  hwqueue.list_workflow_runs(jsonb, int, uuid, int),
+  hwqueue.cancel_workflow_run(uuid, text, int),
+  hwqueue.pause_workflow_run(uuid, int),
+  hwqueue.resume_workflow_run(uuid, int),
+  hwqueue.retry_workflow_run(uuid, jsonb, int)
   to hwqueue_producer, hwqueue_operator, hwqueue_admin;
 
 -- Workers: register their node, claim, heartbeat, settle, and do the upkeep.
@@ -45,7 +54,8 @@ grant execute on function
   hwqueue.list_queues(int),
   hwqueue.wake_payloads(text[], int),
   hwqueue.node_wake_payload(uuid, int),
-  hwqueue.deregister_own_node(uuid, bigint, int)
+  hwqueue.deregister_own_node(uuid, bigint, int),
+  hwqueue.advance_workflows(int, int)
   to hwqueue_worker, hwqueue_admin;
 
 -- Operators: everything that people on call need. They cannot claim.
@@ -103,7 +113,12 @@ grant execute on function
   hwqueue.list_deliveries(text, text, int, uuid, int),
   hwqueue.redeliver(text, uuid, int, int),
   hwqueue.claim_deliveries(int, interval, int),
-  hwqueue.settle_delivery(uuid, int, jsonb, int)
+  hwqueue.settle_delivery(uuid, int, jsonb, int),
+  hwqueue.define_workflow(jsonb, int),
+  hwqueue.get_workflow(text, int, int),
+  hwqueue.list_workflows(text, int, int),
+  hwqueue.skip_step(uuid, text, jsonb, text, int),
+  hwqueue.advance_workflows(int, int)
   to hwqueue_operator, hwqueue_admin;
 grant select on
   hwqueue.pending_reasons, hwqueue.pending_no_match, hwqueue.pending_contended, hwqueue.queue_depth,

@@ -186,6 +186,18 @@ CREATE TYPE hwqueue.queue_head AS (
 	is_tried boolean
 );
 
+CREATE TYPE hwqueue.run_progress AS (
+	ended integer[],
+	states text[],
+	released integer[],
+	skipped integer[],
+	reasons text[],
+	most integer,
+	opened integer,
+	closed integer,
+	failed integer
+);
+
 CREATE TYPE hwqueue.scan_starts AS (
 	queue_ids integer[],
 	tiers smallint[],
@@ -233,7 +245,9 @@ CREATE TYPE hwqueue.spawn_request AS (
 	notify boolean,
 	wire bytea,
 	held_until timestamp with time zone,
-	on_conflict text
+	on_conflict text,
+	run_id uuid,
+	step_no integer
 );
 
 CREATE TABLE hwqueue.queue (
@@ -288,6 +302,14 @@ COMMENT ON COLUMN hwqueue.queue.failure_domain IS 'of services that have none of
 CREATE TYPE hwqueue.spawn_target AS (
 	queue hwqueue.queue,
 	defaults jsonb
+);
+
+CREATE TYPE hwqueue.tally_delta AS (
+	need integer,
+	arrived integer,
+	unmet integer,
+	failed integer,
+	skipped integer
 );
 
 CREATE TYPE hwqueue.touched_term AS (
@@ -389,6 +411,28 @@ CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign intege
 
 CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb DEFAULT NULL::jsonb, OUT index integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE TABLE hwqueue.workflow (
+    shard_id integer NOT NULL,
+    workflow_id bigint NOT NULL,
+    name text NOT NULL,
+    version integer,
+    digest bytea NOT NULL,
+    settings jsonb NOT NULL,
+    steps jsonb NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    retired_at timestamp with time zone,
+    retired_before xid8
+);
+
+COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of ad hoc runs';
+
+COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
+
+COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
+
+CREATE FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.node (
     shard_id integer NOT NULL,
@@ -505,7 +549,8 @@ CREATE TABLE hwqueue.reap_cursor (
     count_next_after_xid xid8 DEFAULT '0'::xid8 NOT NULL,
     watched_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
     watched_class bigint DEFAULT 0 NOT NULL,
-    judged_profile bigint DEFAULT 0 NOT NULL
+    judged_profile bigint DEFAULT 0 NOT NULL,
+    arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -529,8 +574,20 @@ COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'how far nodes have been l
 
 COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was looked at for classes to judge';
 
+COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'the same of arrivals and their at';
+
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.advance_workflows(p_limit integer DEFAULT 200, p_shard integer DEFAULT 0) RETURNS TABLE(folded integer, released integer, more boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -624,6 +681,49 @@ CREATE FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer DEFAULT 0) RET
 CREATE FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) RETURNS hwqueue.queue
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE TABLE hwqueue.run (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    workflow_id bigint NOT NULL,
+    name text NOT NULL,
+    tenant text NOT NULL,
+    input jsonb NOT NULL,
+    level jsonb NOT NULL,
+    policy jsonb NOT NULL,
+    headers jsonb NOT NULL,
+    labels jsonb NOT NULL,
+    priority smallint,
+    state text NOT NULL,
+    reason text,
+    detail jsonb,
+    stops boolean DEFAULT false NOT NULL,
+    is_finishing boolean DEFAULT false NOT NULL,
+    attempt integer DEFAULT 1 NOT NULL,
+    root_run_id uuid NOT NULL,
+    deadline timestamp with time zone,
+    result jsonb,
+    submitted_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone,
+    prune_at timestamp with time zone,
+    CONSTRAINT run_state_check CHECK ((state = ANY (ARRAY['running'::text, 'paused'::text, 'failing'::text, 'cancelling'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
+)
+WITH (fillfactor='80');
+
+COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
+
+COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
+
+COMMENT ON COLUMN hwqueue.run.reason IS 'why it is not running, or did not complete';
+
+COMMENT ON COLUMN hwqueue.run.stops IS 'steps that run are asked to stop, and none is released';
+
+COMMENT ON COLUMN hwqueue.run.is_finishing IS 'its finally steps are released: the next end is the last';
+
+COMMENT ON COLUMN hwqueue.run.attempt IS 'from 1; retry_workflow_run adds one';
+
+CREATE FUNCTION hwqueue.apply_state(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
 
@@ -632,6 +732,33 @@ CREATE FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) RETURNS boolean
 
 CREATE FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE TABLE hwqueue.tally (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    part smallint DEFAULT 0 NOT NULL,
+    need integer DEFAULT 0 NOT NULL,
+    arrived integer DEFAULT 0 NOT NULL,
+    unmet integer DEFAULT 0 NOT NULL,
+    failed integer DEFAULT 0 NOT NULL,
+    skipped integer DEFAULT 0 NOT NULL,
+    is_decided boolean DEFAULT false NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.tally.part IS '0: parents, or the open work of the run';
+
+COMMENT ON COLUMN hwqueue.tally.unmet IS 'parents whose edge does not hold';
+
+COMMENT ON COLUMN hwqueue.tally.failed IS 'of those unmet, the ones that failed or were cancelled; of open work: failures that nothing ignores';
+
+COMMENT ON COLUMN hwqueue.tally.skipped IS 'of those unmet, the ones that were skipped';
+
+COMMENT ON COLUMN hwqueue.tally.is_decided IS 'the step was released or skipped';
+
+CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT tally hwqueue.tally) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -674,6 +801,9 @@ CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uu
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE;
 
@@ -684,6 +814,15 @@ CREATE FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) RETUR
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, OUT value jsonb, OUT missing jsonb) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) RETURNS record
@@ -744,8 +883,14 @@ CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id big
 CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.broken_joins(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.broken_loads(p_shard integer) RETURNS TABLE(rule text, node_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.broken_runs(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
@@ -839,12 +984,28 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.cancel_unclaimed(p_lease uuid, p_step text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) RETURNS TABLE(part bigint, node_ids uuid[], stage text, code text, permanent boolean, lacks integer)
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(class_id bigint, part text, mask bit varying)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
@@ -877,6 +1038,9 @@ CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
@@ -917,7 +1081,9 @@ CREATE TABLE hwqueue.lease (
     created_at timestamp with time zone NOT NULL,
     node_id uuid,
     claimed_at timestamp with time zone,
-    wire bytea
+    wire bytea,
+    run_id uuid,
+    step_no integer
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
@@ -926,6 +1092,8 @@ COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
 COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
 
 COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
+
+COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
 
 CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1105,7 +1273,8 @@ CREATE TABLE hwqueue.claim (
     term_deltas jsonb,
     login text,
     eligible_at timestamp with time zone,
-    is_awaited boolean DEFAULT false NOT NULL
+    is_awaited boolean DEFAULT false NOT NULL,
+    is_step boolean
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
@@ -1120,6 +1289,8 @@ COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles 
 COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
 
 COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'somebody listens for the end of the lease (await_leases)';
+
+COMMENT ON COLUMN hwqueue.claim.is_step IS 'true: the settlement goes on with a run (lease.run_id); null: nobody waits for this lease';
 
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -1198,6 +1369,9 @@ CREATE FUNCTION hwqueue.clear_checked(p_class_ids bigint[], p_shard integer) RET
 CREATE FUNCTION hwqueue.clock() RETURNS timestamp with time zone
     LANGUAGE sql PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(task text, option text, declared jsonb, stored jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1233,6 +1407,12 @@ CREATE FUNCTION hwqueue.completion_code() RETURNS text
 
 CREATE FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.condition_steps(p_conditions jsonb, p_field text) RETURNS text[]
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1312,6 +1492,9 @@ CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NUL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE TABLE hwqueue.affinity_term (
     shard_id integer NOT NULL,
     term_id bigint NOT NULL,
@@ -1337,8 +1520,14 @@ CREATE FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds bool
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
 
+CREATE FUNCTION hwqueue.count_steps(p_run hwqueue.run, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.count_wrong_marks(p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
@@ -1384,6 +1573,10 @@ CREATE FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) R
 CREATE FUNCTION hwqueue.default_policy() RETURNS hwqueue.queue
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, created boolean, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -1428,6 +1621,9 @@ CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.drop_held(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1439,6 +1635,9 @@ CREATE FUNCTION hwqueue.drop_task(p_task text, p_shard integer DEFAULT 0) RETURN
 CREATE FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
@@ -1461,7 +1660,10 @@ CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[],
 CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
@@ -1621,6 +1823,9 @@ CREATE FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease
 CREATE FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.fail_late_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean DEFAULT true, p_retry_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1658,10 +1863,19 @@ CREATE FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp with t
 CREATE FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) RETURNS hwqueue.queue
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.find_run(p_run uuid, p_shard integer) RETURNS hwqueue.run
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) RETURNS hwqueue.spawn_target
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) RETURNS hwqueue.webhook
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.find_workflow(p_name text, p_version integer, p_shard integer) RETURNS hwqueue.workflow
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
@@ -1735,6 +1949,17 @@ CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
 CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea, progress jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer DEFAULT NULL::integer, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, spec jsonb, step_count integer, created_at timestamp with time zone, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2101,7 +2326,8 @@ CREATE TABLE hwqueue.outcome (
     state text NOT NULL,
     result jsonb,
     error jsonb,
-    eligible_at timestamp with time zone
+    eligible_at timestamp with time zone,
+    is_step boolean
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
@@ -2114,6 +2340,8 @@ COMMENT ON COLUMN hwqueue.outcome.attempt IS 'how many attempts the lease had us
 COMMENT ON COLUMN hwqueue.outcome.state IS 'completed, failed or cancelled';
 
 COMMENT ON COLUMN hwqueue.outcome.eligible_at IS 'of a lease that went when it completed: since when it could be claimed; null: the lease is there';
+
+COMMENT ON COLUMN hwqueue.outcome.is_step IS 'true: it is kept until its run goes; null: of a lease of its own';
 
 CREATE FUNCTION hwqueue.lease_end(p_lease uuid, p_shard integer) RETURNS hwqueue.outcome
     LANGUAGE sql STABLE;
@@ -2147,8 +2375,14 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
 CREATE FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) RETURNS jsonb
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.list_deliveries(p_name text, p_state text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(delivery_id uuid, code text, event_id bigint, lease_id uuid, state text, attempt_count integer, created_at timestamp with time zone, available_at timestamp with time zone, attempted_at timestamp with time zone, finished_at timestamp with time zone, status integer, response text, error text, body jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2189,6 +2423,20 @@ CREATE FUNCTION hwqueue.list_webhooks(p_shard integer DEFAULT 0) RETURNS TABLE(n
 CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, tenant text, labels jsonb, attempt integer, submitted_at timestamp with time zone, finished_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan';
+
+CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off';
+
+CREATE FUNCTION hwqueue.list_workflows(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, step_count integer, created_at timestamp with time zone, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
 
@@ -2225,6 +2473,9 @@ CREATE FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.lock_run(p_run uuid, p_shard integer) RETURNS hwqueue.run
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS tid[]
@@ -2303,6 +2554,9 @@ CREATE FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p_keys t
 CREATE FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.merge_levels(p_outer jsonb, p_inner jsonb, p_mode text, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2335,6 +2589,9 @@ CREATE FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, p_affin
 CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
     LANGUAGE sql STABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text, p_shard integer) RETURNS integer[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -2355,6 +2612,9 @@ CREATE FUNCTION hwqueue.new_id() RETURNS uuid
 
 CREATE FUNCTION hwqueue.new_ids(p_count integer) RETURNS uuid[]
     LANGUAGE plpgsql PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.new_progress(p_ended integer[] DEFAULT '{}'::integer[], p_states text[] DEFAULT '{}'::text[], p_released integer[] DEFAULT '{}'::integer[], p_skipped integer[] DEFAULT '{}'::integer[], p_reasons text[] DEFAULT '{}'::text[], p_most integer DEFAULT 1000) RETURNS hwqueue.run_progress
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.new_webhook_secret() RETURNS bytea
     LANGUAGE sql;
@@ -2547,6 +2807,9 @@ CREATE FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with time z
 CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb DEFAULT NULL::jsonb, p_node uuid DEFAULT NULL::uuid, p_queue text DEFAULT NULL::text, p_class bigint DEFAULT NULL::bigint) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT state text, OUT progress hwqueue.run_progress) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2600,7 +2863,13 @@ CREATE FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqu
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) RETURNS TABLE(shard_id integer, lease_id uuid, claim_token bigint, ordinal integer)
@@ -2681,6 +2950,10 @@ CREATE FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer DEFAULT 0) RE
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.pending_class
     LANGUAGE sql STABLE;
 
@@ -2730,6 +3003,9 @@ CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars
 
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.present(p_key text, p_value jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2796,6 +3072,9 @@ CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time z
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -2803,6 +3082,9 @@ CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) RETU
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_workflows(p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) RETURNS boolean
@@ -2851,10 +3133,16 @@ CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count i
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) RETURNS hwqueue.lease_filter
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
@@ -2884,6 +3172,12 @@ CREATE FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p
 CREATE FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.read_retention(p_retain jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
@@ -2896,7 +3190,19 @@ CREATE FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now
 CREATE FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb, p_shard integer) RETURNS hwqueue.lease_page
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.read_step(p_step jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.read_steps(p_steps jsonb) RETURNS jsonb[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.reap(p_limit integer DEFAULT 1000, p_unless_within interval DEFAULT '00:00:00'::interval, p_shard integer DEFAULT 0) RETURNS TABLE(expired integer, promoted integer, deadlines integer, reaches integer, more boolean)
@@ -2936,6 +3242,9 @@ CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.reap_workflows(p_limit integer, p_from timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
@@ -2944,6 +3253,9 @@ CREATE FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_
 
 CREATE FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.recount(p_run hwqueue.run, p_shard integer) RETURNS TABLE(step_no integer, parent_count integer, is_any boolean, is_final boolean, is_decided boolean, arrived integer, unmet integer, failed integer, skipped integer)
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -2976,6 +3288,9 @@ CREATE FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integer) RET
 CREATE FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.refuse_cycle(p_names text[], p_from integer[], p_to integer[], p_open integer[]) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -2997,7 +3312,16 @@ CREATE FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field t
 CREATE FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
@@ -3024,6 +3348,9 @@ CREATE FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay inte
     SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -3087,6 +3414,9 @@ CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3096,6 +3426,9 @@ CREATE FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timest
 CREATE FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[], p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3104,11 +3437,34 @@ CREATE FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer DEFAULT 0) R
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3310,11 +3666,57 @@ CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room
 CREATE FUNCTION hwqueue.should_advance_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql;
 
+CREATE TABLE hwqueue.step (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    state text NOT NULL,
+    reason text,
+    lease_id uuid NOT NULL,
+    class_id bigint NOT NULL,
+    queue_id integer NOT NULL,
+    own jsonb,
+    result jsonb,
+    error jsonb,
+    ended_at timestamp with time zone
+)
+WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.step.state IS 'waiting, held (due, but the run is paused), running, completed, failed, cancelled or skipped';
+
+COMMENT ON COLUMN hwqueue.step.own IS 'options that the submission has set for this step alone';
+
+COMMENT ON COLUMN hwqueue.step.result IS 'given by an operator (skip_step); else the result is its lease''s';
+
+COMMENT ON COLUMN hwqueue.step.error IS 'why it failed before it had a lease';
+
+CREATE FUNCTION hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.run) RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.shown_secret(p_secret bytea) RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.skip_reason(p_failed bigint, p_skipped bigint) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) RETURNS bigint[]
     LANGUAGE plpgsql;
@@ -3341,6 +3743,9 @@ CREATE FUNCTION hwqueue.spawn_options() RETURNS text[]
 
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_steps hwqueue.step[], p_revived integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE;
@@ -3375,13 +3780,40 @@ CREATE FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_facts js
 CREATE FUNCTION hwqueue.spread_words(p_spread jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT queue_id integer, OUT class_id bigint) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) RETURNS integer[]
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
+    LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.step_requests(p_run hwqueue.run, p_due hwqueue.step[], p_progress hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT progress hwqueue.run_progress) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) RETURNS void
@@ -3399,6 +3831,26 @@ CREATE FUNCTION hwqueue.storage_path() RETURNS text
 CREATE FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, created boolean, state text, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, created boolean, state text, version integer, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3408,11 +3860,20 @@ CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean,
 CREATE FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer, OUT folded integer, OUT released integer, OUT more boolean) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET max_parallel_workers_per_gather TO '0'
     SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.taint_integer(p_value text) RETURNS numeric
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3434,7 +3895,13 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.take_ended_leases(p_steps hwqueue.step[], p_shard integer, OUT free hwqueue.step[], OUT revived integer[]) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.scheduled (
@@ -3455,6 +3922,9 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueu
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS uuid
@@ -3722,6 +4192,9 @@ CREATE FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) RETURNS
 CREATE FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -3752,10 +4225,19 @@ CREATE FUNCTION hwqueue.write_progress(p_reports jsonb, p_shard integer) RETURNS
 CREATE FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
 
 ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
@@ -3792,6 +4274,36 @@ CREATE TABLE hwqueue.api_token (
 COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
 
 COMMENT ON COLUMN hwqueue.api_token.created_login IS 'session_user, beside what the caller said (created_by)';
+
+CREATE TABLE hwqueue.arrival (
+    shard_id integer NOT NULL,
+    arrival_id bigint NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    kind text NOT NULL,
+    need integer DEFAULT 0 NOT NULL,
+    arrived integer DEFAULT 0 NOT NULL,
+    unmet integer DEFAULT 0 NOT NULL,
+    failed integer DEFAULT 0 NOT NULL,
+    skipped integer DEFAULT 0 NOT NULL,
+    reason text,
+    at timestamp with time zone NOT NULL,
+    after_xid xid8
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; release, skip: of a step; fail: the run; state: the run''s state has changed';
+
+COMMENT ON COLUMN hwqueue.arrival.after_xid IS 'of kind state: transactions below this one may have read the state before';
+
+ALTER TABLE hwqueue.arrival ALTER COLUMN arrival_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.arrival_arrival_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE hwqueue.attempt (
     shard_id integer NOT NULL,
@@ -4500,6 +5012,21 @@ CREATE TABLE hwqueue.requeued (
 
 ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
 
+CREATE TABLE hwqueue.run_class (
+    shard_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    run_id uuid NOT NULL
+);
+
+CREATE TABLE hwqueue.run_key (
+    shard_id integer NOT NULL,
+    tenant text NOT NULL,
+    name text NOT NULL,
+    idempotency_key text NOT NULL,
+    run_id uuid NOT NULL,
+    content bytea NOT NULL
+);
+
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
     revision text NOT NULL,
@@ -4600,6 +5127,53 @@ COMMENT ON TABLE hwqueue.term_counter IS 'what runs of a term in a place: the su
 
 COMMENT ON COLUMN hwqueue.term_counter.dropped_xid IS 'of max_skew: the transaction that last took leases away; null for other terms';
 
+CREATE TABLE hwqueue.workflow_edge (
+    shard_id integer NOT NULL,
+    workflow_id bigint NOT NULL,
+    from_no integer NOT NULL,
+    to_no integer NOT NULL,
+    wants text NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.workflow_edge.wants IS 'how the parent must end: completed, failed (or cancelled), or ended in any way';
+
+CREATE TABLE hwqueue.workflow_step (
+    shard_id integer NOT NULL,
+    workflow_id bigint NOT NULL,
+    step_no integer NOT NULL,
+    name text NOT NULL,
+    kind text NOT NULL,
+    task_name text NOT NULL,
+    class_no integer NOT NULL,
+    parent_count integer NOT NULL,
+    is_any boolean NOT NULL,
+    on_failure text NOT NULL,
+    runs_at_end text,
+    params jsonb NOT NULL,
+    reads integer[],
+    run_if jsonb,
+    options jsonb
+);
+
+COMMENT ON COLUMN hwqueue.workflow_step.class_no IS 'steps of equal numbers ask the same placement: their leases share a class';
+
+COMMENT ON COLUMN hwqueue.workflow_step.is_any IS 'released by the first edge that holds, not by the last';
+
+COMMENT ON COLUMN hwqueue.workflow_step.on_failure IS 'of its leases: fail_run, go_on (children may pick it up; the run ends failed) or ignore';
+
+COMMENT ON COLUMN hwqueue.workflow_step.runs_at_end IS 'a finally step: runs once when all else has ended, if the run completed, failed, was cancelled, or in any case (ended)';
+
+COMMENT ON COLUMN hwqueue.workflow_step.reads IS 'steps whose results its params or conditions name; null: there is nothing to bind, not even the input';
+
+ALTER TABLE hwqueue.workflow ALTER COLUMN workflow_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.workflow_workflow_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_0 FOR VALUES IN ('0');
 
 ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_1 FOR VALUES IN ('1');
@@ -4640,6 +5214,9 @@ ALTER TABLE ONLY hwqueue.alembic_version
 
 ALTER TABLE ONLY hwqueue.api_token
     ADD CONSTRAINT api_token_pkey PRIMARY KEY (shard_id, name);
+
+ALTER TABLE ONLY hwqueue.arrival
+    ADD CONSTRAINT arrival_pkey PRIMARY KEY (shard_id, arrival_id);
 
 ALTER TABLE ONLY hwqueue.attempt_log
     ADD CONSTRAINT attempt_log_pkey PRIMARY KEY (shard_id, lease_id, claim_token, line);
@@ -4740,6 +5317,15 @@ ALTER TABLE ONLY hwqueue.ready
 ALTER TABLE ONLY hwqueue.reap_cursor
     ADD CONSTRAINT reap_cursor_pkey PRIMARY KEY (shard_id, version);
 
+ALTER TABLE ONLY hwqueue.run_class
+    ADD CONSTRAINT run_class_pkey PRIMARY KEY (shard_id, class_id, run_id);
+
+ALTER TABLE ONLY hwqueue.run_key
+    ADD CONSTRAINT run_key_pkey PRIMARY KEY (shard_id, tenant, name, idempotency_key);
+
+ALTER TABLE ONLY hwqueue.run
+    ADD CONSTRAINT run_pkey PRIMARY KEY (shard_id, run_id);
+
 ALTER TABLE ONLY hwqueue.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (shard_id, queue_id, available_at, lease_id);
 
@@ -4764,6 +5350,12 @@ ALTER TABLE ONLY hwqueue.spread_fleet
 ALTER TABLE ONLY hwqueue.spread_floor
     ADD CONSTRAINT spread_floor_pkey PRIMARY KEY (shard_id, term_id, floor_id);
 
+ALTER TABLE ONLY hwqueue.step
+    ADD CONSTRAINT step_pkey PRIMARY KEY (shard_id, run_id, step_no);
+
+ALTER TABLE ONLY hwqueue.tally
+    ADD CONSTRAINT tally_pkey PRIMARY KEY (shard_id, run_id, step_no, part);
+
 ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (shard_id, name);
 
@@ -4773,7 +5365,20 @@ ALTER TABLE ONLY hwqueue.webhook_delivery
 ALTER TABLE ONLY hwqueue.webhook
     ADD CONSTRAINT webhook_pkey PRIMARY KEY (shard_id, name);
 
+ALTER TABLE ONLY hwqueue.workflow_edge
+    ADD CONSTRAINT workflow_edge_pkey PRIMARY KEY (shard_id, workflow_id, from_no, to_no);
+
+ALTER TABLE ONLY hwqueue.workflow
+    ADD CONSTRAINT workflow_pkey PRIMARY KEY (shard_id, workflow_id);
+
+ALTER TABLE ONLY hwqueue.workflow_step
+    ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (shard_id, workflow_id, step_no);
+
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
+
+CREATE INDEX arrival_at ON hwqueue.arrival USING btree (shard_id, at);
+
+CREATE INDEX arrival_of ON hwqueue.arrival USING btree (run_id, step_no, kind);
 
 CREATE INDEX attempt_ended ON hwqueue.attempt USING btree (ended_at);
 
@@ -5083,6 +5688,18 @@ CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(dea
 
 CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
 
+CREATE INDEX run_class_run ON hwqueue.run_class USING btree (run_id);
+
+CREATE INDEX run_deadline ON hwqueue.run USING btree (shard_id, deadline) WHERE ((deadline IS NOT NULL) AND (finished_at IS NULL));
+
+CREATE INDEX run_key_run ON hwqueue.run_key USING btree (run_id);
+
+CREATE INDEX run_name ON hwqueue.run USING btree (shard_id, name, run_id);
+
+CREATE INDEX run_prune ON hwqueue.run USING btree (shard_id, prune_at) WHERE (prune_at IS NOT NULL);
+
+CREATE INDEX run_workflow ON hwqueue.run USING btree (workflow_id);
+
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX served_hearing ON hwqueue.served USING btree (shard_id) WHERE hears_deaths;
@@ -5104,6 +5721,12 @@ CREATE INDEX webhook_delivery_due ON hwqueue.webhook_delivery USING btree (shard
 CREATE INDEX webhook_delivery_finished ON hwqueue.webhook_delivery USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
 
 CREATE INDEX webhook_delivery_of ON hwqueue.webhook_delivery USING btree (shard_id, webhook_id, delivery_id);
+
+CREATE INDEX workflow_digest ON hwqueue.workflow USING btree (shard_id, digest);
+
+CREATE INDEX workflow_retired ON hwqueue.workflow USING btree (shard_id, retired_at) WHERE (retired_at IS NOT NULL);
+
+CREATE UNIQUE INDEX workflow_version ON hwqueue.workflow USING btree (shard_id, name, version) WHERE (version IS NOT NULL);
 
 ALTER INDEX hwqueue.event_actor ATTACH PARTITION hwqueue.event_0_shard_id_actor_event_id_idx;
 
@@ -5346,6 +5969,8 @@ REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign
 
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb, OUT index integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.admit_class(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_exact boolean, p_now timestamp with time zone, p_shard integer, OUT term_deltas jsonb, OUT reason text, OUT is_named boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.admit_classes(p_digest bigint, p_shard integer) FROM PUBLIC;
@@ -5363,6 +5988,11 @@ REVOKE ALL ON FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) 
 REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer, p_shard integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer, p_shard integer) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.affinity_score(p_preferred jsonb, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_tolerate jsonb, p_taints jsonb) FROM PUBLIC;
 
@@ -5390,11 +6020,15 @@ GRANT ALL ON FUNCTION hwqueue.append_logs(p_logs jsonb, p_shard integer) TO hwqu
 
 REVOKE ALL ON FUNCTION hwqueue.apply_policy(p_base hwqueue.queue, p_policy jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.apply_state(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.are_counters_zero(p_touched hwqueue.touched_term[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5427,6 +6061,8 @@ REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_l
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
@@ -5434,6 +6070,12 @@ REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_togethe
 REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, OUT value jsonb, OUT missing jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) FROM PUBLIC;
 
@@ -5449,7 +6091,11 @@ REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_entries(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_joins(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_runs(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms(p_shard integer) FROM PUBLIC;
 
@@ -5480,9 +6126,18 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_li
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.cancel_unclaimed(p_lease uuid, p_step text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.capacity_failures(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_open bit varying, p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
@@ -5505,6 +6160,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zon
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
@@ -5637,6 +6294,8 @@ REVOKE ALL ON FUNCTION hwqueue.clear_checked(p_class_ids bigint[], p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.clock() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.collect_due(p_run hwqueue.run, p hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.compare_tasks(p_defaults jsonb, p_shard integer) TO hwqueue_admin;
@@ -5656,6 +6315,10 @@ GRANT ALL ON FUNCTION hwqueue.complete_leases(p_lease_ids uuid[], p_tokens bigin
 REVOKE ALL ON FUNCTION hwqueue.completion_code() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.compute_class_fleets(p_class_ids bigint[], p_now timestamp with time zone, p_shard integer, OUT fits hwqueue.class_nodes[], OUT registered integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.condition_steps(p_conditions jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_operator;
@@ -5681,9 +6344,15 @@ REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_l
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.count_parents(p_run uuid, p_step integer, p_is_any boolean, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT reason text, OUT opened integer, OUT closed integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_running(p_term hwqueue.affinity_term, p_holds boolean, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.count_steps(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_words(p_count bigint, p_one text, p_many text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.count_work(p_run uuid, p_opened integer, p_closed integer, p_failed integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_wrong_marks(p_shard integer) FROM PUBLIC;
 
@@ -5714,6 +6383,10 @@ REVOKE ALL ON FUNCTION hwqueue.default_options() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.default_placement(p_placement jsonb, p_defaults jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.default_policy() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.define_workflow(p_spec jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.delete_classes(p_class_ids bigint[], p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -5749,6 +6422,8 @@ REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_sh
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.drop_held(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) TO hwqueue_admin;
 
@@ -5758,6 +6433,8 @@ GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) TO hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edit_distance(p_name text, p_other text, p_most integer) FROM PUBLIC;
 
@@ -5772,6 +6449,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint,
 REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -5839,6 +6518,8 @@ REVOKE ALL ON FUNCTION hwqueue.facts_of_others(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.fail_late(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fail_late_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.fail_lease(p_lease uuid, p_token bigint, p_error jsonb, p_retry boolean, p_retry_at timestamp with time zone, p_shard integer) TO hwqueue_admin;
@@ -5861,9 +6542,15 @@ REVOKE ALL ON FUNCTION hwqueue.find_profile(p_node hwqueue.node, p_now timestamp
 
 REVOKE ALL ON FUNCTION hwqueue.find_queue(p_queue text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_run(p_run uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_spawn_queue(p_queue text, p_task text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_webhook(p_name text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.find_workflow(p_name text, p_version integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.finish_run(p_run uuid, p_failed integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.first_between(p_queue_id integer, p_from_tier smallint, p_from_rank bigint, p_to_tier integer, p_to_rank bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
@@ -5913,6 +6600,17 @@ REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUB
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
@@ -6141,7 +6839,11 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
@@ -6179,6 +6881,20 @@ GRANT ALL ON FUNCTION hwqueue.list_webhooks(p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_words(p_values jsonb, p_or text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_runs(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_claims(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -6194,6 +6910,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_leases(p_leases uuid[], p_state text, p_shar
 REVOKE ALL ON FUNCTION hwqueue.lock_node(p_node uuid, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_page(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer, OUT state text, OUT changed uuid[], OUT skipped uuid[], OUT next_cursor jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lock_run(p_run uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_score_group(p_classes bigint[], p_from hwqueue.scan_starts, p_tier smallint, p_rank bigint, p_depth integer, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6238,6 +6956,8 @@ REVOKE ALL ON FUNCTION hwqueue.mentions_label(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.merge_isolation(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.merge_levels(p_outer jsonb, p_inner jsonb, p_mode text, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.merge_lists(p_left jsonb, p_right jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.merge_placements(p_left jsonb, p_right jsonb, p_field text) FROM PUBLIC;
@@ -6258,6 +6978,8 @@ REVOKE ALL ON FUNCTION hwqueue.must_be_checked(p_class hwqueue.placement_class, 
 
 REVOKE ALL ON FUNCTION hwqueue.my_tenants() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
@@ -6271,6 +6993,8 @@ REVOKE ALL ON FUNCTION hwqueue.new_event_id(p_base bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_ids(p_count integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.new_progress(p_ended integer[], p_states text[], p_released integer[], p_skipped integer[], p_reasons text[], p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_webhook_secret() FROM PUBLIC;
 
@@ -6378,6 +7102,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with
 
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT state text, OUT progress hwqueue.run_progress) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_leases(p_code text, p_leases uuid[], p_message text, p_shard integer, p_detail jsonb, p_node uuid) FROM PUBLIC;
@@ -6408,7 +7134,11 @@ REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_sta
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
@@ -6464,6 +7194,11 @@ REVOKE ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) FROM 
 GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.pause_workflow_run(p_run uuid, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.pending_classes(p_queue_id integer, p_class bigint, p_kind text, p_order text, p_limit integer, p_snapshot hwqueue.fleet_snapshot, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pending_headline(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_fleet jsonb, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text, OUT permanent boolean) FROM PUBLIC;
@@ -6491,6 +7226,8 @@ REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.present(p_key text, p_value jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
@@ -6533,11 +7270,15 @@ REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_workflows(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.pruned_within(p_unless_within interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6569,9 +7310,13 @@ REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_
 
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -6591,6 +7336,10 @@ REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bi
 
 REVOKE ALL ON FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_retention(p_retain jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
@@ -6599,7 +7348,15 @@ REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb
 
 REVOKE ALL ON FUNCTION hwqueue.read_state_page(p_filter hwqueue.lease_filter, p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_steps(p_steps jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.reap(p_limit integer, p_unless_within interval, p_shard integer) TO hwqueue_worker;
@@ -6624,11 +7381,15 @@ REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reap_workflows(p_limit integer, p_from timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.rebind_classes(p_class_ids bigint[], p_waits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recent_due_scan(p_queues text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.recount(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.recount_claims(p_node uuid, p_class_id bigint, p_shard integer) FROM PUBLIC;
 
@@ -6652,6 +7413,8 @@ REVOKE ALL ON FUNCTION hwqueue.refresh_reach(p_class_ids bigint[], p_shard integ
 
 REVOKE ALL ON FUNCTION hwqueue.refuse(p_code text, p_message text, p_detail jsonb, p_hint text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_cycle(p_names text[], p_from integer[], p_to integer[], p_open integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_depth(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_duplicates(p_ids integer[], p_what text, p_field text) FROM PUBLIC;
@@ -6666,7 +7429,13 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
 
@@ -6683,6 +7452,8 @@ GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_dela
 GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_delay interval, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6726,11 +7497,15 @@ REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.restart_scans(p_cursor hwqueue.reap_cursor, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;
@@ -6740,9 +7515,21 @@ REVOKE ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) FROM
 GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_operator;
@@ -6862,9 +7649,21 @@ REVOKE ALL ON FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint,
 
 REVOKE ALL ON FUNCTION hwqueue.should_advance_low_water(p_qty integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.run) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.shown_secret(p_secret bytea) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.skip_reason(p_failed bigint, p_skipped bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb, p_reason text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.skip_steps(p_run uuid, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -6888,6 +7687,8 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_steps hwqueue.step[], p_revived integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawned_keys(p_leases uuid[], p_shard integer) FROM PUBLIC;
@@ -6910,11 +7711,29 @@ REVOKE ALL ON FUNCTION hwqueue.spread_score(p_class hwqueue.placement_class, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.spread_words(p_spread jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.stamp_changes(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT queue_id integer, OUT class_id bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.step_requests(p_run hwqueue.run, p_due hwqueue.step[], p_progress hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT progress hwqueue.run_progress) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) FROM PUBLIC;
 
@@ -6926,15 +7745,31 @@ REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer, OUT folded integer, OUT released integer, OUT more boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.tags_placement(p_tags jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_integer(p_value text) FROM PUBLIC;
 
@@ -6952,11 +7787,17 @@ REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit 
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_steps hwqueue.step[], p_shard integer, OUT free hwqueue.step[], OUT revived integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7143,6 +7984,8 @@ REVOKE ALL ON FUNCTION hwqueue.with_defaults(p_options jsonb, p_defaults jsonb) 
 
 REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_key text, p_effect text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
@@ -7163,9 +8006,15 @@ REVOKE ALL ON FUNCTION hwqueue.write_progress(p_reports jsonb, p_shard integer) 
 
 REVOKE ALL ON FUNCTION hwqueue.write_rules(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.write_spawns(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_operator;
 GRANT SELECT ON TABLE hwqueue.lease_history TO hwqueue_admin;

@@ -283,6 +283,7 @@ _EXPLANATION: _Converters = {
     "help": _help,
 }
 _CONVERTERS: Mapping[type, _Converters] = {
+    types.WorkflowStep: {"waits_for": tuple},
     types.SpawnResult: {"state": types.LeaseState},
     types.AwaitedLease: {"state": _state},
     types.LeaseSummary: _LEASE,

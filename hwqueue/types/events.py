@@ -56,6 +56,13 @@ EVENT_CODES = (
     "generation_raised",
     "positions_repaired",
     "schema_upgraded",
+    "workflow_defined",
+    "workflow_run_failed",
+    "workflow_run_cancelled",
+    "workflow_run_paused",
+    "workflow_run_resumed",
+    "workflow_run_retried",
+    "workflow_step_skipped",
 )
 """What this release writes; the table is in docs/explanation/events.md. Later ones add codes."""
 

@@ -174,6 +174,7 @@ as $$
 declare
   v_claim hwqueue.claim;
   v_entry hwqueue.scheduled;
+  v_steps uuid[];
   v_state text;
   v_now timestamptz;
 begin
@@ -183,10 +184,13 @@ begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
   if v_entry.lease_id is not null then
-    perform hwqueue.end_waiting(array[p_lease], 'cancelled',
+    v_steps := hwqueue.end_waiting(array[p_lease], 'cancelled',
         jsonb_build_object('reason', 'cancelled', 'detail', p_reason), v_now, p_shard);
     perform hwqueue.note_leases('lease_cancelled', array[p_lease],
         concat_ws(': ', 'cancelled while it waited', p_reason), p_shard);
+    if v_steps <> '{}' then
+      perform hwqueue.steps_ended(v_steps, 'cancelled', p_shard);
+    end if;
     return 'cancelled';
   end if;
   select c.* into v_claim from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for update;
@@ -220,13 +224,14 @@ $$;
 -- its state. Its past attempts stay on record, and its tokens go on rising. It gets the key of its option
 -- unique back, unless another lease has that key now, which QHT02 names.
 -- Locks: its outcome, which it deletes; its key; the lease row. Raises: QHL03 completed, QHL04, QHL07 still
--- waiting or running, QHT02, QHA02. Not idempotent.
+-- waiting or running, QHT02, QHF05 a step of a run, QHA02. Not idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.requeue_lease(p_lease uuid, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_end hwqueue.outcome;
+  v_lease hwqueue.lease;
   v_state text;
   v_taken record;
   v_now timestamptz;
@@ -263,7 +268,9 @@ begin
   update hwqueue.lease l
   set claim_token = v_end.claim_token, node_id = v_end.node_id, claimed_at = v_end.claimed_at,
       deadline = case when l.deadline > v_now then l.deadline end
-  where l.shard_id = p_shard and l.lease_id = p_lease;
+  where l.shard_id = p_shard and l.lease_id = p_lease
+  returning l.* into v_lease;
+  perform hwqueue.refuse_step_lease(v_lease, 'requeued');
   perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state),
       p_shard,
     jsonb_build_object('from', v_end.state));
@@ -272,9 +279,9 @@ begin
 end
 $$;
 
--- Requeues the failed leases of a queue, oldest first, and returns their number: {"task", "since",
--- "until", "limit"}. At most 1,000 unless limit says more, up to 1,000,000. Leases whose unique key another
--- lease has stay as they are, and are not counted.
+-- Requeues the failed leases of a queue, oldest first, but for steps of runs, and returns their number:
+-- {"task", "since", "until", "limit"}. At most 1,000 unless limit says more, up to 1,000,000. Leases whose
+-- unique key another lease has stay as they are, and are not counted.
 -- Locks: their outcomes and keys, skip locked; the lease rows. Raises: QHQ01, QHA01, QHA02, QHA03.
 -- Idempotent.
 -- Wakes: waiting workers.
@@ -301,7 +308,7 @@ begin
     select o.lease_id
     from hwqueue.outcome o
     join hwqueue.lease l on l.shard_id = o.shard_id and l.lease_id = o.lease_id
-    where o.shard_id = p_shard and o.queue_id = v_queue.queue_id and o.state = 'failed'
+    where o.shard_id = p_shard and o.queue_id = v_queue.queue_id and o.state = 'failed' and o.is_step is null
       and o.finished_at between v_since and v_until and (v_task is null or l.task_name = v_task)
     order by o.finished_at
     limit coalesce(hwqueue.json_integer(p_filter -> 'limit', 'filter.limit', 1, 1000000), 1000)

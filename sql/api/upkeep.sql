@@ -10,7 +10,8 @@
 -- any time.
 --
 -- It ends expired claims, makes due leases pending, and fails leases past their deadline. It asks claims
--- to stop that have to leave a tainted node or whose queue was dropped. It also publishes affinity
+-- to stop that have to leave a tainted node or whose queue was dropped. It does what settlements of steps
+-- had to leave (advance_workflows), and lets runs fail past their deadline. It also publishes affinity
 -- terms, counts what ended for the statistics, computes which nodes suit a class, judges new classes
 -- ahead of claims, and reports silent nodes and classes that no node may run.
 --
@@ -52,11 +53,11 @@ begin
 end
 $$;
 
--- Deletes what is no longer needed: finished leases past their queue's retention, classes that no lease
--- refers to, nodes deregistered more than 30 days ago, profiles that no node has, what dropped queues
--- left, statistics older than a day, unused caches, and events and finished deliveries of webhooks that
--- are older than set_event_retention allows.
--- Deregisters nodes that have been silent for longer than set_node_expiry allows.
+-- Deletes what is no longer needed: finished leases past their queue's retention, runs of workflows past
+-- theirs with the leases of their steps, classes that no lease or run refers to, nodes deregistered more
+-- than 30 days ago, profiles that no node has, what dropped queues left, statistics older than a day,
+-- unused caches, and events and finished deliveries of webhooks that are older than set_event_retention
+-- allows. Deregisters nodes that have been silent for longer than set_node_expiry allows.
 --
 -- Deletes about p_limit of each in a call. Classes and profiles are scanned p_limit a call, so it takes
 -- several calls to reach all of them. p_unless_within: do nothing if another session pruned less than
@@ -78,6 +79,7 @@ as $$
 declare
   v_now timestamptz;
   v_lead record;
+  v_runs int;
   v_purged int;
   v_terms int;
   v_deliveries int;
@@ -100,6 +102,9 @@ begin
     select t.* into v_lead from hwqueue.lead_prune(p_unless_within, v_now, p_shard) t;
     if v_lead.goes then
       leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
+      v_runs := hwqueue.prune_runs(p_limit, v_now, p_shard);
+      leases := leases + v_runs;
+      perform hwqueue.prune_workflows(p_limit, p_shard);
       classes := hwqueue.prune_classes(p_limit, p_shard);
       nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
       perform hwqueue.expire_nodes(p_limit, v_now, p_shard);
@@ -111,8 +116,8 @@ begin
       v_deliveries := hwqueue.prune_deliveries(p_limit, v_now, p_shard);
       -- last, because readers of events wait for its lock
       perform hwqueue.prune_minutes(p_limit, v_now, p_shard), hwqueue.prune_events(v_now, p_shard);
-      more := p_limit in (leases, v_terms, v_deliveries, v_deaths) or v_purged >= p_limit or classes > 0
-        or nodes > 0;
+      more := p_limit in (leases - v_runs, v_terms, v_deliveries, v_deaths)
+        or greatest(v_runs, v_purged) >= p_limit or classes > 0 or nodes > 0;
     end if;
   end if;
   return next;
@@ -122,8 +127,8 @@ $$;
 -- Checks what must hold at every instant by counting leases and claims again. Returns a row for each
 -- broken rule, and none when all is well.
 --
--- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login. detail names
--- what is broken, what was found and what was expected.
+-- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login, run_work, run_join,
+-- run_stuck, run_over, step_lease. detail names what is broken, what was found and what was expected.
 --
 -- It reads everything, and is for operators and tests. It runs several statements, so call it in a
 -- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
@@ -145,6 +150,7 @@ begin
            'expected', s.login)
     from hwqueue.claim c join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
     where c.shard_id = p_shard and c.login is distinct from s.login;
+  return query select v.rule, v.run_id::text, v.detail from hwqueue.broken_runs(p_shard) v;
 end
 $$;
 

@@ -38,11 +38,11 @@ begin
       (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_next, p_now, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-    attempt, state, error)
+    attempt, state, error, is_step)
   values (p_shard, p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token,
     p_claim.node_id, v_attempts, v_state,
     coalesce(p_error, case when v_cancelled
-      then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end));
+      then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end), p_claim.is_step);
   if p_claim.is_awaited then
     perform hwqueue.notify_ended(array[p_claim.lease_id], p_shard);
   end if;
@@ -55,6 +55,9 @@ begin
       else format('dead after attempt %s, which ended %s', p_claim.attempt, p_outcome) end,
     p_shard, jsonb_build_object('attempt', p_claim.attempt, 'outcome', p_outcome,
       'error', left(p_error ->> 'message', 200)), p_claim.node_id);
+  if p_claim.is_step then
+    perform hwqueue.step_ended(p_claim.lease_id, v_state, false, p_shard);
+  end if;
   return v_state;
 end
 $$;
@@ -92,6 +95,7 @@ declare
   v_deltas jsonb;
   v_eligible_at timestamptz;
   v_is_awaited boolean;
+  v_is_step boolean;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
@@ -99,8 +103,9 @@ begin
     and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
     and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
   returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at,
-    c.is_awaited
-  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at, v_is_awaited;
+    c.is_awaited, c.is_step
+  into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at, v_is_awaited,
+    v_is_step;
   if not found then
     return false;
   end if;
@@ -111,22 +116,27 @@ begin
     v_deltas := hwqueue.add_counts(v_deltas, -1, p_shard);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-    attempt, state, result, eligible_at)
+    attempt, state, result, eligible_at, is_step)
   values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt,
-    'completed', case when v_eligible_at is null then p_result end, v_eligible_at);
+    'completed', case when v_eligible_at is null then p_result end, v_eligible_at, v_is_step);
   if v_eligible_at is not null then
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
   end if;
   if v_is_awaited then
     perform hwqueue.notify_ended(array[p_lease], p_shard);
   end if;
+  if v_is_step then
+    -- of a node that settles, the transaction ends with the call; a handler's own may stay open
+    perform hwqueue.step_ended(p_lease, 'completed', p_node is not null, p_shard);
+  end if;
   return true;
 end
 $$;
 
--- Like end_completed_claim for many, in one statement: claims that have no room allocated, no counters
--- of affinity terms and no result. With p_node only that node's, else only the caller's. It skips claims
--- that other sessions hold. Returns the ordinals, in the lists, of those that it completed.
+-- Like end_completed_claim for many, in one statement: claims that have no room allocated, no counters of
+-- affinity terms and no result, and are no steps of runs. With p_node only that node's, else only the
+-- caller's. It skips claims that other sessions hold. Returns the ordinals, in the lists, of those that
+-- it completed.
 -- Locks: the claims by lease_id; the rows of leases that go. Not idempotent.
 create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid,
   p_shard int) returns int[]
@@ -144,7 +154,7 @@ begin
     delete from hwqueue.claim c using hwqueue.ordered_items(p_leases, p_tokens, p_shard) i
     where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
       and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
-      and c.assignment is null and c.term_deltas is null
+      and c.assignment is null and c.term_deltas is null and c.is_step is null
       and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
       c.eligible_at, c.is_awaited

@@ -64,6 +64,7 @@ declare
   v_now timestamptz := p_request.now;
   v_timeout interval;
   v_eligible_at timestamptz;
+  v_is_step boolean;
   v_taken record;
 begin
   entry := p_picked.entry;
@@ -73,8 +74,9 @@ begin
   select l.task_name, l.params, l.headers,
          coalesce(l.claim_timeout, p_request.claim_timeout, p_queue_head.claim_timeout),
          case when p_queue_head.drops_completed is distinct from false and l.idempotency_key is null
-           then greatest(l.available_at, l.created_at) end
-  into task_name, params, headers, v_timeout, v_eligible_at
+           and l.run_id is null then greatest(l.available_at, l.created_at) end,
+         case when l.run_id is not null then true end
+  into task_name, params, headers, v_timeout, v_eligible_at, v_is_step
   from hwqueue.lease l where l.shard_id = v_shard and l.lease_id = entry.lease_id;
   load := p_load;
   if p_state.has_limits then
@@ -93,10 +95,11 @@ begin
   attempt := entry.attempt_count + 1;
   expires_at := v_now + v_timeout;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at)
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, eligible_at,
+    is_step)
   values (v_shard, entry.lease_id, entry.queue_id, entry.class_id, p_state.node_id, p_state.node_epoch,
     claim_token, attempt, v_timeout, v_now, expires_at, expires_at, assignment, p_picked.term_deltas,
-    p_state.login, v_eligible_at);
+    p_state.login, v_eligible_at, v_is_step);
 end
 $$;
 
@@ -120,8 +123,9 @@ begin
              (p_generation << 40) + t.claim_count + 1 as claim_token,
              (t.attempt_count + 1)::smallint as attempt, q.name, l.task_name, l.params, l.headers,
              coalesce(l.claim_timeout, p_request.claim_timeout, q.claim_timeout) as claim_timeout,
-             case when q.retain_completed = '0' and l.idempotency_key is null
-               then greatest(l.available_at, l.created_at) end as eligible_at
+             case when q.retain_completed = '0' and l.idempotency_key is null and l.run_id is null
+               then greatest(l.available_at, l.created_at) end as eligible_at,
+             case when l.run_id is not null then true end as is_step
       from taken t
       -- offset 0 fences: lease for lease, by key. The number taken is in no statistics, and the planner
       -- might read all leases
@@ -131,10 +135,10 @@ begin
         select * from hwqueue.queue x where x.shard_id = v_shard and x.queue_id = t.queue_id offset 0) q
     ), granted as (
       insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-        attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at)
+        attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at, is_step)
       select v_shard, d.lease_id, d.queue_id, d.class_id, p_state.node_id, p_state.node_epoch,
              d.claim_token, d.attempt, d.claim_timeout, v_now, v_now + d.claim_timeout,
-             v_now + d.claim_timeout, p_state.login, d.eligible_at
+             v_now + d.claim_timeout, p_state.login, d.eligible_at, d.is_step
       from detail d
     )
     select d.lease_id, d.claim_token, d.attempt, d.name, d.task_name, d.params, d.headers,

@@ -286,10 +286,14 @@ $$;
 create or replace function hwqueue.fail_late(p_leases uuid[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
+declare
+  v_steps uuid[] := hwqueue.end_waiting(p_leases, 'failed', null, p_now, p_shard);
 begin
-  perform hwqueue.end_waiting(p_leases, 'failed', null, p_now, p_shard);
   perform hwqueue.note_deaths(p_leases, p_now, p_shard);
   perform hwqueue.note_leases('lease_deadline_exceeded', p_leases, 'not claimed by its deadline', p_shard);
+  if v_steps <> '{}' then
+    perform hwqueue.steps_ended(v_steps, 'failed', p_shard);
+  end if;
   return cardinality(p_leases);
 end
 $$;

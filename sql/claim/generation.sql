@@ -98,6 +98,9 @@ begin
     update hwqueue.term_counter k set dropped_xid = '0' where k.shard_id = p_shard
       and k.dropped_xid is not null;
     update hwqueue.ignored_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
+    update hwqueue.workflow w set retired_before = null where w.shard_id = p_shard
+      and w.retired_before is not null;
+    update hwqueue.arrival a set after_xid = null where a.shard_id = p_shard and a.after_xid is not null;
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;
@@ -137,6 +140,10 @@ begin
   having max(q.queue_id) >= (select s.last_value from hwqueue.queue_queue_id_seq s);
   perform setval('hwqueue.placement_class_class_id_seq', max(c.class_id)) from hwqueue.placement_class c
   having max(c.class_id) >= (select s.last_value from hwqueue.placement_class_class_id_seq s);
+  perform setval('hwqueue.workflow_workflow_id_seq', max(w.workflow_id)) from hwqueue.workflow w
+  having max(w.workflow_id) >= (select s.last_value from hwqueue.workflow_workflow_id_seq s);
+  perform setval('hwqueue.arrival_arrival_id_seq', max(a.arrival_id)) from hwqueue.arrival a
+  having max(a.arrival_id) >= (select s.last_value from hwqueue.arrival_arrival_id_seq s);
   perform setval('hwqueue.profile_profile_id_seq', max(p.profile_id)) from hwqueue.profile p
   having max(p.profile_id) >= (select s.last_value from hwqueue.profile_profile_id_seq s);
   perform setval('hwqueue.affinity_term_term_id_seq', max(t.term_id)) from hwqueue.affinity_term t

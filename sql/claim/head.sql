@@ -32,6 +32,7 @@ declare
   v_position bigint;
   v_timeout interval;
   v_since timestamptz;
+  v_is_step boolean;
 begin
   if (p_qty = 1 and p_state.login = session_user and p_state.on_fast_path and not p_state.has_limits
       and not p_state.awaits_terms and p_state.server_started_at = pg_postmaster_start_time()
@@ -75,10 +76,11 @@ begin
     returning r.lease_id, r.class_id, (p_state.generation << 40) + r.claim_count + 1, r.attempt_count + 1,
       r.position, l.task_name, l.params, l.headers,
       coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
-      case when v_head.drops_completed and l.idempotency_key is null
-        then greatest(l.available_at, l.created_at) end
+      case when v_head.drops_completed and l.idempotency_key is null and l.run_id is null
+        then greatest(l.available_at, l.created_at) end,
+      case when l.run_id is not null then true end
     into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
-      v_since;
+      v_since, v_is_step;
   end if;
   if lease_id is null then
     queue_head := v_head;
@@ -88,9 +90,9 @@ begin
   queue := v_head.name;
   expires_at := v_now + v_timeout;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at)
+    attempt, claim_timeout, claimed_at, expires_at, check_at, login, eligible_at, is_step)
   values (p_shard, lease_id, v_head.queue_id, v_class_id, p_state.node_id, p_state.node_epoch, claim_token,
-    attempt, v_timeout, v_now, expires_at, expires_at, p_state.login, v_since);
+    attempt, v_timeout, v_now, expires_at, expires_at, p_state.login, v_since, v_is_step);
   if p_moves or v_now - p_state.seen_at > p_state.heartbeat_timeout / 8 then
     perform hwqueue.after_head(p_state, v_head, v_class_id, v_position, lease_id, p_moves, p_drawn, v_now);
   end if;

@@ -11,20 +11,29 @@
 -- Reading order: lease_state, lease_end, find_lease, take_entry, end_waiting, then read_lease_filter,
 -- list_lease_ids, and lease_pages for what bulk calls read.
 
--- Writes the outcome of leases that were waiting. The caller has deleted their entries, and read the
--- clock after that. p_error null: they passed their deadline. The caller holds the entries. Not
--- idempotent.
+-- Writes the outcome of leases that were waiting, and returns those of them that are steps of runs, for
+-- steps_ended. The caller has deleted their entries, and read the clock after that. p_error null: they
+-- passed their deadline. The caller holds the entries. Not idempotent.
 create or replace function hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb,
-  p_now timestamptz, p_shard int) returns void
+  p_now timestamptz, p_shard int) returns uuid[]
 language plpgsql volatile
 as $$
+declare
+  v_steps uuid[];
 begin
-  insert into hwqueue.outcome
-    (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error)
-  select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id,
-         l.attempt_count, p_state,
-         coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline))
-  from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  with ended as (
+    insert into hwqueue.outcome as o
+      (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id, attempt, state, error,
+       is_step)
+    select p_shard, l.lease_id, l.queue_id, p_now, l.claimed_at, l.claim_token, l.node_id,
+           l.attempt_count, p_state,
+           coalesce(p_error, jsonb_build_object('reason', 'deadline_exceeded', 'deadline', l.deadline)),
+           case when l.run_id is not null then true end
+    from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases)
+    returning o.lease_id, o.is_step
+  )
+  select coalesce(array_agg(e.lease_id) filter (where e.is_step), '{}') into v_steps from ended e;
+  return v_steps;
 end
 $$;
 

@@ -192,7 +192,9 @@ as $$
     coalesce(hwqueue.json_boolean(p_options -> 'notify', 'options.notify'), true),
     case when p_options ? 'wire' then hwqueue.wire_blob(p_options -> 'wire', 'options.wire') end,
     case when p_options ? 'unique' then hwqueue.unique_until(p_options -> 'unique', p_now) end,
-    case when p_options ? 'unique' then p_options #>> '{unique,on_conflict}' end
+    case when p_options ? 'unique' then p_options #>> '{unique,on_conflict}' end,
+    null,
+    null
   )::hwqueue.spawn_request
 $$;
 

@@ -187,8 +187,8 @@ begin
 end
 $$;
 
--- Retires classes after p_after that no lease refers to and that are an hour old, so that spawns do not
--- find them any more: step 1 of 3. Returns the class to start after next time.
+-- Retires classes after p_after that no lease or open step refers to and that are an hour old, so that
+-- spawns do not find them any more: step 1 of 3. Returns the class to start after next time.
 -- Locks: class rows, skip locked.
 create or replace function hwqueue.retire_classes(p_after bigint, p_limit int, p_now timestamptz,
   p_shard int) returns bigint
@@ -205,6 +205,8 @@ declare
         9223372036854775807)
       and c.retired_at is null and c.created_at < p_now - interval '1 hour'
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.run_class u where u.shard_id = p_shard
+          and u.class_id = c.class_id)
     for update of c skip locked);
 begin
   update hwqueue.placement_class c set retired_at = p_now where c.shard_id = p_shard
@@ -311,6 +313,7 @@ as $$
 declare
   v_ready hwqueue.ready[];
   v_scheduled hwqueue.scheduled[];
+  v_leases uuid[];
 begin
   v_ready := array(
     select r from hwqueue.ready r where r.shard_id = p_shard and r.queue_id = p_queue_id
@@ -324,8 +327,13 @@ begin
   delete from hwqueue.scheduled s using unnest(v_scheduled) v
   where s.shard_id = p_shard and s.queue_id = p_queue_id and s.available_at = v.available_at
     and s.lease_id = v.lease_id;
-  return hwqueue.remove_leases(array(select v.lease_id from unnest(v_ready) v union all select v.lease_id
-      from unnest(v_scheduled) v), p_shard);
+  v_leases := array(
+    select v.lease_id from unnest(v_ready) v union all select v.lease_id from unnest(v_scheduled) v);
+  perform hwqueue.steps_ended(array(
+    select l.lease_id from hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = any (v_leases) and l.run_id is not null),
+    'cancelled', p_shard);
+  return hwqueue.remove_leases(v_leases, p_shard);
 end
 $$;
 
@@ -364,6 +372,8 @@ begin
     select c.class_id from hwqueue.placement_class c
     where c.shard_id = p_shard and c.retired_at is not null and c.retired_before <= v_oldest_running
       and not exists (select 1 from hwqueue.lease l where l.shard_id = p_shard and l.class_id = c.class_id)
+      and not exists (select 1 from hwqueue.run_class u where u.shard_id = p_shard
+          and u.class_id = c.class_id)
       -- all of them at once: few classes are retired, and claims have no index by class
       and c.class_id <> all (array(select distinct u.class_id from hwqueue.claim u
           where u.shard_id = p_shard))
@@ -419,8 +429,9 @@ begin
 end
 $$;
 
--- Deletes finished leases past their queue's retention, the oldest of each queue first, and returns
--- their number. Takes only leases that roll_up has counted, or that ended more than an hour ago.
+-- Deletes finished leases past their queue's retention, the oldest of each queue first, and returns their
+-- number. Leases of steps go with their run (prune_runs). Takes only leases that roll_up has counted, or
+-- that ended more than an hour ago.
 -- Locks: their outcomes, skip locked; then the lease rows.
 create or replace function hwqueue.prune_leases(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -437,7 +448,7 @@ begin
     cross join unnest(array['completed', 'cancelled', 'failed']) s(state)
     cross join lateral (
       select o.lease_id from hwqueue.outcome o
-      where o.shard_id = p_shard and o.queue_id = q.queue_id and o.state = s.state
+      where o.shard_id = p_shard and o.queue_id = q.queue_id and o.state = s.state and o.is_step is null
         and o.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed
             else q.retain_completed end)
       order by o.finished_at limit p_limit
@@ -481,10 +492,10 @@ begin
 end
 $$;
 
--- Stamps retired classes and dropped queues with a transaction id that is later than their marking: step
--- 2 of 3. Must come first in a transaction that has written nothing. Otherwise its id may be older than
--- the marking, so it stamps nothing.
--- Locks: class and queue rows, skip locked.
+-- Stamps retired classes and workflows, and dropped queues, with a transaction id that is later than
+-- their marking: step 2 of 3. Must come first in a transaction that has written nothing. Otherwise its id
+-- may be older than the marking, so it stamps nothing.
+-- Locks: class, queue and workflow rows, skip locked.
 create or replace function hwqueue.stamp_retired(p_limit int, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -495,9 +506,13 @@ declare
   v_queues int[] := array(
     select q.queue_id from hwqueue.queue q
     where q.shard_id = p_shard and q.dropped_at is not null and q.dropped_before is null limit p_limit);
+  v_workflows bigint[] := array(
+    select w.workflow_id from hwqueue.workflow w
+    where w.shard_id = p_shard and w.retired_at is not null and w.retired_before is null limit p_limit);
   v_later xid8;
 begin
-  if v_classes = '{}' and v_queues = '{}' or pg_current_xact_id_if_assigned() is not null then
+  if v_classes = '{}' and v_queues = '{}' and v_workflows = '{}'
+    or pg_current_xact_id_if_assigned() is not null then
     return;
   end if;
   v_later := pg_current_xact_id();
@@ -511,5 +526,10 @@ begin
     select o.queue_id from hwqueue.queue o
     where o.shard_id = p_shard and o.queue_id = any (v_queues)
       and o.dropped_before is null for update skip locked);
+  update hwqueue.workflow w set retired_before = v_later
+  where w.shard_id = p_shard and w.workflow_id in (
+    select o.workflow_id from hwqueue.workflow o
+    where o.shard_id = p_shard and o.workflow_id = any (v_workflows)
+      and o.retired_before is null for update skip locked);
 end
 $$;

@@ -16,6 +16,7 @@ LAYERS = (
     "constraints",
     "eligibility",
     "spawn",
+    "workflows",
     "claim",
     "nodes",
     "fleet",

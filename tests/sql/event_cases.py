@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 from hwqueue.testing import Clock
 from tests.calls import Row
+from tests.flows import Flow, step
 from tests.sql.api import Api, Node, token
 from tests.sql.test_current_generation import become_another_server
 from tests.sql.test_terms import settle_terms
@@ -482,3 +483,64 @@ def _(stage: Stage) -> Row:
     for _ in range(2):
         stage.api.rows("reap")
     return {"queue": None}
+
+
+def _flow(stage: Stage, *steps: Row) -> tuple[Flow, Row]:
+    """A run, and what its events say of it."""
+    flow = Flow(stage.api, [*steps] or [step("a")])
+    return flow, {"run_id": str(flow.run), "workflow": flow.queue}
+
+
+@tells("workflow_defined")
+def _(stage: Stage) -> Row:
+    name = f"told-{uuid4()}"
+    for _ in range(2):
+        stage.api.rows("define_workflow", spec={"name": name, "steps": [step("a")]})
+    return {"queue": None, "detail": {"workflow": name, "version": 1}}
+
+
+@tells("workflow_run_failed")
+def _(stage: Stage) -> Row:
+    flow, its = _flow(stage)
+    flow.fail("a")
+    return {"detail": its | {"reason": "step_failed", "detail": {"step": "a"}}}
+
+
+@tells("workflow_run_cancelled")
+def _(stage: Stage) -> Row:
+    flow, its = _flow(stage)
+    for _ in range(2):
+        stage.api.rows("cancel_workflow_run", run=flow.run, reason="no")
+    return {"detail": its | {"detail": {"by": "postgres", "reason": "no"}}}
+
+
+@tells("workflow_run_paused")
+def _(stage: Stage) -> Row:
+    flow, its = _flow(stage)
+    for _ in range(2):
+        stage.api.rows("pause_workflow_run", run=flow.run)
+    return {"detail": its}
+
+
+@tells("workflow_run_resumed")
+def _(stage: Stage) -> Row:
+    flow, its = _flow(stage)
+    stage.api.rows("pause_workflow_run", run=flow.run)
+    for _ in range(2):
+        stage.api.rows("resume_workflow_run", run=flow.run)
+    return {"detail": its}
+
+
+@tells("workflow_run_retried")
+def _(stage: Stage) -> Row:
+    flow, its = _flow(stage)
+    flow.fail("a")
+    stage.api.rows("retry_workflow_run", run=flow.run)
+    return {"detail": its | {"from": "failed", "steps": 1}}
+
+
+@tells("workflow_step_skipped")
+def _(stage: Stage) -> Row:
+    flow, its = _flow(stage)
+    stage.api.rows("skip_step", run=flow.run, step="a")
+    return {"detail": its | {"step": "a"}}

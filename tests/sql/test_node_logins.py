@@ -115,6 +115,7 @@ FOR_NOBODY = {
     *("reap", "prune", "list_queues", "schema_version", "complete_leases"),
     "compare_tasks",
     "wake_payloads",
+    "advance_workflows",
     "report_progress",  # leaves out the claims of other logins: test_report_progress.py
     "append_logs",  # as well: test_append_logs.py
 }

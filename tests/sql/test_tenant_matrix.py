@@ -47,6 +47,7 @@ class Things:
     service: UUID
     node: UUID
     class_id: int
+    run: UUID
 
     @property
     def task(self) -> str:
@@ -55,7 +56,8 @@ class Things:
 
     def hidden(self, text: str) -> str:
         """The text without what names these."""
-        for value in (self.lease, self.done, self.service, self.node, self.task, self.tenant):
+        ids = (self.lease, self.done, self.service, self.node, self.run)
+        for value in (*ids, self.task, self.tenant):
             text = text.replace(str(value), "IT")
         return re.sub(rf"\b{self.class_id}\b", "CLASS", text)
 
@@ -82,12 +84,16 @@ def _made(api: Api, queue: str, tenant: str) -> Things:
     assert api.claim(node, queue, tasks=[task])
     lease = api.spawn(queue, task, idempotency_key=task, **about)
     class_id = api.row("explain_lease", lease=lease)["class_id"]
-    return Things(tenant, lease, done, service, node.node_id, class_id)
+    spec = {"name": "shared", "queue": queue, "steps": [{"name": "a", "task": task}]}
+    api.rows("define_workflow", spec=spec)
+    run = api.row("submit_workflow", workflow="shared", options={"tenant": tenant})["run_id"]
+    return Things(tenant, lease, done, service, node.node_id, class_id, run)
 
 
 def nobodys(like: Things) -> Things:
     """Ids and names that do not exist; the lease's comes right after the one that is like it."""
-    return Things("nobody", UUID(int=like.lease.int ^ 1), uuid4(), uuid4(), uuid4(), 10**12)
+    lease = UUID(int=like.lease.int ^ 1)
+    return Things("nobody", lease, uuid4(), uuid4(), uuid4(), 10**12, uuid4())
 
 
 def _placements(its: Things) -> list[Row]:
@@ -115,6 +121,10 @@ def _by_lease(**more: Any) -> Calls:
     return lambda _caller, _queue, its: [{"lease": its.lease, **more}]
 
 
+def _by_run(**more: Any) -> Calls:
+    return lambda _caller, _queue, its: [{"run": its.run, **more}]
+
+
 def _by_service(**more: Any) -> Calls:
     return lambda _caller, _queue, its: [{"service": its.service, **more}]
 
@@ -139,6 +149,21 @@ def _match(caller: str, _queue: str, its: Things) -> list[Row]:
     return [{"placement": {}, "options": {"tenant": its.tenant}}] + [
         {"placement": placement, "options": {"tenant": caller}} for placement in _placements(its)
     ]
+
+
+def _submit(caller: str, _queue: str, its: Things) -> list[Row]:
+    return [
+        {"workflow": "shared", "options": {"tenant": its.tenant}},
+        *(
+            {"workflow": "shared", "options": {"tenant": caller, "placement": placement}}
+            for placement in _placements(its)
+        ),
+    ]
+
+
+def _submit_spec(caller: str, queue: str, its: Things) -> list[Row]:
+    spec = {"name": "its", "queue": queue, "steps": [{"name": "a", "task": "t"}]}
+    return [{"spec": spec, "options": each["options"]} for each in _submit(caller, queue, its)]
 
 
 def _list(_caller: str, _queue: str, its: Things) -> list[Row]:
@@ -173,6 +198,16 @@ ALIKE: dict[str, Calls] = {
     "lease_history": _by_lease(),
     "lease_logs": _by_lease(last=True),
     "explain_lease": _by_lease(),
+    "submit_workflow": _submit,
+    "submit_spec": _submit_spec,
+    "get_workflow_run": _by_run(),
+    "list_workflow_steps": _by_run(),
+    "list_workflow_runs": lambda _caller, _queue, its: [{"filter": {"tenant": its.tenant}}],
+    "cancel_workflow_run": _by_run(reason="no"),
+    "pause_workflow_run": _by_run(),
+    "resume_workflow_run": _by_run(),
+    "retry_workflow_run": _by_run(),
+    "skip_step": _by_run(step="a"),
     "spawn_lease": _spawn,
     "spawn_leases": _batch,
     "match_nodes": _match,
@@ -199,6 +234,7 @@ REFUSED = {
     *("cordon_node", "uncordon_node", "drain_node", "deregister_node"),
     *("taint_node", "untaint_node", "attest_node", "revoke_attestation"),
     *("set_task", "list_tasks", "drop_task"),
+    *("define_workflow", "get_workflow", "list_workflows"),
     *("confirm_node", "hand_over_node", "create_token", "list_tokens", "revoke_token"),
     *("set_webhook", "list_webhooks", "drop_webhook", "pause_webhook", "resume_webhook"),
     *("rotate_webhook", "test_webhook", "list_deliveries", "redeliver"),
@@ -213,6 +249,7 @@ NOT_NARROWED = {
     *("claim_hint", "wake_payloads", "reap", "prune", "check_token", "schema_version"),
     *("node_wake_payload", "deregister_own_node", "report_progress", "append_logs"),
     "compare_tasks",
+    "advance_workflows",
 }
 
 

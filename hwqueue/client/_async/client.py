@@ -22,12 +22,14 @@ from hwqueue.client._async.tasks import AsyncTasks
 from hwqueue.client._async.tokens import AsyncTokens
 from hwqueue.client._async.views import AsyncViews
 from hwqueue.client._async.webhooks import AsyncWebhooks
+from hwqueue.client._async.workflows import AsyncWorkflows
 from hwqueue.types import SchemaVersion
 
 
 class AsyncClient(
     AsyncQueues,
     AsyncTasks,
+    AsyncWorkflows,
     AsyncLeases,
     AsyncBulk,
     AsyncClaims,

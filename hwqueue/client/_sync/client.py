@@ -23,12 +23,14 @@ from hwqueue.client._sync.tasks import Tasks
 from hwqueue.client._sync.tokens import Tokens
 from hwqueue.client._sync.views import Views
 from hwqueue.client._sync.webhooks import SyncWebhooks
+from hwqueue.client._sync.workflows import Workflows
 from hwqueue.types import SchemaVersion
 
 
 class Client(
     Queues,
     Tasks,
+    Workflows,
     Leases,
     SyncBulk,
     Claims,

@@ -1,0 +1,282 @@
+"""Methods about workflows and their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Unpack
+from uuid import UUID
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._json import aware, given, plain
+from hwqueue.types import (
+    AdvanceResult,
+    DefinedWorkflow,
+    Json,
+    RetryMode,
+    RunOptions,
+    RunState,
+    RunSummary,
+    SubmittedRun,
+    Workflow,
+    WorkflowRun,
+    WorkflowStep,
+    WorkflowSummary,
+)
+
+
+def _options(options: RunOptions) -> dict[str, Any]:
+    """The options of a submission as JSON."""
+    found = given(options)
+    if isinstance(deadline := found.get("deadline"), datetime):
+        found["deadline"] = aware(deadline, "deadline").isoformat()
+    if "run_id" in found:
+        found["run_id"] = str(found["run_id"])
+    return {name: plain(value, name) for name, value in found.items()}
+
+
+class AsyncWorkflows(AsyncCaller):
+    """Define workflows, submit runs of them, look at them and change them."""
+
+    async def define_workflow(self, spec: Mapping[str, Any], *, shard: int = 0) -> DefinedWorkflow:
+        """Define a workflow; does nothing if the newest version means the same.
+
+        Args:
+            spec: See docs/explanation/workflows.md.
+
+        Raises: WorkflowInvalid, WorkflowTooLarge, PlacementInvalid, PlacementContradictory,
+            WireInvalid, BadArgument, OtherTenant.
+        SQL: define_workflow. Safe inside your transaction: yes.
+        """
+        return await self._row(
+            calls.DEFINE_WORKFLOW, DefinedWorkflow, p_spec=plain(spec, "spec"), p_shard=shard
+        )
+
+    async def get_workflow(
+        self, workflow: str, *, version: int | None = None, shard: int = 0
+    ) -> Workflow:
+        """A definition.
+
+        Args:
+            version: None: the newest.
+
+        Raises: WorkflowUnknown, OtherTenant.
+        SQL: get_workflow. Safe inside your transaction: yes.
+        """
+        return await self._row(
+            calls.GET_WORKFLOW, Workflow, p_workflow=workflow, p_version=version, p_shard=shard
+        )
+
+    async def list_workflows(
+        self, *, after: str | None = None, limit: int = 100, shard: int = 0
+    ) -> list[WorkflowSummary]:
+        """Workflows by name, each with its newest version.
+
+        Args:
+            after: Only names behind this one: the last of the previous page.
+            limit: Most to return.
+
+        Raises: BadArgument, OtherTenant.
+        SQL: list_workflows. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.LIST_WORKFLOWS, WorkflowSummary, p_after=after, p_limit=limit, p_shard=shard
+        )
+
+    async def submit_workflow(
+        self, workflow: str, input: Json = None, *, shard: int = 0, **options: Unpack[RunOptions]
+    ) -> SubmittedRun:
+        """Submit a run of a workflow, and spawn the leases of its first steps.
+
+        Args:
+            input: JSON that its steps bind with `$input`; None: an empty object.
+            **options: See `hwqueue.types.RunOptions`.
+
+        Raises: WorkflowUnknown, StepUnknown, QueueUnknown, BadArgument, PlacementInvalid,
+            PlacementContradictory, WireInvalid, IdempotencyMismatch, OtherTenant.
+        SQL: submit_workflow. Safe inside your transaction: yes, waits for nobody.
+        """
+        return await self._row(
+            calls.SUBMIT_WORKFLOW,
+            SubmittedRun,
+            p_workflow=workflow,
+            p_input=input,
+            p_options=_options(options),
+            p_shard=shard,
+        )
+
+    async def submit_spec(
+        self,
+        spec: Mapping[str, Any],
+        input: Json = None,
+        *,
+        shard: int = 0,
+        **options: Unpack[RunOptions],
+    ) -> SubmittedRun:
+        """Submit a run of a specification that is not defined under its name.
+
+        Args:
+            spec: As `define_workflow` takes it.
+            input: JSON that its steps bind with `$input`; None: an empty object.
+            **options: See `hwqueue.types.RunOptions`; no `version`.
+
+        Raises: As `define_workflow` and `submit_workflow`.
+        SQL: submit_spec. Safe inside your transaction: yes, waits for nobody.
+        """
+        return await self._row(
+            calls.SUBMIT_SPEC,
+            SubmittedRun,
+            p_spec=plain(spec, "spec"),
+            p_input=input,
+            p_options=_options(options),
+            p_shard=shard,
+        )
+
+    async def get_workflow_run(self, run_id: UUID | str, *, shard: int = 0) -> WorkflowRun:
+        """A run, and how many of its steps are in each state.
+
+        Raises: RunNotFound.
+        SQL: get_workflow_run. Safe inside your transaction: yes.
+        """
+        return await self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id, p_shard=shard)
+
+    async def list_workflow_steps(
+        self, run_id: UUID | str, *, shard: int = 0
+    ) -> list[WorkflowStep]:
+        """The steps of a run in topological order.
+
+        Raises: RunNotFound.
+        SQL: list_workflow_steps. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.LIST_WORKFLOW_STEPS, WorkflowStep, p_run=run_id, p_shard=shard
+        )
+
+    async def list_workflow_runs(
+        self,
+        *,
+        workflow: str | None = None,
+        state: RunState | None = None,
+        tenant: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        before: UUID | str | None = None,
+        shard: int = 0,
+    ) -> list[RunSummary]:
+        """Runs, newest first.
+
+        Args:
+            workflow, state: Only these; None: any.
+            tenant: "": those without one; None: any.
+            labels: Those that have all of these.
+            limit: Most to return.
+            before: Only runs older than this one: the last of the previous page.
+
+        Raises: BadArgument, OtherTenant.
+        SQL: list_workflow_runs. Safe inside your transaction: yes.
+        """
+        wanted = {"workflow": workflow, "state": state, "tenant": tenant, "labels": labels}
+        return await self._rows(
+            calls.LIST_WORKFLOW_RUNS,
+            RunSummary,
+            p_filter=plain(given(wanted), "filter"),
+            p_limit=limit,
+            p_before=before,
+            p_shard=shard,
+        )
+
+    async def cancel_workflow_run(
+        self, run_id: UUID | str, *, reason: str | None = None, shard: int = 0
+    ) -> RunState:
+        """Cancel a run: what waits ends, what runs is asked to stop, nothing is released.
+
+        Returns: `cancelled`, or `cancelling` while something of it still runs.
+        Raises: RunNotFound, WrongRunState, BadArgument, IsolationLevel.
+        SQL: cancel_workflow_run. Safe inside your transaction: yes.
+        """
+        found: RunState = await self._value(
+            calls.CANCEL_WORKFLOW_RUN, p_run=run_id, p_reason=reason, p_shard=shard
+        )
+        return found
+
+    async def pause_workflow_run(self, run_id: UUID | str, *, shard: int = 0) -> RunState:
+        """Hold the steps of a run that become due; those that run go on.
+
+        Raises: RunNotFound, WrongRunState, IsolationLevel.
+        SQL: pause_workflow_run. Safe inside your transaction: yes.
+        """
+        found: RunState = await self._value(calls.PAUSE_WORKFLOW_RUN, p_run=run_id, p_shard=shard)
+        return found
+
+    async def resume_workflow_run(self, run_id: UUID | str, *, shard: int = 0) -> RunState:
+        """Let a paused run go on.
+
+        Raises: RunNotFound, WrongRunState, IsolationLevel.
+        SQL: resume_workflow_run. Safe inside your transaction: yes.
+        """
+        found: RunState = await self._value(calls.RESUME_WORKFLOW_RUN, p_run=run_id, p_shard=shard)
+        return found
+
+    async def retry_workflow_run(
+        self,
+        run_id: UUID | str,
+        *,
+        mode: RetryMode | None = None,
+        steps: Iterable[str] | None = None,
+        input: Json = None,
+        shard: int = 0,
+    ) -> RunState:
+        """Run steps of a run that has ended again, under the same lease ids.
+
+        Args:
+            mode: None: `failed`, all that has not completed.
+            steps: Instead of a mode: these, and all that come after them.
+            input: A new one, with mode `all`; None: as it was.
+
+        Raises: RunNotFound, WrongRunState, StepUnknown, BadArgument, IsolationLevel.
+        SQL: retry_workflow_run. Safe inside your transaction: yes.
+        """
+        options = {"mode": mode, "steps": None if steps is None else list(steps), "input": input}
+        found: RunState = await self._value(
+            calls.RETRY_WORKFLOW_RUN, p_run=run_id, p_options=given(options), p_shard=shard
+        )
+        return found
+
+    async def skip_step(
+        self,
+        run_id: UUID | str,
+        step: str,
+        *,
+        result: Json = None,
+        reason: str | None = None,
+        shard: int = 0,
+    ) -> RunState:
+        """Declare a step completed that nobody has claimed.
+
+        Args:
+            result: What other steps that bind its result get.
+
+        Raises: RunNotFound, WrongRunState, StepUnknown, LeaseClaimed, BadArgument, IsolationLevel.
+        SQL: skip_step. Safe inside your transaction: yes.
+        """
+        found: RunState = await self._value(
+            calls.SKIP_STEP,
+            p_run=run_id,
+            p_step=step,
+            p_result=result,
+            p_reason=reason,
+            p_shard=shard,
+        )
+        return found
+
+    async def advance_workflows(self, *, limit: int = 200, shard: int = 0) -> AdvanceResult:
+        """Do what settlements of steps had to leave; `reap` does it, too.
+
+        Args:
+            limit: Most joins, steps and runs to look at, 1 to 10,000.
+
+        Raises: BadArgument, IsolationLevel.
+        SQL: advance_workflows. Safe inside your transaction: no, it needs one of its own.
+        """
+        return await self._row(calls.ADVANCE_WORKFLOWS, AdvanceResult, p_limit=limit, p_shard=shard)

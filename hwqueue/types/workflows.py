@@ -1,0 +1,193 @@
+"""Workflows, their runs, and the steps of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict
+from uuid import UUID
+
+RunState = Literal["running", "paused", "failing", "cancelling", "completed", "failed", "cancelled"]
+"""The state of a run; the last three are ends."""
+
+StepState = Literal["waiting", "running", "completed", "failed", "cancelled", "skipped"]
+"""The state of a step; `running` means that its lease waits or runs."""
+
+RetryMode = Literal["failed", "failed_and_downstream", "all"]
+"""Which steps a retry runs again."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of a submission; all of them optional, None is the default.
+
+    Attributes:
+        version: Of the workflow; the newest unless given. Not for a specification.
+        affinity_tags, placement, wire: What every step asks of its node, besides what the workflow
+            and the step ask. A contradiction raises `PlacementContradictory`.
+        affinity: `and` (both must hold), `override` (these tags replace the workflow's key by key)
+            or `replace` (the workflow's are not looked at).
+        tenant, priority, labels, headers: Of the leases of all steps.
+        deadline: When the run fails unless it has ended; with a time zone.
+        idempotency_key: The same key with the same content is the same run.
+        run_id: An id of your own.
+        steps: By the name of a step: `affinity_tags`, `placement`, `wire`, `options`.
+    """
+
+    version: int | None
+    affinity_tags: Mapping[str, Any] | None
+    placement: Mapping[str, Any] | None
+    wire: str | None
+    affinity: Literal["and", "override", "replace"] | None
+    tenant: str | None
+    priority: int | None
+    labels: Mapping[str, str] | None
+    headers: Mapping[str, Any] | None
+    deadline: datetime | None
+    idempotency_key: str | None
+    run_id: UUID | str | None
+    steps: Mapping[str, Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinedWorkflow:
+    """What `define_workflow` did; created: this call wrote the version."""
+
+    workflow: str
+    version: int
+    created: bool
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workflow:
+    """A definition; spec: in normal form, its steps in topological order."""
+
+    workflow: str
+    version: int
+    spec: Mapping[str, Any]
+    step_count: int
+    created_at: datetime
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSummary:
+    """A workflow and its newest version."""
+
+    workflow: str
+    version: int
+    step_count: int
+    created_at: datetime
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedRun:
+    """A run that was submitted; created: False if its idempotency key had a run already."""
+
+    run_id: UUID
+    created: bool
+    state: RunState
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run in a list; version: None for the run of a specification."""
+
+    run_id: UUID
+    shard_id: int
+    workflow: str
+    version: int | None
+    state: RunState
+    reason: str | None
+    tenant: str
+    labels: Mapping[str, str]
+    attempt: int
+    submitted_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowRun:
+    """A run.
+
+    Attributes:
+        version: None for the run of a specification.
+        reason, detail: Why it does not run, or did not complete.
+        result: What its definition says, once it has completed.
+        attempt: From 1; each retry adds one.
+        step_counts: How many steps are in each state.
+    """
+
+    run_id: UUID
+    shard_id: int
+    workflow: str
+    version: int | None
+    state: RunState
+    reason: str | None
+    detail: Mapping[str, Any] | None
+    tenant: str
+    labels: Mapping[str, str]
+    headers: Mapping[str, Any]
+    priority: int | None
+    input: Any
+    result: Any
+    attempt: int
+    deadline: datetime | None
+    submitted_at: datetime
+    finished_at: datetime | None
+    step_counts: Mapping[str, int]
+
+    @property
+    def duration(self) -> timedelta | None:
+        """From its submission to its end; None while it has not ended."""
+        return self.finished_at - self.submitted_at if self.finished_at else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowStep:
+    """A step of a run.
+
+    Attributes:
+        step_no: Its place in topological order, from 1.
+        reason: Why it was skipped, failed without a lease, or is held.
+        placement: What its lease asks of a node, the run's part included.
+        lease_id: None until it is released; the same over all attempts of the run.
+        lease_state, node_id, attempt: Of its lease.
+        result: Of its lease, or what `skip_step` gave.
+        waits_for: Its parents that have not ended.
+    """
+
+    step_no: int
+    step: str
+    state: StepState
+    reason: str | None
+    task_name: str
+    queue: str | None
+    placement: Mapping[str, Any] | None
+    lease_id: UUID | None
+    lease_state: str | None
+    node_id: UUID | None
+    attempt: int | None
+    result: Any
+    error: Mapping[str, Any] | None
+    ended_at: datetime | None
+    waits_for: tuple[str, ...]
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvanceResult:
+    """What one `advance_workflows` did.
+
+    Attributes:
+        folded: Joins, steps and runs it has looked at.
+        released: Steps.
+        more: It reached its limit; call it again.
+    """
+
+    folded: int
+    released: int
+    more: bool

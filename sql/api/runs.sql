@@ -1,0 +1,309 @@
+-- Public: reading and changing runs of workflows.
+--
+-- An example: a run of "training" has failed at the step train. list_workflow_steps shows the error,
+-- retry_workflow_run releases train again under the same lease id; what had completed stays.
+--
+-- Invariant: a change of a run locks its row, and settlements never wait for that. What a settlement did at
+-- the same time is caught up with by advance_workflows.
+--
+-- Read cancel_workflow_run, then retry_workflow_run and skip_step.
+
+-- One run. step_counts: {state: number of steps}. reason and detail: why it does not run, or did not
+-- complete. attempt: from 1; each retry adds one.
+-- Raises: QHF03.
+create or replace function hwqueue.get_workflow_run(p_run uuid, p_shard int default 0)
+returns table (run_id uuid, shard_id int, workflow text, version int, state text, reason text, detail jsonb,
+  tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt int,
+  deadline timestamptz, submitted_at timestamptz, finished_at timestamptz, step_counts jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.find_run(p_run, p_shard);
+  return query
+    select r.run_id, r.shard_id, r.name, w.version, r.state, r.reason, r.detail, r.tenant, r.labels,
+      r.headers, r.priority, r.input, r.result, r.attempt, r.deadline, r.submitted_at, r.finished_at,
+      hwqueue.count_steps(r, p_shard)
+    from hwqueue.run r
+    join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
+    where r.shard_id = p_shard and r.run_id = p_run;
+end
+$$;
+
+-- Lists runs, newest first by id, a page at a time: pass the last run_id of a page as p_before of the next.
+-- p_filter: {"workflow", "state", "tenant", "labels"}, all of them optional. "tenant": "" means those
+-- without one. p_limit: from 1 to 10,000. A filter that few of many runs meet reads the many.
+-- Raises: QHA01, QHA03.
+create or replace function hwqueue.list_workflow_runs(p_filter jsonb default '{}', p_limit int default 50,
+  p_before uuid default null, p_shard int default 0)
+returns table (run_id uuid, shard_id int, workflow text, version int, state text, reason text, tenant text,
+  labels jsonb, attempt int, submitted_at timestamptz, finished_at timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- planned each time: a filter that is not given must not be in the plan
+  set plan_cache_mode = force_custom_plan
+as $$
+declare
+  v_workflow text;
+  v_state text;
+  v_tenant text;
+  v_labels jsonb;
+  v_tenants text[] := hwqueue.my_tenants();
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before'),
+    hwqueue.check_object(p_filter, array['workflow', 'state', 'tenant', 'labels'], 'filter');
+  v_workflow := hwqueue.json_text(p_filter -> 'workflow', 'filter.workflow', 100);
+  v_state := hwqueue.json_choice(p_filter -> 'state', 'filter.state', array['running', 'paused', 'failing',
+    'cancelling', 'completed', 'failed', 'cancelled']);
+  v_tenant := case when p_filter -> 'tenant' = '""' then ''
+    else hwqueue.json_text(p_filter -> 'tenant', 'filter.tenant', 100) end;
+  if v_tenant <> all (v_tenants) then
+    perform hwqueue.refuse_foreign(format('filter.tenant is %s', to_json(v_tenant)), 'filter.tenant',
+      'leave out filter.tenant');
+  end if;
+  v_labels := nullif(hwqueue.json_object(p_filter -> 'labels', 'filter.labels'), '{}');
+  return query
+    select r.run_id, r.shard_id, r.name, w.version, r.state, r.reason, r.tenant, r.labels, r.attempt,
+      r.submitted_at, r.finished_at
+    from hwqueue.run r
+    join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
+    where r.shard_id = p_shard and (p_before is null or r.run_id < p_before)
+      and (v_workflow is null or r.name = v_workflow) and (v_state is null or r.state = v_state)
+      and (v_tenant is null or r.tenant = v_tenant) and (v_tenants is null or r.tenant = any (v_tenants))
+      and (v_labels is null or r.labels @> v_labels)
+    order by r.run_id desc limit p_limit;
+end
+$$;
+
+-- The steps of a run in topological order. state: waiting, running (its lease waits or runs), completed,
+-- failed, cancelled or skipped. lease_id: null until the step is released. lease_state, node_id, result and
+-- error: of its lease; an operator's skip_step may have set the result. waits_for: parents that have not
+-- ended. placement: what its lease asks.
+-- Raises: QHF03.
+create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
+returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
+  lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb,
+  ended_at timestamptz, waits_for text[], shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off
+as $$
+declare
+  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+begin
+  return query
+    select d.step_no, d.name, hwqueue.shown_state(s.state, v_run), hwqueue.shown_reason(s, v_run),
+      d.task_name, q.name, c.placement, l.lease_id, hwqueue.lease_state(l.lease_id, p_shard),
+      coalesce(k.node_id, o.node_id, l.node_id), coalesce(k.attempt, o.attempt, l.attempt_count),
+      coalesce(s.result, o.result), coalesce(s.error, o.error), s.ended_at,
+      array(select f.name
+            from hwqueue.workflow_edge e
+            join hwqueue.step p on p.shard_id = p_shard and p.run_id = p_run and p.step_no = e.from_no
+            join hwqueue.workflow_step f on f.shard_id = p_shard and f.workflow_id = v_run.workflow_id
+              and f.step_no = e.from_no
+            where e.shard_id = p_shard and e.workflow_id = v_run.workflow_id and e.to_no = d.step_no
+              and s.state = 'waiting' and p.state in ('waiting', 'held', 'running') order by f.step_no),
+      p_shard
+    from hwqueue.workflow_step d
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = d.step_no
+    left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = s.queue_id
+    left join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
+    left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
+    left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
+    order by d.step_no;
+end
+$$;
+
+-- Cancels a run, and returns its state: steps that wait for others are never released, leases that wait are
+-- cancelled, running ones are asked to stop. It is cancelled when they have ended and the finally steps for
+-- that case have run. Cancelling a cancelled run changes nothing.
+-- Locks: the run; steps, entries and claims, skip locked. Raises: QHF03, QHF04, QHA01, QHA02. Idempotent.
+create or replace function hwqueue.cancel_workflow_run(p_run uuid, p_reason text default null,
+  p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_run hwqueue.run;
+begin
+  perform hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
+  v_run := hwqueue.lock_run(p_run, p_shard);
+  if v_run.state in ('cancelling', 'cancelled') then
+    return v_run.state;
+  elsif v_run.finished_at is not null then
+    perform hwqueue.refuse_run_state(v_run, 'a run that has ended cannot be cancelled');
+  end if;
+  update hwqueue.run r
+  set state = 'cancelling', reason = 'cancelled', stops = true,
+    detail = jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'by', hwqueue.current_actor()))
+  where r.shard_id = p_shard and r.run_id = p_run returning r.* into v_run;
+  perform hwqueue.leave_arrivals(p_run, array[0], 'state', '{}', hwqueue.clock(), p_shard);
+  perform hwqueue.count_work(p_run, 0, hwqueue.stop_run(v_run, 1000, p_shard), 0, hwqueue.clock(), p_shard);
+  return (hwqueue.find_run(p_run, p_shard)).state;
+end
+$$;
+
+-- Pauses a run, and returns its state: steps that become due are held, those that run go on.
+-- Locks: the run. Raises: QHF03, QHF04, QHA02. Idempotent.
+create or replace function hwqueue.pause_workflow_run(p_run uuid, p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
+begin
+  if v_run.state = 'running' then
+    update hwqueue.run r set state = 'paused', reason = 'paused',
+      detail = jsonb_build_object('by', hwqueue.current_actor())
+    where r.shard_id = p_shard and r.run_id = p_run;
+    perform hwqueue.note_event('workflow_run_paused', format('run of workflow %s is paused', v_run.name),
+      p_shard, jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
+  elsif v_run.state <> 'paused' then
+    perform hwqueue.refuse_run_state(v_run, 'only a running run can be paused');
+  end if;
+  return 'paused';
+end
+$$;
+
+-- Lets a paused run go on, and returns its state. Steps that were held are released.
+-- Locks: the run; as advance_workflows. Raises: QHF03, QHF04, QHA02. Idempotent. Wakes: waiting workers.
+create or replace function hwqueue.resume_workflow_run(p_run uuid, p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
+begin
+  if v_run.state = 'paused' then
+    update hwqueue.run r set state = 'running', reason = null, detail = null
+    where r.shard_id = p_shard and r.run_id = p_run returning r.* into v_run;
+    perform hwqueue.note_event('workflow_run_resumed', format('run of workflow %s goes on', v_run.name),
+      p_shard, jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
+    perform hwqueue.leave_arrivals(p_run, array[0], 'state', '{}', hwqueue.clock(), p_shard),
+      hwqueue.apply_state(v_run, hwqueue.clock(), p_shard);
+  elsif v_run.state <> 'running' then
+    perform hwqueue.refuse_run_state(v_run, 'only a paused run can be resumed');
+  end if;
+  return 'running';
+end
+$$;
+
+-- Runs steps of a run that has ended again, and returns its state. Their leases keep their ids, with
+-- attempts counted from 0; results of other steps stay. A deadline of the run is over.
+-- p_options: {"mode", "steps", "input"}. mode: failed (all that has not completed; the default),
+-- failed_and_downstream, all. steps: names; these and all that come after them, and all that has not
+-- completed. input: only with mode all.
+-- Locks: the run; outcomes, skip locked. Raises: QHF03, QHF04, QHF06, QHA01, QHA02. Not idempotent.
+-- Wakes: waiting workers.
+create or replace function hwqueue.retry_workflow_run(p_run uuid, p_options jsonb default '{}',
+  p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_run hwqueue.run;
+  v_mode text;
+  v_named int[];
+  v_steps int[];
+begin
+  perform hwqueue.check_object(p_options, array['mode', 'steps', 'input'], 'options');
+  v_mode := hwqueue.json_choice(p_options -> 'mode', 'options.mode',
+    array['failed', 'failed_and_downstream', 'all']);
+  v_run := hwqueue.lock_run(p_run, p_shard);
+  if p_options ? 'steps' and v_mode is not null or p_options ? 'input' and v_mode is distinct from 'all' then
+    perform hwqueue.refuse('QHA01', case when p_options ? 'input' then 'options.input needs mode all'
+        else 'options has both mode and steps' end,
+      jsonb_build_object('field', case when p_options ? 'input' then 'options.input'
+        else 'options.steps' end),
+      'for example {"steps": ["train"]}, or {"mode": "all", "input": {...}}');
+  end if;
+  if v_run.finished_at is null then
+    perform hwqueue.refuse_run_state(v_run, 'cancel it first, or wait until it has ended');
+  end if;
+  v_named := hwqueue.named_steps(v_run, p_options -> 'steps', 'options.steps', p_shard);
+  if v_run.state = 'completed' and v_named = '{}' and v_mode is distinct from 'all' then
+    perform hwqueue.refuse_run_state(v_run, 'nothing has failed: name steps, or give mode all');
+  end if;
+  v_steps := hwqueue.retried_steps(v_run,
+    case when v_named <> '{}' then 'failed_and_downstream' else coalesce(v_mode, 'failed') end, v_named,
+    p_shard);
+  perform hwqueue.note_event('workflow_run_retried',
+    format('run of workflow %s is retried: %s steps', v_run.name, cardinality(v_steps)), p_shard,
+    jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'from', v_run.state,
+      'steps', cardinality(v_steps)));
+  perform hwqueue.reset_run(v_run, v_steps, hwqueue.check_payload(p_options -> 'input', 'options.input',
+    1048576), hwqueue.clock(), p_shard);
+  return (hwqueue.find_run(p_run, p_shard)).state;
+end
+$$;
+
+-- Declares a step completed that waits, with a result that others may bind, and returns the run's state. Its
+-- lease is cancelled if it waits for a node; a claimed one is refused.
+-- Locks: the run, the step, the entry. Raises: QHF03, QHF04, QHF06, QHL07, QHA01, QHA02. Not idempotent.
+-- Wakes: waiting workers.
+create or replace function hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb default null,
+  p_reason text default null, p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_run hwqueue.run;
+  v_no int;
+  v_step hwqueue.step;
+  v_now timestamptz;
+begin
+  perform hwqueue.check_payload(p_result, 'p_result', 1048576),
+    hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
+  v_run := hwqueue.lock_run(p_run, p_shard);
+  if v_run.finished_at is not null or v_run.is_finishing then
+    perform hwqueue.refuse_run_state(v_run, 'a step can be skipped while its run goes on');
+  end if;
+  v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
+  select s.* into v_step from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no for no key update;
+  if v_step.state not in ('waiting', 'held', 'running') then
+    perform hwqueue.refuse('QHF04', format('step %s is %s', to_json(p_step), v_step.state),
+      jsonb_build_object('run_id', p_run, 'step', p_step, 'state', v_step.state),
+      'only a step that has not ended can be skipped');
+  elsif v_step.state = 'running' then
+    perform hwqueue.cancel_unclaimed(v_step.lease_id, p_step, p_shard);
+  end if;
+  v_now := hwqueue.clock();
+  update hwqueue.step s
+  set state = 'completed', reason = 'operator', result = nullif(p_result, 'null'), ended_at = v_now
+  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no;
+  update hwqueue.tally t set is_decided = true
+  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = v_no and t.part = 0;
+  perform hwqueue.note_event('workflow_step_skipped', concat_ws(': ', format('step %s of workflow %s is '
+      'declared completed', p_step, v_run.name), p_reason), p_shard,
+    jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'step', p_step));
+  perform hwqueue.carry_on(p_run, hwqueue.new_progress(array[v_no], array['completed']),
+    case when v_step.state = 'waiting' then 0 else 1 end, false, v_now, p_shard);
+  return (hwqueue.find_run(p_run, p_shard)).state;
+end
+$$;
+
+-- Does what settlements of steps had to leave, because another session held a row: releases steps whose last
+-- parents ended at the same moment, carries a change of a run's state to its steps. Part of reap; workers
+-- that settle steps call it often.
+-- folded: tallies, steps and runs it has looked at, p_limit at most (1 to 10,000); released: steps; more:
+-- call again.
+-- Locks: arrivals, tallies, steps and runs, skip locked. Raises: QHA01, QHA02. Wakes: waiting workers.
+create or replace function hwqueue.advance_workflows(p_limit int default 200, p_shard int default 0)
+returns table (folded int, released int, more boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+begin
+  perform hwqueue.require_read_committed(),
+    hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more');
+  return query
+    select s.folded, s.released, s.more
+    from hwqueue.sweep_arrivals(p_limit, coalesce((
+      select m.arrivals_from from hwqueue.reap_cursor m where m.shard_id = p_shard
+      order by m.version desc limit 1), '-infinity'), p_shard) s;
+end
+$$;

@@ -1,0 +1,152 @@
+-- Public: defining workflows, and submitting runs of them.
+--
+-- Operators define, producers submit. An example: define_workflow writes version 3 of "training", with
+-- the steps prepare, train and publish. submit_workflow writes a run of it in the caller's own transaction
+-- and spawns the lease of prepare. The settlement of prepare spawns that of train.
+--
+-- Read define_workflow and submit_workflow; workflows/spec says what a specification may hold, and
+-- workflows/progress what follows when a step ends.
+
+-- Defines a workflow. A specification that means the same as the newest version changes nothing; another
+-- one is the next version, for new runs: runs that exist keep theirs.
+--
+-- p_spec: {"name", "queue", "steps", "affinity_tags", "placement", "labels", "tenant", "priority",
+-- "deadline", "on_failure": finish_running|fail_fast|continue, "retain": {"completed", "failed"},
+-- "result"}. A step: {"name", "task", "queue", "params", "after", "join": all|any, "run_if", "options",
+-- "affinity": and|override|replace, "affinity_tags", "placement", "on_failure": fail|continue|ignore,
+-- "finally": completed|failed|cancelled|ended}. docs/explanation/workflows.md explains them.
+--
+-- Raises: QHF02, QHF07, QHC03, QHC04, QHW01, QHA01, QHA03. Idempotent.
+create or replace function hwqueue.define_workflow(p_spec jsonb, p_shard int default 0)
+returns table (workflow text, version int, created boolean, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_spec jsonb;
+  v_newest hwqueue.workflow;
+begin
+  perform hwqueue.require_all_tenants(), hwqueue.check_shard(p_shard);
+  v_spec := hwqueue.read_workflow(p_spec);
+  workflow := v_spec ->> 'name';
+  shard_id := p_shard;
+  loop
+    select w.* into v_newest from hwqueue.workflow w
+    where w.shard_id = p_shard and w.name = v_spec ->> 'name' and w.version is not null
+    order by w.version desc limit 1;
+    created := v_newest.digest is distinct from sha256(convert_to(v_spec::text, 'UTF8'));
+    version := coalesce(v_newest.version, 0) + created::int;
+    exit when not created;
+    begin
+      perform hwqueue.write_workflow(v_spec, version, hwqueue.clock(), p_shard),
+        hwqueue.note_event('workflow_defined', format('workflow %s has version %s', workflow, version),
+          p_shard, jsonb_build_object('workflow', workflow, 'version', version));
+      exit;
+    exception when unique_violation then
+      null;  -- another session has just defined that version: compare with it
+    end;
+  end loop;
+  return next;
+end
+$$;
+
+-- Returns a definition: this version, or the newest. spec is in normal form, its steps in topological order.
+-- Raises: QHF01, QHA03.
+create or replace function hwqueue.get_workflow(p_workflow text, p_version int default null,
+  p_shard int default 0)
+returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_workflow hwqueue.workflow;
+begin
+  perform hwqueue.require_all_tenants();
+  v_workflow := hwqueue.find_workflow(p_workflow, p_version, p_shard);
+  return query select v_workflow.name, v_workflow.version,
+    v_workflow.settings || jsonb_build_object('steps', v_workflow.steps),
+    jsonb_array_length(v_workflow.steps), v_workflow.created_at, p_shard;
+end
+$$;
+
+-- Lists workflows by name, each with its newest version. Pass the last name of a page as p_after of the
+-- next. p_limit: from 1 to 10,000.
+-- Raises: QHA01, QHA03.
+create or replace function hwqueue.list_workflows(p_after text default null, p_limit int default 100,
+  p_shard int default 0)
+returns table (workflow text, version int, step_count int, created_at timestamptz, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.require_all_tenants(),
+    hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
+  return query
+    select distinct on (w.name) w.name, w.version, jsonb_array_length(w.steps), w.created_at, p_shard
+    from hwqueue.workflow w
+    where w.shard_id = p_shard and w.version is not null and (p_after is null or w.name > p_after)
+    order by w.name, w.version desc limit p_limit;
+end
+$$;
+
+-- Submits a run of a workflow, normally inside the caller's own transaction, and spawns the leases of its
+-- first steps. created is false if its idempotency key had a run already, whose id and state are returned.
+--
+-- p_options: {"version", "affinity_tags", "placement", "wire", "affinity": and|override|replace, "tenant",
+-- "priority", "labels", "headers", "deadline", "idempotency_key", "run_id", "steps": {name:
+-- {"affinity_tags", "placement", "wire", "options"}}}. What the submission, the workflow and a step ask
+-- about nodes must all hold: a contradiction is refused here. affinity says what the submission does to the
+-- workflow's, as it does for a step.
+--
+-- Locks: its idempotency key. Raises: QHF01, QHF02, QHF06, QHF07, QHQ01, QHT01, QHC03, QHC04, QHW01, QHA01,
+-- QHA03. Idempotent: with an idempotency key. Wakes: waiting workers.
+create or replace function hwqueue.submit_workflow(p_workflow text, p_input jsonb default '{}',
+  p_options jsonb default '{}', p_shard int default 0)
+returns table (run_id uuid, created boolean, state text, version int, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  -- generic plans by index: a table that is small now may be large before the session ends
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_workflow hwqueue.workflow;
+  v_written record;
+begin
+  perform pg_current_xact_id();  -- before a class is read and a position drawn
+  perform hwqueue.json_object(p_options, 'options');
+  v_workflow := hwqueue.find_workflow(p_workflow,
+    hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int, p_shard);
+  v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock(), p_shard);
+  return query
+    select v_written.run_id, v_written.created, r.state, w.version, p_shard
+    from hwqueue.run r
+    join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
+    where r.shard_id = p_shard and r.run_id = v_written.run_id;
+end
+$$;
+
+-- Submits a run of a specification that has no version, as define_workflow takes it. The rest is as with
+-- submit_workflow. Runs of equal specifications share one definition.
+-- Locks: as submit_workflow. Raises: as define_workflow and submit_workflow. Idempotent: with an idempotency
+-- key. Wakes: waiting workers.
+create or replace function hwqueue.submit_spec(p_spec jsonb, p_input jsonb default '{}',
+  p_options jsonb default '{}', p_shard int default 0)
+returns table (run_id uuid, created boolean, state text, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_workflow hwqueue.workflow;
+  v_written record;
+begin
+  perform hwqueue.check_shard(p_shard);
+  perform hwqueue.json_object(p_options, 'options');
+  if p_options ? 'version' then
+    perform hwqueue.refuse('QHA01', 'options.version is for named workflows', '{"field": "options.version"}',
+      'leave it out, or call submit_workflow');
+  end if;
+  v_workflow := hwqueue.adhoc_workflow(p_spec, hwqueue.clock(), p_shard);
+  v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock(), p_shard);
+  return query
+    select v_written.run_id, v_written.created, r.state, p_shard
+    from hwqueue.run r where r.shard_id = p_shard and r.run_id = v_written.run_id;
+end
+$$;

@@ -1,0 +1,142 @@
+-- Pruning runs of workflows, and checking those that are there.
+--
+-- api/upkeep.prune calls prune_runs and prune_workflows, verify_invariants calls broken_runs. A run is kept
+-- for its retention after its end, and with it the leases of its steps, whatever their queues say: a result
+-- does not vanish while a step may still read it.
+--
+-- The definition of ad hoc runs goes with the last of them, in the three steps of upkeep/prune.
+--
+-- Read prune_runs first.
+
+-- Deletes runs past their retention with all that belongs to them, the one that was due first before the
+-- others, and returns the number of leases. Stops after the run with which p_limit leases are gone. Takes
+-- only runs that ended before what roll_up has counted, or more than an hour ago.
+-- Locks: runs and outcomes, skip locked; then the lease rows.
+create or replace function hwqueue.prune_runs(p_limit int, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_counted_before timestamptz := greatest(p_now - interval '1 hour', (
+    select m.counted_to from hwqueue.reap_cursor m where m.shard_id = p_shard
+    order by m.version desc limit 1));
+  v_run hwqueue.run;
+  v_gone int := 0;
+begin
+  for v_run in
+    select r.* from hwqueue.run r
+    where r.shard_id = p_shard and r.prune_at <= p_now and r.finished_at < v_counted_before
+    order by r.prune_at limit p_limit for update skip locked
+  loop
+    v_gone := v_gone + hwqueue.remove_leases(array(
+      select o.lease_id
+      from hwqueue.step s
+      join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = s.lease_id
+      where s.shard_id = p_shard and s.run_id = v_run.run_id for update of o skip locked), p_shard);
+    -- another session holds the outcome of one: the next call goes on
+    continue when exists (
+      select from hwqueue.step s join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
+      where s.shard_id = p_shard and s.run_id = v_run.run_id);
+    delete from hwqueue.step s where s.shard_id = p_shard and s.run_id = v_run.run_id;
+    delete from hwqueue.tally t where t.shard_id = p_shard and t.run_id = v_run.run_id;
+    delete from hwqueue.arrival a where a.run_id = v_run.run_id and a.shard_id = p_shard;
+    delete from hwqueue.run_class c where c.run_id = v_run.run_id and c.shard_id = p_shard;
+    delete from hwqueue.run_key k where k.run_id = v_run.run_id and k.shard_id = p_shard;
+    delete from hwqueue.run r where r.shard_id = p_shard and r.run_id = v_run.run_id;
+    update hwqueue.workflow w set retired_at = p_now
+    where w.shard_id = p_shard and w.workflow_id = v_run.workflow_id and w.version is null
+      and w.retired_at is null
+      and not exists (select from hwqueue.run r where r.workflow_id = w.workflow_id and r.shard_id = p_shard);
+    exit when v_gone >= p_limit;
+  end loop;
+  return v_gone;
+end
+$$;
+
+-- Deletes definitions of ad hoc runs that no run refers to, once no submission that found them can still
+-- be open.
+-- Locks: workflow rows, skip locked.
+create or replace function hwqueue.prune_workflows(p_limit int, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_workflows bigint[] := array(
+    select w.workflow_id from hwqueue.workflow w
+    where w.shard_id = p_shard and w.retired_at is not null
+      and w.retired_before <= pg_snapshot_xmin(pg_current_snapshot())
+      and not exists (select from hwqueue.run r where r.workflow_id = w.workflow_id and r.shard_id = p_shard)
+    order by w.retired_at limit p_limit for update skip locked);
+begin
+  delete from hwqueue.workflow_edge e where e.shard_id = p_shard and e.workflow_id = any (v_workflows);
+  delete from hwqueue.workflow_step d where d.shard_id = p_shard and d.workflow_id = any (v_workflows);
+  delete from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = any (v_workflows);
+end
+$$;
+
+-- Returns runs that contradict themselves: run_work (open steps differ from what is counted), run_join (so
+-- do the parents of a step that have ended), run_stuck (a step is due and nobody will release it), run_over
+-- (a run has ended, a step has not), step_lease (a step runs without an open lease, or a lease without its
+-- step).
+create or replace function hwqueue.broken_runs(p_shard int)
+returns table (rule text, run_id uuid, detail jsonb)
+language sql volatile
+as $$
+  select 'run_work', w.run_id, jsonb_build_object('counted', w.counted, 'found', w.found)
+  from (
+    select r.run_id, t.need - t.arrived + coalesce((
+             select sum(a.need - a.arrived) from hwqueue.arrival a
+             where a.run_id = r.run_id and a.step_no = 0 and a.kind = 'count'), 0) as counted,
+           (select count(*) from hwqueue.step s
+            where s.shard_id = p_shard and s.run_id = r.run_id and s.state in ('running', 'held'))
+           + (select count(*) from hwqueue.arrival a
+              where a.run_id = r.run_id
+                and (a.kind in ('release', 'skip') or a.kind = 'count' and a.step_no > 0)) as found
+    from hwqueue.run r
+    left join hwqueue.tally t on t.shard_id = p_shard and t.run_id = r.run_id and t.step_no = 0 and t.part = 0
+    where r.shard_id = p_shard and r.finished_at is null) w
+  where w.counted is distinct from w.found
+  union all
+  select j.rule, j.run_id, j.detail from hwqueue.broken_joins(p_shard) j
+  union all
+  select 'run_over', r.run_id, jsonb_build_object('state', r.state, 'step', s.step_no, 'step_state', s.state)
+  from hwqueue.run r join hwqueue.step s on s.shard_id = p_shard and s.run_id = r.run_id
+  where r.shard_id = p_shard and r.finished_at is not null and s.state in ('running', 'held')
+  union all
+  select 'step_lease', s.run_id, jsonb_build_object('step', s.step_no, 'state', s.state,
+         'lease_state', hwqueue.lease_state(s.lease_id, p_shard))
+  from hwqueue.step s
+  where s.shard_id = p_shard and (s.state = 'running') <> coalesce(
+    hwqueue.lease_state(s.lease_id, p_shard) in ('scheduled', 'pending', 'claimed'), false)
+$$;
+
+-- The rules run_join and run_stuck, for runs that release steps. Once a run fails nobody counts parents any
+-- more: a retry counts them again.
+create or replace function hwqueue.broken_joins(p_shard int)
+returns table (rule text, run_id uuid, detail jsonb)
+language sql volatile
+as $$
+  with counted as (
+    select r.run_id, c.*, t.run_id is not null as has_tally, coalesce(t.is_decided, false) as was_decided,
+           t.arrived + coalesce(a.arrived, 0) as arrived_now, t.unmet + coalesce(a.unmet, 0) as unmet_now,
+           a.run_id is not null as has_arrivals
+    from hwqueue.run r
+    cross join lateral hwqueue.recount(r, p_shard) c
+    left join hwqueue.tally t on t.shard_id = p_shard and t.run_id = r.run_id and t.step_no = c.step_no
+      and t.part = 0
+    left join lateral (
+      select x.run_id, sum(x.arrived) as arrived, sum(x.unmet) as unmet from hwqueue.arrival x
+      where x.run_id = r.run_id and x.step_no = c.step_no and x.kind in ('count', 'release', 'skip')
+      group by x.run_id) a on true
+    where r.shard_id = p_shard and r.state in ('running', 'paused') and not r.is_finishing
+      and not exists (select from hwqueue.arrival x where x.run_id = r.run_id and x.kind = 'fail')
+  )
+  select 'run_join', c.run_id, jsonb_build_object('step', c.step_no, 'counted', c.arrived_now,
+         'found', c.arrived, 'counted_unmet', c.unmet_now, 'found_unmet', c.unmet)
+  from counted c
+  where c.has_tally and c.step_no > 0 and not (c.is_any and c.was_decided)
+    and (c.arrived_now, c.unmet_now) is distinct from (c.arrived::bigint, c.unmet::bigint)
+  union all
+  select 'run_stuck', c.run_id, jsonb_build_object('step', c.step_no, 'parents', c.parent_count)
+  from counted c
+  where not c.is_decided and not c.is_final and not c.has_arrivals
+    and (c.arrived = c.parent_count or c.is_any and c.arrived > c.unmet)
+$$;

@@ -1,0 +1,228 @@
+-- Doing what settlements had to leave: arrivals, and runs past their deadline.
+--
+-- reap calls sweep_arrivals about once a second, and workers that have settled steps call
+-- advance_workflows. Example: two parents of a join were completed at the same moment; one of them left an
+-- arrival. The sweep locks the tally, folds the arrival, and releases the step.
+--
+-- Invariant: an arrival stays until its work is done, in the transaction that deletes it. What another
+-- session holds is skipped, and found by the next sweep.
+--
+-- Read sweep_arrivals, then sweep_one.
+
+-- Works off up to p_limit tallies, steps and runs that have arrivals, oldest first. p_from: no arrival is
+-- older. folded: those it has looked at; released: steps; more: there may be others.
+-- Locks: arrivals, tallies, steps and runs, skip locked. Wakes: waiting workers.
+create or replace function hwqueue.sweep_arrivals(p_limit int, p_from timestamptz, p_shard int,
+  out folded int, out released int, out more boolean)
+language plpgsql volatile
+as $$
+declare
+  v_item record;
+begin
+  folded := 0;
+  released := 0;
+  perform 1 from hwqueue.arrival a where a.shard_id = p_shard and a.at >= p_from limit 1;
+  if not found then
+    more := false;
+    return;
+  end if;
+  perform hwqueue.stamp_changes(p_limit, p_from, p_shard);
+  for v_item in
+    select x.run_id, x.step_no, x.kind
+    from (select a.run_id, a.step_no, a.kind, a.at from hwqueue.arrival a
+          where a.shard_id = p_shard and a.at >= p_from order by a.at limit 10 * p_limit) x
+    group by x.run_id, x.step_no, x.kind order by min(x.at), x.run_id, x.step_no limit p_limit
+  loop
+    folded := folded + 1;
+    released := released + hwqueue.sweep_one(v_item.run_id, v_item.step_no, v_item.kind, hwqueue.clock(),
+      p_shard);
+  end loop;
+  more := folded = p_limit;
+end
+$$;
+
+-- Stamps changes of runs' states with a transaction id that is later than they are: a session that may have
+-- read the state before has a lower one. It had its id when it read the run, the change was committed after
+-- that, and this id is assigned when the change is visible. In a transaction that has an id already, as in
+-- reap, it stamps nothing.
+-- Locks: the arrivals, skip locked.
+create or replace function hwqueue.stamp_changes(p_limit int, p_from timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_fresh bigint[] := case when pg_current_xact_id_if_assigned() is null then array(
+    select a.arrival_id
+    from (select x.* from hwqueue.arrival x
+          where x.shard_id = p_shard and x.at >= p_from order by x.at limit 10 * p_limit) a
+    where a.kind = 'state' and a.after_xid is null) end;
+  v_later xid8 := pg_current_xact_id();  -- also before a run is read, and before the clock
+begin
+  if v_fresh <> '{}' then
+    update hwqueue.arrival a set after_xid = v_later
+    where a.shard_id = p_shard and a.arrival_id in (
+      select x.arrival_id from hwqueue.arrival x
+      where x.shard_id = p_shard and x.arrival_id = any (v_fresh) for update skip locked);
+  end if;
+end
+$$;
+
+-- Works off the arrivals of one kind at one step of a run (step 0: the run itself), and returns how many
+-- steps it has released.
+-- Locks: as sweep_arrivals.
+create or replace function hwqueue.sweep_one(p_run uuid, p_step int, p_kind text, p_now timestamptz,
+  p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_run hwqueue.run;
+  v_due record;
+  v_gone record;
+begin
+  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
+  if p_kind = 'state' then
+    return hwqueue.apply_state(v_run, p_now, p_shard);
+  elsif p_kind = 'count' and p_step = 0 then
+    perform hwqueue.count_work(p_run, 0, 0, 0, p_now, p_shard)
+    -- not when the tally is held: that would only leave another arrival
+    from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = 0 and t.part = 0
+    for no key update skip locked;
+    return 0;
+  elsif p_kind = 'count' then
+    perform 1 from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0
+    for no key update skip locked;
+    if not found then
+      return 0;
+    end if;
+    select c.verdict, c.reason, c.closed into v_due
+    from hwqueue.workflow_step d
+    cross join lateral hwqueue.count_parents(p_run, p_step, d.is_any, row(0, 0, 0, 0, 0), true, p_now,
+      p_shard) c
+    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = p_step;
+    return hwqueue.carry_on(p_run, case v_due.verdict
+      when 'release' then hwqueue.new_progress(p_released => array[p_step])
+      when 'skip' then hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_due.reason])
+      else hwqueue.new_progress() end, v_due.closed, true, p_now, p_shard);
+  end if;
+  with gone as (
+    delete from hwqueue.arrival a where a.ctid = any (array(
+      select x.ctid from hwqueue.arrival x
+      where x.run_id = p_run and x.step_no = p_step and x.kind = p_kind and x.shard_id = p_shard
+      for update skip locked))
+    returning a.reason
+  )
+  select count(*)::int as arrivals, min(g.reason) as reason into v_gone from gone g;
+  if v_gone.arrivals = 0 or p_kind = 'fail' then
+    if v_gone.arrivals > 0 and v_run.state in ('running', 'paused') then
+      perform hwqueue.begin_failing(v_run, p_step, v_gone.reason, p_now, p_shard);
+    end if;
+    return 0;
+  end if;
+  return hwqueue.carry_on(p_run, case p_kind
+    when 'release' then hwqueue.new_progress(p_released => array[p_step])
+    else hwqueue.new_progress(p_skipped => array[p_step], p_reasons => array[v_gone.reason]) end,
+    v_gone.arrivals, true, p_now, p_shard);
+end
+$$;
+
+-- Carries a change of a run's state to its steps: of a run that goes on it releases what was held, of one
+-- that stops it ends what is open. Drops the arrival once no transaction can bring more: those that may
+-- have read the former state have ended. Returns how many steps it has released.
+-- Locks: the arrival, steps, entries and claims, skip locked.
+create or replace function hwqueue.apply_state(p_run hwqueue.run, p_now timestamptz, p_shard int)
+returns int
+language plpgsql volatile
+as $$
+declare
+  v_arrivals hwqueue.arrival[];
+  v_held int[];
+  v_closed int := 0;
+  v_released int := 0;
+  v_is_last boolean;
+begin
+  v_arrivals := array(
+    select a from hwqueue.arrival a
+    where a.run_id = p_run.run_id and a.step_no = 0 and a.kind = 'state' and a.shard_id = p_shard
+    for update skip locked);
+  if v_arrivals = '{}' then
+    return 0;
+  end if;
+  v_is_last := (
+    select bool_and(coalesce(a.after_xid <= pg_snapshot_xmin(pg_current_snapshot()), false))
+    from unnest(v_arrivals) a);
+  -- statements after that snapshot: they see all that the transactions it calls ended have written
+  if p_run.finished_at is not null or p_run.run_id is null then
+    v_is_last := true;
+  elsif p_run.state = 'running' then
+    v_held := array(
+      select s.step_no from hwqueue.step s
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'held'
+      order by s.step_no limit 1000);
+    if v_held <> '{}' then
+      v_released := hwqueue.carry_on(p_run.run_id, hwqueue.new_progress(p_released => v_held),
+        cardinality(v_held), true, p_now, p_shard);
+    end if;
+    v_is_last := v_is_last and v_held = '{}';
+  elsif not p_run.is_finishing and p_run.state in ('failing', 'cancelling') then
+    v_closed := case when p_run.stops then hwqueue.stop_run(p_run, 1000, p_shard)
+      else hwqueue.drop_held(p_run, 1000, p_shard) end;
+    if v_closed > 0 then
+      perform hwqueue.count_work(p_run.run_id, 0, v_closed, 0, p_now, p_shard);
+    end if;
+    v_is_last := v_is_last and v_closed = 0 and not exists (
+      select from hwqueue.step s
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and p_run.stops and s.state = 'running');
+  end if;
+  if v_is_last then
+    delete from hwqueue.arrival a where a.shard_id = p_shard
+      and a.arrival_id = any (array(select v.arrival_id from unnest(v_arrivals) v));
+  end if;
+  return v_released;
+end
+$$;
+
+-- Lets up to p_limit runs fail that are past their deadline, and returns their number.
+-- Locks: runs, skip locked; as stop_run.
+create or replace function hwqueue.fail_late_runs(p_limit int, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_run hwqueue.run;
+  v_count int := 0;
+begin
+  for v_run in
+    select r.* from hwqueue.run r
+    where r.shard_id = p_shard and r.deadline <= p_now and r.deadline is not null and r.finished_at is null
+    order by r.deadline limit p_limit for no key update skip locked
+  loop
+    update hwqueue.run r
+    set deadline = null, state = case when r.state = 'cancelling' then r.state else 'failing' end,
+      reason = case when r.state = 'cancelling' then r.reason else 'deadline_exceeded' end,
+      detail = case when r.state = 'cancelling' then r.detail
+        else jsonb_build_object('deadline', r.deadline) end, stops = true
+    where r.shard_id = p_shard and r.run_id = v_run.run_id
+    returning r.* into v_run;
+    -- a time read after this transaction got its id: p_now may lie below a mark of reap
+    perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
+    perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 1000, p_shard), 0, hwqueue.clock(),
+      p_shard);
+    v_count := v_count + 1;
+  end loop;
+  return v_count;
+end
+$$;
+
+-- The part of reap for runs: deadlines, then arrivals. True: there may be more.
+-- Locks: as fail_late_runs and sweep_arrivals. Wakes: waiting workers.
+create or replace function hwqueue.reap_workflows(p_limit int, p_from timestamptz, p_now timestamptz,
+  p_shard int) returns boolean
+language plpgsql volatile
+as $$
+begin
+  if hwqueue.fail_late_runs(p_limit, p_now, p_shard) = p_limit then
+    return true;
+  end if;
+  return (hwqueue.sweep_arrivals(least(p_limit, 200), p_from, p_shard)).more;
+end
+$$;

@@ -1,0 +1,174 @@
+-- Bindings: parts of a step's params that stand for a value of the run, and conditions on such values.
+--
+-- workflows/spec checks them when a workflow is defined; workflows/release replaces them when a step is
+-- released. Example: {"path": {"$result": "prepare", "path": ["uri"]}} becomes {"path": "s3://..."}.
+--
+-- Invariant: what is missing is an answer and no error, because a release is part of a stranger's
+-- settlement.
+--
+-- Read binding_steps first (what is accepted), then bind_value and conditions_hold.
+
+-- Returns the steps whose results a value names, and checks all of its bindings. binds: there is at least
+-- one binding.
+-- Raises: QHF02, naming the field.
+create or replace function hwqueue.binding_steps(p_value jsonb, p_field text, out steps text[],
+  out binds boolean)
+language plpgsql immutable
+as $$
+declare
+  v_item record;
+  v_found record;
+begin
+  steps := '{}';
+  binds := false;
+  if jsonb_typeof(p_value) = 'object' and exists (
+    select from jsonb_object_keys(p_value) k where left(k, 1) = '$') then
+    binds := true;
+    if p_value ? '$literal' then
+      perform hwqueue.check_object(p_value, array['$literal'], p_field, 'QHF02');
+    elsif p_value ? '$input' then
+      perform hwqueue.check_object(p_value, array['$input', 'default'], p_field, 'QHF02'),
+        hwqueue.binding_path(p_value -> '$input', p_field || '.$input');
+    elsif p_value ? '$result' then
+      perform hwqueue.check_object(p_value, array['$result', 'path', 'default'], p_field, 'QHF02'),
+        hwqueue.binding_path(p_value -> 'path', p_field || '.path');
+      steps := array[hwqueue.json_text(p_value -> '$result', p_field || '.$result', 100, 'QHF02')];
+    elsif p_value ? '$run' then
+      perform hwqueue.check_object(p_value, array['$run'], p_field, 'QHF02'),
+        hwqueue.json_choice(p_value -> '$run', p_field || '.$run', array['id', 'name', 'submitted_at'],
+          'QHF02');
+    else
+      perform hwqueue.refuse('QHF02', format('%s has no known binding: %s', p_field,
+          left(p_value::text, 100)), jsonb_build_object('field', p_field),
+        'bindings are $input, $result, $run and $literal; '
+        '{"$literal": {...}} escapes an object that is none');
+    end if;
+    return;
+  end if;
+  for v_item in
+    select e.key, e.value, p_field || '.' || e.key as field
+    from jsonb_each(case when jsonb_typeof(p_value) = 'object' then p_value else '{}' end) e
+    where jsonb_typeof(e.value) in ('object', 'array')
+    union all
+    select null, e.value, format('%s[%s]', p_field, e.ordinality - 1)
+    from jsonb_array_elements(case when jsonb_typeof(p_value) = 'array' then p_value else '[]' end)
+      with ordinality e
+    where jsonb_typeof(e.value) in ('object', 'array')
+  loop
+    v_found := hwqueue.binding_steps(v_item.value, v_item.field);
+    steps := steps || v_found.steps;
+    binds := binds or v_found.binds;
+  end loop;
+end
+$$;
+
+-- Returns a path, a list of keys and indexes, as text. Null is the whole value.
+-- Raises: QHF02.
+create or replace function hwqueue.binding_path(p_path jsonb, p_field text) returns text[]
+language plpgsql immutable
+as $$
+begin
+  if p_path is null then
+    return '{}';
+  end if;
+  if jsonb_typeof(p_path) <> 'array' or jsonb_array_length(p_path) > 32 or exists (
+    select from jsonb_array_elements(p_path) e
+    where jsonb_typeof(e.value) <> 'string' and e.value::text !~ '^(0|[1-9][0-9]{0,8})$') then
+    perform hwqueue.refuse('QHF02', format('%s must be a list of at most 32 keys and indexes', p_field),
+      jsonb_build_object('field', p_field), 'for example ["shards", 0, "uri"]; [] is the whole value');
+  end if;
+  return array(select e.value #>> '{}' from jsonb_array_elements(p_path) with ordinality e
+               order by e.ordinality);
+end
+$$;
+
+-- Returns a value with its bindings replaced. missing: the binding that names nothing and has no default;
+-- null: none. p_results: {"step": its result}.
+create or replace function hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb,
+  out value jsonb, out missing jsonb)
+language plpgsql stable
+as $$
+declare
+  v_item record;
+  v_bound record;
+begin
+  value := p_value;
+  if jsonb_typeof(p_value) = 'object' and exists (
+    select from jsonb_object_keys(p_value) k where left(k, 1) = '$') then
+    value := case
+      when p_value ? '$literal' then p_value -> '$literal'
+      when p_value ? '$input' then
+        coalesce(p_run.input #> hwqueue.binding_path(p_value -> '$input', ''), p_value -> 'default')
+      when p_value ? '$result' then
+        coalesce(p_results -> (p_value ->> '$result') #> hwqueue.binding_path(p_value -> 'path', ''),
+          p_value -> 'default')
+      when p_value ->> '$run' = 'id' then to_jsonb(p_run.run_id)
+      when p_value ->> '$run' = 'name' then to_jsonb(p_run.name)
+      else to_jsonb(p_run.submitted_at) end;
+    if value is null then
+      missing := p_value;
+    end if;
+  elsif jsonb_typeof(p_value) = 'object' then
+    for v_item in
+      select e.key, e.value from jsonb_each(p_value) e where jsonb_typeof(e.value) in ('object', 'array')
+    loop
+      v_bound := hwqueue.bind_value(v_item.value, p_run, p_results);
+      missing := coalesce(missing, v_bound.missing);
+      value := value || jsonb_build_object(v_item.key, v_bound.value);
+    end loop;
+  elsif jsonb_typeof(p_value) = 'array' then
+    value := '[]';
+    for v_item in select e.value from jsonb_array_elements(p_value) e loop
+      v_bound := hwqueue.bind_value(v_item.value, p_run, p_results);
+      missing := coalesce(missing, v_bound.missing);
+      value := value || jsonb_build_array(v_bound.value);
+    end loop;
+  end if;
+end
+$$;
+
+-- Checks the conditions of a step, [{"step" | "input", "path", "op", "values"}], and returns the steps that
+-- they name. The operators are those of placements.
+-- Raises: QHF02, QHC03.
+create or replace function hwqueue.condition_steps(p_conditions jsonb, p_field text) returns text[]
+language plpgsql immutable
+as $$
+declare
+  v_steps text[] := '{}';
+  v_item record;
+begin
+  for v_item in
+    select c.value, format('%s[%s]', p_field, c.ordinality - 1) as field
+    from jsonb_array_elements(hwqueue.json_list(p_conditions, p_field, 20, 'a list of at most 20 conditions',
+      'for example [{"input": ["dry_run"], "op": "in", "values": [false]}]', 'QHF02')) with ordinality c
+  loop
+    perform hwqueue.check_object(v_item.value, array['step', 'path', 'input', 'op', 'values'], v_item.field,
+      'QHF02');
+    if v_item.value ? 'step' = v_item.value ? 'input' or v_item.value ?& array['input', 'path'] then
+      perform hwqueue.refuse('QHF02', format('%s needs step (and path) or input', v_item.field),
+        jsonb_build_object('field', v_item.field),
+        'for example {"step": "train", "path": ["score"], "op": "gt", "values": [0.9]}');
+    end if;
+    perform hwqueue.binding_path(v_item.value -> 'path', v_item.field || '.path'),
+      hwqueue.binding_path(v_item.value -> 'input', v_item.field || '.input'),
+      hwqueue.normalise_label_expr(v_item.value - array['step', 'path', 'input'] || '{"label": "value"}',
+        v_item.field);
+    if v_item.value ? 'step' then
+      v_steps := v_steps || hwqueue.json_text(v_item.value -> 'step', v_item.field || '.step', 100, 'QHF02');
+    end if;
+  end loop;
+  return v_steps;
+end
+$$;
+
+-- Whether all conditions of a step hold. A value that is missing meets not_in and does_not_exist only.
+create or replace function hwqueue.conditions_hold(p_conditions jsonb, p_run hwqueue.run, p_results jsonb)
+returns boolean
+language sql stable
+as $$
+  select coalesce(bool_and(hwqueue.label_holds(c.value ->> 'op',
+    case when c.value ? 'input' then p_run.input #> hwqueue.binding_path(c.value -> 'input', '')
+      else p_results -> (c.value ->> 'step') #> hwqueue.binding_path(c.value -> 'path', '') end,
+    c.value -> 'values')), true)
+  from jsonb_array_elements(coalesce(p_conditions, '[]')) c
+$$;

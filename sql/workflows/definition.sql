@@ -1,0 +1,101 @@
+-- Definitions of workflows: writing one, and finding one.
+--
+-- define_workflow writes named ones, submit_spec those of ad hoc runs. A definition never changes, so a run
+-- keeps the steps that it was submitted with, whatever is defined later.
+--
+-- Read write_workflow first.
+
+-- Returns the definition of a name: this version, or the newest.
+-- Raises: QHF01.
+create or replace function hwqueue.find_workflow(p_name text, p_version int, p_shard int)
+returns hwqueue.workflow
+language plpgsql stable
+as $$
+declare
+  v_workflow hwqueue.workflow;
+begin
+  select w.* into v_workflow from hwqueue.workflow w
+  where w.shard_id = p_shard and w.name = p_name and w.version is not null
+    and (p_version is null or w.version = p_version)
+  order by w.version desc limit 1;
+  if not found then
+    perform hwqueue.refuse('QHF01', format('workflow %s%s does not exist',
+        coalesce(to_json(left(p_name, 100))::text, 'null'), ' version ' || p_version),
+      jsonb_build_object('workflow', left(p_name, 100), 'version', p_version, 'shard_id', p_shard),
+      'define it first: select hwqueue.define_workflow(p_spec => ''{"name": "...", "steps": [...]}'')');
+  end if;
+  return v_workflow;
+end
+$$;
+
+-- Returns the definition of an ad hoc run: one of equal content, or a new one. Two sessions may write twins
+-- at the same time; later ones find the older.
+-- Raises: as read_workflow.
+create or replace function hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamptz, p_shard int)
+returns hwqueue.workflow
+language plpgsql volatile
+as $$
+declare
+  -- assigned before the lookup: prune_workflows waits for transactions that may have found the definition
+  v_xid xid8 := pg_current_xact_id();
+  v_spec jsonb := hwqueue.read_workflow(p_spec);
+  v_workflow hwqueue.workflow;
+begin
+  select w.* into v_workflow from hwqueue.workflow w
+  where w.shard_id = p_shard and w.digest = sha256(convert_to(v_spec::text, 'UTF8')) and w.version is null
+    and w.retired_at is null
+  order by w.workflow_id limit 1;
+  if not found then
+    v_workflow := hwqueue.write_workflow(v_spec, null, p_now, p_shard);
+  end if;
+  return v_workflow;
+end
+$$;
+
+-- Writes a definition in normal form with its steps and edges, and returns it.
+-- Raises: 23505 when the name has that version already. Not idempotent.
+create or replace function hwqueue.write_workflow(p_spec jsonb, p_version int, p_now timestamptz,
+  p_shard int) returns hwqueue.workflow
+language plpgsql volatile
+as $$
+declare
+  v_workflow hwqueue.workflow;
+begin
+  insert into hwqueue.workflow as w (shard_id, name, version, digest, settings, steps, created_at)
+  values (p_shard, p_spec ->> 'name', p_version, sha256(convert_to(p_spec::text, 'UTF8')),
+    p_spec - 'steps', p_spec -> 'steps', p_now)
+  returning w.* into v_workflow;
+  insert into hwqueue.workflow_edge (shard_id, workflow_id, from_no, to_no, wants)
+  select p_shard, v_workflow.workflow_id, f.step_no, t.step_no, a.value
+  from jsonb_array_elements(v_workflow.steps) with ordinality t(spec, step_no)
+  cross join lateral jsonb_each_text(coalesce(t.spec -> 'after', '{}')) a
+  join (select s.value ->> 'name' as name, s.ordinality as step_no
+        from jsonb_array_elements(v_workflow.steps) with ordinality s) f on f.name = a.key;
+  insert into hwqueue.workflow_step (shard_id, workflow_id, step_no, name, kind, task_name, class_no,
+    parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options)
+  select p_shard, v_workflow.workflow_id, s.ordinality, s.value ->> 'name', 'task', s.value ->> 'task',
+    dense_rank() over (order by s.value -> 'task', s.value -> 'queue', s.value -> 'affinity',
+      s.value -> 'affinity_tags', s.value -> 'placement',
+      (s.value -> 'options') - array['priority', 'max_attempts', 'retry', 'claim_timeout', 'delay']),
+    coalesce(p.count, 0), coalesce(s.value ->> 'join' = 'any', false),
+    case when s.value ->> 'on_failure' = 'ignore' then 'ignore'
+      when s.value ->> 'on_failure' = 'continue' or p_spec ->> 'on_failure' = 'continue' then 'go_on'
+      when s.value ->> 'on_failure' is null and c.is_picked_up then 'go_on'
+      else 'fail_run' end,
+    s.value ->> 'finally', coalesce(s.value -> 'params', '{}'),
+    case when s.value ? 'reads' then array(
+      select r.ordinality::int from jsonb_array_elements(v_workflow.steps) with ordinality r
+      where s.value -> 'reads' ? (r.value ->> 'name')) end,
+    s.value -> 'run_if', s.value -> 'options'
+  from jsonb_array_elements(v_workflow.steps) with ordinality s
+  left join (
+    select e.to_no, count(*)::int from hwqueue.workflow_edge e
+    where e.shard_id = p_shard and e.workflow_id = v_workflow.workflow_id group by e.to_no) p
+    on p.to_no = s.ordinality
+  left join (
+    select e.from_no, bool_or(e.wants <> 'completed') as is_picked_up from hwqueue.workflow_edge e
+    where e.shard_id = p_shard and e.workflow_id = v_workflow.workflow_id group by e.from_no) c
+    on c.from_no = s.ordinality;
+  return v_workflow;
+end
+$$;

@@ -1,0 +1,104 @@
+-- Where the steps of a run may run: the placements of the workflow, the submission and the step, merged.
+--
+-- workflows/spec reads the levels of a definition, workflows/submit those of a submission. A level is
+-- {"affinity_tags", "placement"}: tags stay apart so that another level can override them key by key.
+-- Example: a run asks {"gpu": true, "region": "us-east"}. A step with affinity override and {"gpu": false}
+-- asks for a node without a GPU in that region.
+--
+-- Invariant: a contradiction is refused at submission. Nothing is weakened silently.
+--
+-- Read merge_levels first.
+
+-- Returns a level of a definition or a submission, in normal form, without what asks for nothing. A tag
+-- that is null takes the outer level's tag away, where p_overrides.
+-- Raises: QHC03, QHC04, QHW01, QHF02, naming the field.
+create or replace function hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean)
+returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_tags jsonb := coalesce(nullif(p_object -> 'affinity_tags', 'null'), '{}');
+  v_placement jsonb := hwqueue.spawn_placement(
+    jsonb_build_object('placement', p_object -> 'placement', 'wire', p_object -> 'wire'), p_field);
+begin
+  if jsonb_typeof(v_tags) = 'object' then
+    if not p_overrides and jsonb_path_exists(v_tags, 'strict $.* ? (@ == null)', '{}', true) then
+      perform hwqueue.refuse('QHF02', format('%s.affinity_tags has a null', p_field),
+        jsonb_build_object('field', p_field || '.affinity_tags'),
+        'null takes a tag of the run away: that needs affinity "override"');
+    end if;
+    perform hwqueue.normalise_tags(hwqueue.without_nulls(v_tags), p_field || '.affinity_tags');
+  else
+    perform hwqueue.normalise_tags(v_tags, p_field || '.affinity_tags');  -- raises
+  end if;
+  return case when v_tags <> '{}' then jsonb_build_object('affinity_tags', hwqueue.normal_value(v_tags))
+      else '{}' end
+    || case when v_placement <> '{}' then jsonb_build_object('placement', v_placement) else '{}' end;
+end
+$$;
+
+-- Returns an object without the keys that are null.
+create or replace function hwqueue.without_nulls(p_object jsonb) returns jsonb
+language sql immutable parallel safe
+as $$
+  select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(p_object) e where e.value <> 'null'
+$$;
+
+-- Returns tags as a placement. One that is null asks nothing.
+create or replace function hwqueue.tags_placement(p_tags jsonb, p_field text) returns jsonb
+language sql immutable
+as $$
+  select case when hwqueue.without_nulls(coalesce(p_tags, '{}')) = '{}' then '{}'
+    else jsonb_build_object('require', hwqueue.normalise_tags(hwqueue.without_nulls(p_tags), p_field)) end
+$$;
+
+-- Returns two levels as one. p_mode says what the inner one does to the outer one:
+--   and       both must hold.
+--   override  its tags replace those of the outer one key by key, its resources and isolation as a whole;
+--             all else must hold, too.
+--   replace   the outer one is not looked at.
+-- Raises: QHC04 where both cannot hold.
+create or replace function hwqueue.merge_levels(p_outer jsonb, p_inner jsonb, p_mode text, p_field text)
+returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_outer jsonb := coalesce(p_outer -> 'placement', '{}');
+  v_inner jsonb := coalesce(p_inner -> 'placement', '{}');
+  v_outer_tags jsonb := coalesce(p_outer -> 'affinity_tags', '{}');
+  v_inner_tags jsonb := coalesce(p_inner -> 'affinity_tags', '{}');
+  v_both jsonb;
+  v_placement jsonb;
+begin
+  if p_mode = 'replace' or p_outer = '{}' then
+    return p_inner;
+  end if;
+  if p_mode = 'override' then
+    v_outer := v_outer - array(
+      select k from unnest(array['resources', 'isolation']) k
+      where v_inner ?| array['resources', 'isolation']);
+  else
+    -- tags of one key with two values: one goes into the placement, so that merging compares them
+    select jsonb_object_agg(t.key, t.value) into v_both
+    from jsonb_each(v_outer_tags) t
+    where v_inner_tags -> t.key <> t.value and 'null' not in (t.value, v_inner_tags -> t.key);
+    if v_both is not null then
+      v_outer := hwqueue.merge_placements(v_outer, hwqueue.tags_placement(v_both, p_field), p_field);
+    end if;
+  end if;
+  v_placement := hwqueue.merge_placements(v_outer, v_inner, p_field);
+  v_both := v_outer_tags || v_inner_tags;
+  perform hwqueue.merge_placements(v_placement, hwqueue.tags_placement(v_both, p_field), p_field);
+  return case when v_both <> '{}' then jsonb_build_object('affinity_tags', v_both) else '{}' end
+    || case when v_placement <> '{}' then jsonb_build_object('placement', v_placement) else '{}' end;
+end
+$$;
+
+-- Returns the placement that a level asks for, as a lease has it.
+-- Raises: QHC03, QHC04.
+create or replace function hwqueue.level_placement(p_level jsonb, p_field text) returns jsonb
+language sql stable
+as $$
+  select hwqueue.check_cost(hwqueue.merge_placements(coalesce(p_level -> 'placement', '{}'),
+    hwqueue.tags_placement(p_level -> 'affinity_tags', p_field), p_field), p_field)
+$$;

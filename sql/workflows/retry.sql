@@ -1,0 +1,173 @@
+-- Runs for people: finding one, retrying what failed, declaring a step done.
+--
+-- The functions of api/runs call this module with the run's row locked. Example: of 40 steps "train" failed
+-- and six that come after it were never released. A retry releases train again, under the same lease id,
+-- and the others as they become due; 33 results stay.
+--
+-- Invariant: a retry begins when nothing of the run is open, so nothing of it can change meanwhile. It
+-- computes the tallies from the states of the steps.
+--
+-- Read retried_steps, then reset_run.
+
+-- The record of a run. For a caller limited to other tenants it does not exist.
+-- Raises: QHF03.
+create or replace function hwqueue.find_run(p_run uuid, p_shard int) returns hwqueue.run
+language plpgsql stable
+as $$
+declare
+  v_run hwqueue.run;
+begin
+  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
+  if not found or v_run.tenant <> all (hwqueue.my_tenants()) then
+    perform hwqueue.refuse('QHF03', format('run %s does not exist', coalesce(p_run::text, 'null')),
+      jsonb_build_object('run_id', p_run),
+      'check the id; runs that have ended go once their retention is over');
+  end if;
+  return v_run;
+end
+$$;
+
+-- The same, with its row locked: settlements go on, other changes of the run wait.
+-- Locks: the run. Raises: QHF03, QHA02.
+create or replace function hwqueue.lock_run(p_run uuid, p_shard int) returns hwqueue.run
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.require_read_committed(), hwqueue.find_run(p_run, p_shard);
+  perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
+  perform 1 from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run for no key update;
+  return hwqueue.find_run(p_run, p_shard);
+end
+$$;
+
+-- Refuses a call for a run that is in another state.
+-- Raises: QHF04, always.
+create or replace function hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.refuse('QHF04', format('run %s is %s', p_run.run_id, p_run.state),
+    jsonb_build_object('run_id', p_run.run_id, 'state', p_run.state), p_hint);
+end
+$$;
+
+-- Refuses to requeue or change the lease of a step, which its run alone may do.
+-- Raises: QHF05.
+create or replace function hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_lease.run_id is not null then
+    perform hwqueue.refuse('QHF05', format('lease %s is a step of run %s: it cannot be %s by itself',
+        p_lease.lease_id, p_lease.run_id, p_what),
+      jsonb_build_object('lease_id', p_lease.lease_id, 'run_id', p_lease.run_id),
+      format('retry what failed: select hwqueue.retry_workflow_run(p_run => ''%s'')', p_lease.run_id));
+  end if;
+end
+$$;
+
+-- Returns the steps that a retry runs again. Mode failed: all that have not completed, and those that came
+-- after them by an edge for failures. failed_and_downstream: all that come after them. all: every step.
+-- p_named: these steps, all that come after them, and all that have not completed. Finally steps run once
+-- in each attempt.
+create or replace function hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named int[], p_shard int)
+returns int[]
+language plpgsql volatile
+as $$
+declare
+  v_steps int[] := array(
+    select s.step_no
+    from hwqueue.step s
+    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+      and d.step_no = s.step_no
+    where s.shard_id = p_shard and s.run_id = p_run.run_id
+      and (p_mode = 'all' or s.state <> 'completed' or d.runs_at_end is not null
+        or s.step_no = any (p_named)));
+begin
+  return array(
+    with recursive again as (
+      select n as step_no from unnest(v_steps) n
+      union
+      select e.to_no
+      from again a
+      join hwqueue.workflow_edge e on e.shard_id = p_shard and e.workflow_id = p_run.workflow_id
+        and e.from_no = a.step_no
+      join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+        and d.step_no = e.to_no
+      where p_mode <> 'failed' or not d.is_any)
+    select a.step_no from again a order by 1);
+end
+$$;
+
+-- Makes steps of a run that has ended wait again, counts its tallies again, and begins its next attempt with
+-- what is due. p_input: null: as it was.
+-- Locks: the caller holds the run. Not idempotent. Wakes: waiting workers.
+create or replace function hwqueue.reset_run(p_run hwqueue.run, p_steps int[], p_input jsonb,
+  p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_run hwqueue.run;
+  v_due record;
+begin
+  update hwqueue.run r
+  set state = 'running', reason = null, detail = null, stops = false, is_finishing = false,
+    attempt = r.attempt + 1, deadline = null, result = null, finished_at = null, prune_at = null,
+    input = coalesce(p_input, r.input)
+  where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
+  delete from hwqueue.arrival a where a.run_id = p_run.run_id and a.shard_id = p_shard;
+  update hwqueue.step s
+  set state = 'waiting', reason = null, error = null, result = null, ended_at = null
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p_steps);
+  update hwqueue.tally t
+  set arrived = c.arrived, unmet = c.unmet, failed = c.failed, skipped = c.skipped,
+    is_decided = c.is_decided
+  from hwqueue.recount(v_run, p_shard) c
+  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = c.step_no and t.part = 0;
+  update hwqueue.tally t set need = 0, arrived = 0, failed = 0
+  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = 0 and t.part = 0;
+  select coalesce(array_agg(d.step_no) filter (where d.verdict = 'release'), '{}') as released,
+         coalesce(array_agg(d.step_no) filter (where d.verdict = 'skip'), '{}') as skipped,
+         coalesce(array_agg(d.reason) filter (where d.verdict = 'skip'), '{}') as reasons
+  into v_due
+  from (
+    select c.step_no,
+           case when c.is_any and c.arrived > c.unmet then 'release'
+             when c.arrived = c.parent_count and (c.unmet = 0 or c.parent_count = 0) then 'release'
+             when c.arrived = c.parent_count then 'skip' end as verdict,
+           hwqueue.skip_reason(c.failed, c.skipped) as reason
+    from hwqueue.recount(v_run, p_shard) c where not c.is_decided and not c.is_final) d;
+  update hwqueue.tally t set is_decided = true
+  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.part = 0
+    and t.step_no = any (v_due.released || v_due.skipped);
+  perform hwqueue.open_run(v_run, v_due.released, v_due.skipped, v_due.reasons, p_now, p_shard);
+end
+$$;
+
+-- What the tallies of a run should be, from the states of its steps: a row a step.
+create or replace function hwqueue.recount(p_run hwqueue.run, p_shard int)
+returns table (step_no int, parent_count int, is_any boolean, is_final boolean, is_decided boolean,
+  arrived int, unmet int, failed int, skipped int)
+language sql volatile
+as $$
+  select d.step_no, d.parent_count, d.is_any, d.runs_at_end is not null, s.state <> 'waiting',
+         count(*) filter (where p.state is not null)::int,
+         count(*) filter (where not p.holds)::int,
+         count(*) filter (where not p.holds and p.state in ('failed', 'cancelled'))::int,
+         count(*) filter (where not p.holds and p.state = 'skipped')::int
+  from hwqueue.workflow_step d
+  join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = d.step_no
+  left join lateral (
+    select c.state, hwqueue.edge_holds(e.wants, c.state) as holds
+    from hwqueue.workflow_edge e
+    join hwqueue.step f on f.shard_id = p_shard and f.run_id = p_run.run_id and f.step_no = e.from_no
+    join hwqueue.workflow_step g on g.shard_id = p_shard and g.workflow_id = p_run.workflow_id
+      and g.step_no = e.from_no
+    cross join lateral (
+      select case when f.state in ('failed', 'cancelled') and g.on_failure = 'ignore' then 'completed'
+        else f.state end as state) c
+    where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id and e.to_no = d.step_no
+      and f.state not in ('waiting', 'held', 'running')) p on true
+  where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+  group by d.step_no, d.parent_count, d.is_any, d.runs_at_end, s.state
+$$;

@@ -1,0 +1,81 @@
+-- Runs and steps as people see them.
+--
+-- api/runs calls these. Example: a step that waits in a run that has failed will never be released: it is
+-- shown as skipped, because its run failed.
+
+-- The state of a step as people see it.
+create or replace function hwqueue.shown_state(p_state text, p_run hwqueue.run) returns text
+language sql immutable
+as $$
+  select case when p_state = 'held' then 'waiting'
+    when p_state = 'waiting' and p_run.finished_at is not null then 'skipped' else p_state end
+$$;
+
+-- Why a step is in its state; null for one that just waits, runs or has completed.
+create or replace function hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.run) returns text
+language sql immutable
+as $$
+  select case when p_step.state = 'held' then 'run_paused'
+    when p_step.state = 'waiting' and p_run.finished_at is not null then
+      case p_run.state when 'cancelled' then 'cancelled' when 'failed' then 'run_failed'
+        else 'not_needed' end
+    else p_step.reason end
+$$;
+
+-- How many steps of a run are in each state: {state: count}.
+create or replace function hwqueue.count_steps(p_run hwqueue.run, p_shard int) returns jsonb
+language sql stable
+as $$
+  select jsonb_object_agg(c.state, c.count)
+  from (select hwqueue.shown_state(s.state, p_run) as state, count(*) as count
+        from hwqueue.step s where s.shard_id = p_shard and s.run_id = p_run.run_id group by 1) c
+$$;
+
+-- The numbers of steps of a run by their names, a JSON list.
+-- Raises: QHF06, QHA01.
+create or replace function hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text, p_shard int)
+returns int[]
+language plpgsql stable
+as $$
+declare
+  v_names text[] := array(
+    select hwqueue.json_text(n.value, p_field, 100)
+    from jsonb_array_elements(hwqueue.json_list(p_names, p_field, 5000, 'a list of at most 5000 names',
+      'for example ["train"]')) n);
+  v_unknown text;
+begin
+  select n into v_unknown from unnest(v_names) n
+  where not exists (
+    select from hwqueue.workflow_step d
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.name = n) limit 1;
+  if found then
+    perform hwqueue.refuse_step(v_unknown, w, p_field, p_shard)
+    from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id;
+  end if;
+  return array(
+    select d.step_no from hwqueue.workflow_step d
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.name = any (v_names)
+    order by d.step_no);
+end
+$$;
+
+-- Cancels the lease of a step that nobody has claimed.
+-- Locks: the entry. Raises: QHL07 when it is claimed, or has just ended.
+create or replace function hwqueue.cancel_unclaimed(p_lease uuid, p_step text, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_entry hwqueue.scheduled := hwqueue.take_entry(p_lease, p_shard);
+begin
+  if v_entry.lease_id is null then
+    perform hwqueue.refuse('QHL07', format('lease %s of step %s is claimed, or has just ended', p_lease,
+        to_json(p_step)), jsonb_build_object('lease_id', p_lease, 'step', p_step),
+      'cancel the lease, and skip the step when it has ended');
+  end if;
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  perform hwqueue.end_waiting(array[p_lease], 'cancelled',
+      '{"reason": "cancelled", "detail": "its step was declared completed"}', hwqueue.clock(), p_shard),
+    hwqueue.note_leases('lease_cancelled', array[p_lease], 'cancelled: its step was declared completed',
+      p_shard);
+end
+$$;

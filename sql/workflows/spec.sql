@@ -1,0 +1,263 @@
+-- The specification of a workflow: what is accepted, and its normal form.
+--
+-- define_workflow and submit_spec call read_workflow; workflows/definition writes what it returns. Example:
+-- steps "b" after "a", and "a", become [{"name": "a"}, {"name": "b", "after": {"a": "completed"}}], numbered
+-- 1 and 2.
+--
+-- Invariant: specifications of equal meaning have equal normal forms, so they share a definition. Steps are
+-- numbered in topological order: the parents of a step have lower numbers.
+--
+-- Read read_workflow first, then read_step; order_named_steps is in workflows/graph.
+
+-- Returns a workflow in normal form: {"name", "queue", "affinity_tags", "placement", "labels", "tenant",
+-- "priority", "deadline", "on_failure", "retain", "result", "steps"}, without what is absent. steps is a
+-- list in topological order.
+-- Raises: QHF02, QHF07 too large, QHC03, QHC04, QHW01, QHA01, naming the field.
+create or replace function hwqueue.read_workflow(p_spec jsonb) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_spec jsonb;
+  v_steps jsonb[];
+  v_order int[];
+begin
+  perform hwqueue.check_object(p_spec, array['name', 'queue', 'affinity_tags', 'placement', 'wire', 'labels',
+    'tenant', 'priority', 'deadline', 'on_failure', 'retain', 'result', 'steps'], 'spec', 'QHF02');
+  perform hwqueue.check_depth(p_spec, 'spec', 'QHF02'), hwqueue.check_numbers(p_spec, 'spec', 'QHF02');
+  if hwqueue.text_bytes(p_spec, 1048576) > 1048576 then
+    perform hwqueue.refuse('QHF07', 'spec is larger than 1 MiB', '{"field": "spec"}',
+      'pass large data as input, or store it elsewhere and pass a reference');
+  end if;
+  perform hwqueue.check_name(p_spec ->> 'name', 'spec.name', 100);
+  v_spec := jsonb_strip_nulls(jsonb_build_object(
+      'name', hwqueue.json_text(p_spec -> 'name', 'spec.name', 100, 'QHF02'),
+      'queue', hwqueue.json_text(p_spec -> 'queue', 'spec.queue', 100, 'QHF02'),
+      'tenant', hwqueue.json_text(p_spec -> 'tenant', 'spec.tenant', 100, 'QHF02'),
+      'priority', hwqueue.json_integer(p_spec -> 'priority', 'spec.priority', -32768, 32767, 'QHF02'),
+      'deadline', extract(epoch from hwqueue.json_short_interval(p_spec -> 'deadline', 'spec.deadline',
+        '1 second', '3650 days')),
+      'on_failure', nullif(hwqueue.json_choice(p_spec -> 'on_failure', 'spec.on_failure',
+        array['finish_running', 'fail_fast', 'continue'], 'QHF02'), 'finish_running')))
+    || hwqueue.read_level(p_spec, 'spec', false)
+    || hwqueue.present('labels', nullif(hwqueue.check_labels(p_spec -> 'labels', 'spec.labels'), '{}'))
+    || hwqueue.present('retain', hwqueue.read_retention(p_spec -> 'retain', 'spec.retain'));
+  v_steps := hwqueue.read_steps(p_spec -> 'steps');
+  v_order := hwqueue.order_named_steps(v_steps);
+  v_spec := v_spec || jsonb_build_object('steps', (
+    select jsonb_agg(s.value order by o.new_no)
+    from unnest(v_steps, v_order) o(value, new_no) cross join lateral (select o.value) s));
+  if nullif(p_spec -> 'result', 'null') is not null then
+    perform hwqueue.check_known_steps((hwqueue.binding_steps(p_spec -> 'result', 'spec.result')).steps,
+      v_steps, null, 'spec.result');
+    v_spec := v_spec || jsonb_build_object('result', p_spec -> 'result');
+  end if;
+  return v_spec;
+end
+$$;
+
+-- Returns {key: value}, or {} for a value that is null.
+create or replace function hwqueue.present(p_key text, p_value jsonb) returns jsonb
+language sql immutable parallel safe
+as $$ select case when p_value is null then '{}' else jsonb_build_object(p_key, p_value) end $$;
+
+-- Returns how long runs are kept after their end, {"completed", "failed"}, in seconds.
+-- Raises: QHF02, QHA01.
+create or replace function hwqueue.read_retention(p_retain jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+begin
+  if p_retain is null or p_retain = 'null' then
+    return null;
+  end if;
+  perform hwqueue.check_object(p_retain, array['completed', 'failed'], p_field, 'QHF02');
+  return jsonb_strip_nulls(jsonb_build_object(
+    'completed', extract(epoch from hwqueue.json_interval(p_retain -> 'completed', p_field || '.completed')),
+    'failed', extract(epoch from hwqueue.json_interval(p_retain -> 'failed', p_field || '.failed'))));
+end
+$$;
+
+-- Returns the steps of a specification as read_step has them, in the order given. Names are unique, and each
+-- step that is named exists.
+-- Raises: QHF02, QHF07, and as read_step.
+create or replace function hwqueue.read_steps(p_steps jsonb) returns jsonb[]
+language plpgsql stable
+as $$
+declare
+  v_steps jsonb[];
+  v_twice text;
+  v_edges bigint;
+begin
+  if jsonb_typeof(p_steps) is distinct from 'array' or jsonb_array_length(p_steps) = 0 then
+    perform hwqueue.refuse('QHF02', 'spec.steps must be a list of at least one step',
+      '{"field": "spec.steps"}', 'for example [{"name": "prepare", "task": "prepare_data"}]');
+  end if;
+  if jsonb_array_length(p_steps) > 5000 then
+    perform hwqueue.refuse('QHF07', format('spec has %s steps', jsonb_array_length(p_steps)),
+      '{"field": "spec.steps"}', 'the limit is 5000');
+  end if;
+  v_steps := array(
+    select hwqueue.read_step(e.value, format('spec.steps[%s]', e.ordinality - 1))
+    from jsonb_array_elements(p_steps) with ordinality e order by e.ordinality);
+  select s ->> 'name' into v_twice from unnest(v_steps) s group by 1 having count(*) > 1 limit 1;
+  if found then
+    perform hwqueue.refuse('QHF02', format('two steps are named %s', to_json(v_twice)),
+      jsonb_build_object('field', 'spec.steps', 'step', v_twice), 'give each step a name of its own');
+  end if;
+  select sum((select count(*) from jsonb_object_keys(s -> 'after'))) into v_edges
+  from unnest(v_steps) s where s ? 'after';
+  if v_edges > 20000 then
+    perform hwqueue.refuse('QHF07', format('spec has %s edges', v_edges), '{"field": "spec.steps"}',
+      'the limit is 20000; a step in between takes many edges together');
+  end if;
+  return v_steps;
+end
+$$;
+
+-- Returns one step in normal form, without what is absent or the default: {"name", "task", "queue",
+-- "params", "after": {step: completed|failed|ended}, "join", "run_if", "options", "affinity",
+-- "affinity_tags", "placement", "on_failure", "finally", "reads"}. A binding adds its edge by itself; reads
+-- are the steps that bindings and conditions name, and [] where there are only other bindings.
+-- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
+create or replace function hwqueue.read_step(p_step jsonb, p_field text) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_name text;
+  v_kind text;
+  v_affinity text;
+  v_bound record;
+  v_reads text[];
+  v_after jsonb;
+  v_finally text;
+begin
+  perform hwqueue.check_object(p_step, array['name', 'kind', 'task', 'queue', 'params', 'after', 'join',
+    'run_if', 'options', 'affinity', 'affinity_tags', 'placement', 'wire', 'on_failure', 'finally', 'near',
+    'over', 'max_parallel', 'tolerate', 'size', 'min', 'domain', 'signal', 'timeout', 'on_timeout', 'for',
+    'until', 'workflow', 'input'], p_field, 'QHF02');
+  v_name := hwqueue.json_text(p_step -> 'name', p_field || '.name', 100, 'QHF02');
+  if v_name is null or v_name !~ '^[a-z0-9_-]{1,100}$' then
+    perform hwqueue.refuse('QHF02', format('%s.name is no valid name: %s', p_field,
+        coalesce(to_json(v_name)::text, 'null')), jsonb_build_object('field', p_field || '.name'),
+      'use 1 to 100 characters of a-z, 0-9, _ and -');
+  end if;
+  v_kind := coalesce(hwqueue.json_choice(p_step -> 'kind', p_field || '.kind',
+    array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'], 'QHF02'), 'task');
+  if v_kind <> 'task' or p_step ?| array['near', 'over', 'max_parallel', 'tolerate', 'size', 'min', 'domain',
+    'signal', 'timeout', 'on_timeout', 'for', 'until', 'workflow', 'input'] then
+    perform hwqueue.refuse('QHF02', format('%s is reserved: step %s is not a task', p_field, to_json(v_name)),
+      jsonb_build_object('field', p_field || '.kind', 'step', v_name, 'reserved', true),
+      'this release runs steps of kind task; spawn what belongs together from one task');
+  end if;
+  perform hwqueue.check_name(p_step ->> 'task', p_field || '.task', 200);
+  v_bound := hwqueue.binding_steps(nullif(p_step -> 'params', 'null'), p_field || '.params');
+  v_reads := v_bound.steps || hwqueue.condition_steps(p_step -> 'run_if', p_field || '.run_if');
+  v_finally := hwqueue.json_choice(p_step -> 'finally', p_field || '.finally',
+    array['completed', 'failed', 'cancelled', 'ended'], 'QHF02');
+  v_after := hwqueue.read_after(p_step -> 'after', v_name, p_field || '.after');
+  if v_finally is null then
+    v_after := coalesce((select jsonb_object_agg(r, 'completed') from unnest(v_reads) r), '{}') || v_after;
+  elsif v_after <> '{}' then
+    perform hwqueue.refuse('QHF02', format('%s has after and finally', p_field),
+      jsonb_build_object('field', p_field || '.after', 'step', v_name),
+      'a finally step runs when all others have ended');
+  end if;
+  v_affinity := coalesce(hwqueue.json_choice(p_step -> 'affinity', p_field || '.affinity',
+    array['and', 'override', 'replace'], 'QHF02'), 'and');
+  return jsonb_strip_nulls(jsonb_build_object('name', v_name, 'task', p_step ->> 'task',
+      'queue', hwqueue.json_text(p_step -> 'queue', p_field || '.queue', 100, 'QHF02'),
+      'join', nullif(hwqueue.json_choice(p_step -> 'join', p_field || '.join', array['all', 'any'], 'QHF02'),
+        'all'),
+      'affinity', nullif(v_affinity, 'and'), 'finally', v_finally,
+      'on_failure', hwqueue.json_choice(p_step -> 'on_failure', p_field || '.on_failure',
+        array['fail', 'continue', 'ignore'], 'QHF02')))
+    || hwqueue.read_level(p_step, p_field, v_affinity <> 'and')
+    || hwqueue.present('params', nullif(hwqueue.json_object(p_step -> 'params', p_field || '.params',
+      'QHF02'), '{}'))
+    || hwqueue.present('run_if', nullif(nullif(p_step -> 'run_if', '[]'), 'null'))
+    || hwqueue.present('after', nullif(v_after, '{}'))
+    || hwqueue.present('options', hwqueue.read_step_options(p_step -> 'options', p_field || '.options'))
+    || case when v_bound.binds or v_reads <> '{}' or jsonb_array_length(
+        coalesce(nullif(p_step -> 'run_if', 'null'), '[]')) > 0
+      then jsonb_build_object('reads', (select coalesce(jsonb_agg(distinct r), '[]') from unnest(v_reads) r))
+      else '{}' end;
+end
+$$;
+
+-- Returns what a step comes after, {step: completed|failed|ended}, from a list of names and of {"step",
+-- "on"}. One name alone is a list of it.
+-- Raises: QHF02.
+create or replace function hwqueue.read_after(p_after jsonb, p_name text, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_after jsonb := '{}';
+  v_item record;
+  v_step text;
+begin
+  for v_item in
+    select a.value, format('%s[%s]', p_field, a.ordinality - 1) as field
+    from jsonb_array_elements(hwqueue.json_list(
+      case when jsonb_typeof(p_after) = 'string' then jsonb_build_array(p_after) else p_after end, p_field,
+      20000, 'a list of steps', 'for example ["prepare", {"step": "train", "on": "ended"}]', 'QHF02'))
+      with ordinality a
+  loop
+    if jsonb_typeof(v_item.value) = 'object' then
+      perform hwqueue.check_object(v_item.value, array['step', 'on'], v_item.field, 'QHF02');
+      v_step := hwqueue.json_text(v_item.value -> 'step', v_item.field || '.step', 100, 'QHF02');
+    else
+      v_step := hwqueue.json_text(v_item.value, v_item.field, 100, 'QHF02');
+    end if;
+    if v_step is null or v_after ? v_step then
+      perform hwqueue.refuse('QHF02', case when v_step is null then format('%s names no step', v_item.field)
+          else format('%s names step %s again', v_item.field, to_json(v_step)) end,
+        jsonb_build_object('field', v_item.field, 'step', p_name), 'name each step once');
+    end if;
+    v_after := v_after || jsonb_build_object(v_step, coalesce(hwqueue.json_choice(v_item.value -> 'on',
+      v_item.field || '.on', array['completed', 'failed', 'ended'], 'QHF02'), 'completed'));
+  end loop;
+  return v_after;
+end
+$$;
+
+-- Returns the spawn options of a step, checked. Where it runs is no option: affinity_tags and placement are.
+-- Raises: QHF02, QHA01.
+create or replace function hwqueue.read_step_options(p_options jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+begin
+  if p_options is null or p_options in ('null', '{}') then
+    return null;
+  end if;
+  perform hwqueue.check_object(p_options, array['priority', 'max_attempts', 'retry', 'claim_timeout',
+      'patience', 'delay', 'labels', 'service_id'], p_field, 'QHF02'),
+    hwqueue.json_integer(p_options -> 'priority', p_field || '.priority', -32768, 32767),
+    hwqueue.json_integer(p_options -> 'max_attempts', p_field || '.max_attempts', 1, 1000),
+    hwqueue.normalise_retry(p_options -> 'retry', p_field || '.retry'),
+    hwqueue.json_short_interval(p_options -> 'claim_timeout', p_field || '.claim_timeout', '1 second',
+      '30 days'),
+    hwqueue.json_interval(p_options -> 'patience', p_field || '.patience'),
+    hwqueue.json_short_interval(p_options -> 'delay', p_field || '.delay', '0', '3650 days'),
+    hwqueue.json_uuid(p_options -> 'service_id', p_field || '.service_id'),
+    hwqueue.check_labels(p_options -> 'labels', p_field || '.labels');
+  return nullif(hwqueue.without_nulls(p_options), '{}');
+end
+$$;
+
+-- Refuses names of steps that do not exist. p_name: the step that names them.
+-- Raises: QHF02.
+create or replace function hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text,
+  p_field text) returns void
+language plpgsql immutable
+as $$
+declare
+  v_unknown text := (
+    select n from unnest(p_named) n
+    where n not in (select s ->> 'name' from unnest(p_steps) s) limit 1);
+begin
+  if v_unknown is not null then
+    perform hwqueue.refuse('QHF02', format('%s names step %s, which does not exist', p_field,
+        to_json(v_unknown)), jsonb_build_object('field', p_field, 'step', p_name),
+      'steps are: ' || left((select string_agg(s ->> 'name', ', ') from unnest(p_steps) s), 200));
+  end if;
+end
+$$;

@@ -1,0 +1,133 @@
+-- Runs that stop: steps that run are asked to stop, steps that were held are skipped.
+--
+-- cancel_workflow_run calls stop_run once, and leaves an arrival of kind `state`; advance_workflows goes on
+-- until nothing of the run can come any more. A session that settled a parent may have read the run before
+-- it was cancelled, and may release a child after that. So the arrival stays until all transactions that
+-- may have read the former state have ended.
+--
+-- Read stop_run, then apply_state.
+
+-- Ends or stops up to p_limit steps of a run that stops: leases that wait are cancelled, claims are asked
+-- to stop, held steps are skipped. Returns how many open steps it has ended.
+-- Locks: steps, entries and claims, skip locked. Idempotent.
+create or replace function hwqueue.stop_run(p_run hwqueue.run, p_limit int, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_detail jsonb := jsonb_build_object('reason', 'cancelled', 'detail', 'its run has stopped');
+  v_leases uuid[];
+  v_ended uuid[];
+  v_now timestamptz;
+  v_closed int := hwqueue.drop_held(p_run, p_limit, p_shard);
+begin
+  v_leases := array(
+    select s.lease_id from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running'
+      and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = s.lease_id
+        and c.stop_reason is not distinct from 'cancelled')
+    order by s.step_no limit p_limit);
+  if v_leases = '{}' then
+    return v_closed;
+  end if;
+  v_ended := hwqueue.take_entries_of(v_leases, p_shard);
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  v_now := hwqueue.clock();
+  if v_ended <> '{}' then
+    perform hwqueue.end_waiting(v_ended, 'cancelled', v_detail, v_now, p_shard),
+      hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped',
+        p_shard);
+    update hwqueue.step s set state = 'cancelled', reason = 'run_stopped', ended_at = v_now
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.lease_id = any (v_ended)
+      and s.state = 'running';
+    v_closed := v_closed + cardinality(v_ended);
+  end if;
+  perform hwqueue.stop_claims(v_leases, v_now, p_shard);
+  return v_closed;
+end
+$$;
+
+-- Skips up to p_limit held steps of a run that will not go on, and returns their number.
+-- Locks: the steps, skip locked. Idempotent.
+create or replace function hwqueue.drop_held(p_run hwqueue.run, p_limit int, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_steps int[] := array(
+    select s.step_no from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'held'
+    order by s.step_no limit p_limit for no key update skip locked);
+begin
+  update hwqueue.step s
+  set state = 'skipped', ended_at = hwqueue.clock(),
+    reason = case when p_run.state = 'cancelling' then 'cancelled' else 'run_failed' end
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_steps);
+  return cardinality(v_steps);
+end
+$$;
+
+-- Deletes the entries of those of these leases that wait, and returns their ids.
+-- Locks: the entries, skip locked.
+create or replace function hwqueue.take_entries_of(p_leases uuid[], p_shard int) returns uuid[]
+language plpgsql volatile
+as $$
+declare
+  v_taken uuid[];
+begin
+  with gone as (
+    delete from hwqueue.ready r where r.ctid = any (array(
+      select x.place
+      from unnest(p_leases) i(lease_id)
+      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+      cross join lateral (
+        select y.ctid as place from hwqueue.ready y
+        where y.shard_id = p_shard and y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
+          and y.position = l.position and y.lease_id = l.lease_id
+        for update skip locked) x))
+    returning r.lease_id
+  )
+  select array_agg(g.lease_id) into v_taken from gone g;
+  with gone as (
+    delete from hwqueue.scheduled r where r.ctid = any (array(
+      select x.place
+      from unnest(p_leases) i(lease_id)
+      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+      cross join lateral (
+        select y.ctid as place from hwqueue.scheduled y
+        where y.shard_id = p_shard and y.queue_id = l.queue_id and y.available_at = l.available_at
+          and y.lease_id = l.lease_id
+        for update skip locked) x))
+    returning r.lease_id
+  )
+  select coalesce(v_taken, '{}') || coalesce(array_agg(g.lease_id), '{}') into v_taken from gone g;
+  return v_taken;
+end
+$$;
+
+-- Asks the claims of these leases to stop, and wakes their nodes.
+-- Locks: the claims, skip locked. Idempotent.
+create or replace function hwqueue.stop_claims(p_leases uuid[], p_now timestamptz, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_claims uuid[] := array(
+    select c.lease_id from hwqueue.claim c
+    where c.shard_id = p_shard and c.lease_id = any (p_leases)
+      and c.stop_reason is distinct from 'cancelled'
+    order by c.lease_id for update skip locked);
+begin
+  if v_claims = '{}' then
+    return;
+  end if;
+  update hwqueue.claim c
+  set stop_requested_at = least(c.stop_requested_at, p_now), stop_reason = 'cancelled',
+    stop_detail = 'its run has stopped', expires_at = least(c.expires_at, p_now + c.claim_timeout),
+    check_at = least(c.check_at, p_now + c.claim_timeout)
+  where c.shard_id = p_shard and c.lease_id = any (v_claims);
+  perform hwqueue.note_leases('claim_stop_requested', v_claims, 'asked to stop: its run has stopped', p_shard,
+    '{"reason": "cancelled"}');
+  perform hwqueue.wake_node(n.node_id, n.login, p_shard)
+  from (select distinct c.node_id, c.login from hwqueue.claim c
+        where c.shard_id = p_shard and c.lease_id = any (v_claims)) n;
+end
+$$;

@@ -1,0 +1,271 @@
+-- Submitting runs: options, placements, classes, rows.
+--
+-- submit_workflow and submit_spec call write_run. Example: a run of 1,000 steps that ask two placements
+-- looks for two classes, writes 1,000 rows of `step`, and spawns the leases of its first steps.
+--
+-- Invariant: all or nothing, and what can be refused is refused now: a placement that contradicts itself, a
+-- queue that does not exist. Submitting waits for nobody but another submission with the same key.
+--
+-- Read write_run first, then step_class.
+
+-- Returns a run as its definition and the options of its submission say, without writing it.
+-- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
+create or replace function hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb,
+  p_now timestamptz, p_shard int) returns hwqueue.run
+language plpgsql stable
+as $$
+declare
+  v_run hwqueue.run;
+  v_settings jsonb := p_workflow.settings;
+  v_mode text;
+begin
+  perform hwqueue.check_object(p_options, array['version', 'affinity_tags', 'placement', 'wire', 'affinity',
+    'tenant', 'priority', 'labels', 'headers', 'deadline', 'idempotency_key', 'run_id', 'steps'], 'options');
+  v_mode := coalesce(hwqueue.json_choice(p_options -> 'affinity', 'options.affinity',
+    array['and', 'override', 'replace']), 'and');
+  v_run.shard_id := p_shard;
+  v_run.run_id := coalesce(hwqueue.json_uuid(p_options -> 'run_id', 'options.run_id'), hwqueue.new_id());
+  v_run.root_run_id := v_run.run_id;
+  v_run.workflow_id := p_workflow.workflow_id;
+  v_run.name := p_workflow.name;
+  v_run.tenant := coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100),
+    v_settings ->> 'tenant', '');
+  v_run.input := hwqueue.check_payload(coalesce(p_input, '{}'), 'input', 1048576);
+  v_run.policy := hwqueue.present('on_failure', v_settings -> 'on_failure')
+    || hwqueue.present('retain', v_settings -> 'retain')
+    || hwqueue.present('result', v_settings -> 'result');
+  v_run.headers := coalesce(hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers',
+    'options.headers'), 'options.headers', 8192), '{}');
+  v_run.labels := coalesce(v_settings -> 'labels', '{}')
+    || hwqueue.check_labels(p_options -> 'labels', 'options.labels');
+  v_run.priority := coalesce(hwqueue.json_integer(p_options -> 'priority', 'options.priority', -32768, 32767),
+    (v_settings ->> 'priority')::smallint);
+  v_run.deadline := coalesce(hwqueue.json_time(p_options -> 'deadline', 'options.deadline'),
+    p_now + make_interval(secs => (v_settings ->> 'deadline')::float8));
+  begin
+    v_run.level := hwqueue.merge_levels(
+      v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline', 'on_failure', 'retain',
+        'result'],
+      hwqueue.read_level(p_options, 'options', v_mode <> 'and'), v_mode, 'options');
+  exception when sqlstate 'QHC04' then
+    perform hwqueue.refuse('QHC04', format('the submission contradicts workflow %s: %s',
+        to_json(p_workflow.name), sqlerrm),
+      jsonb_build_object('field', 'options', 'level', '["workflow", "submission"]'::jsonb,
+        'left', v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline', 'on_failure',
+          'retain', 'result'],
+        'right', p_options - array(select k from jsonb_object_keys(p_options) k
+          where k not in ('affinity_tags', 'placement', 'wire'))),
+      'submit with affinity "override" or "replace", or drop one of them');
+  end;
+  v_run.state := 'running';
+  v_run.submitted_at := p_now;
+  v_run.attempt := 1;
+  v_run.stops := false;
+  v_run.is_finishing := false;
+  return v_run;
+end
+$$;
+
+-- Writes a run with its steps, and releases the first ones. Returns the run that has the idempotency key:
+-- this one, or an earlier one of the same content.
+-- Locks: its idempotency key, and its run_id if the caller chose one; new rows. Raises: QHT01, QHQ01, QHF06,
+-- QHA01, QHC03, QHC04, QHW01, QHA03, QHF07. Idempotent: with an idempotency key. Wakes: waiting workers.
+create or replace function hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb,
+  p_now timestamptz, p_shard int, out run_id uuid, out created boolean)
+language plpgsql volatile
+as $$
+declare
+  v_run hwqueue.run := hwqueue.read_run(p_workflow, p_input, p_options, p_now, p_shard);
+  v_roots int[];
+begin
+  run_id := coalesce(hwqueue.take_run_key(p_workflow, v_run, p_options, p_shard), v_run.run_id);
+  created := run_id = v_run.run_id;
+  if not created then
+    return;
+  end if;
+  begin
+    insert into hwqueue.run select v_run.*;
+  exception when unique_violation then
+    perform hwqueue.refuse('QHA01', format('run %s exists already', v_run.run_id),
+      jsonb_build_object('field', 'options.run_id', 'run_id', v_run.run_id),
+      'use a fresh id, or idempotency_key to submit once');
+  end;
+  perform hwqueue.write_steps(p_workflow, v_run, coalesce(nullif(p_options -> 'steps', 'null'), '{}'),
+    p_shard);
+  insert into hwqueue.tally (shard_id, run_id, step_no, need)
+  select p_shard, v_run.run_id, d.step_no, d.parent_count
+  from hwqueue.workflow_step d
+  where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id and d.parent_count > 1
+  union all
+  select p_shard, v_run.run_id, 0, 0;
+  v_roots := array(
+    select d.step_no from hwqueue.workflow_step d
+    where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id and d.parent_count = 0
+      and d.runs_at_end is null order by d.step_no);
+  perform hwqueue.open_run(v_run, v_roots, '{}', '{}', p_now, p_shard);
+end
+$$;
+
+-- Releases and skips the first steps of a run, or of its next attempt. The tally of its open work begins at
+-- 0. A run without open work ends at once.
+-- Locks: as carry_on. The caller has written the run, or holds it.
+create or replace function hwqueue.open_run(p_run hwqueue.run, p_released int[], p_skipped int[],
+  p_reasons text[], p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  p hwqueue.run_progress;
+begin
+  p := hwqueue.go_on(p_run, hwqueue.new_progress(p_released => p_released, p_skipped => p_skipped,
+    p_reasons => p_reasons, p_most => 5000), true, p_now, p_shard);
+  perform hwqueue.count_work(p_run.run_id, p.opened, p.closed, p.failed, p_now, p_shard);
+end
+$$;
+
+-- Takes the idempotency key of a submission. Returns the run that has it, or null without a key.
+-- Locks: the key. Raises: QHT01 for the same key with other content.
+create or replace function hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run,
+  p_options jsonb, p_shard int) returns uuid
+language plpgsql volatile
+as $$
+declare
+  v_key text := hwqueue.json_text(p_options -> 'idempotency_key', 'options.idempotency_key', 255);
+  v_content bytea;
+  v_found record;
+begin
+  if v_key is null then
+    return null;
+  end if;
+  v_content := sha256(p_workflow.digest || convert_to(jsonb_build_array(p_run.input,
+    p_options - array['idempotency_key', 'run_id'])::text, 'UTF8'));
+  loop
+    insert into hwqueue.run_key (shard_id, tenant, name, idempotency_key, run_id, content)
+    values (p_shard, p_run.tenant, p_run.name, v_key, p_run.run_id, v_content)
+    on conflict do nothing;
+    if found then
+      return p_run.run_id;
+    end if;
+    select k.run_id, k.content into v_found from hwqueue.run_key k
+    where k.shard_id = p_shard and k.tenant = p_run.tenant and k.name = p_run.name
+      and k.idempotency_key = v_key;
+    exit when found;  -- else pruned since: again
+  end loop;
+  if v_found.content <> v_content then
+    perform hwqueue.refuse('QHT01', format('idempotency key %s belongs to run %s, which has other content',
+        to_json(v_key), v_found.run_id),
+      jsonb_build_object('field', 'options.idempotency_key', 'idempotency_key', v_key,
+        'run_id', v_found.run_id),
+      'a key stands for one definition, input and options: use another key for other content');
+  end if;
+  return v_found.run_id;
+end
+$$;
+
+-- Writes the steps of a run, each with its class and the id that its lease will have. p_own: what the
+-- submission says about single steps, {name: {"affinity_tags", "placement", "options"}}.
+-- Locks: new rows. Raises: QHF06, and as step_class.
+create or replace function hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
+  p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_ids uuid[] := hwqueue.new_ids(jsonb_array_length(p_workflow.steps));
+  v_classes bigint[] := '{}';
+  v_queues int[] := '{}';
+  v_item record;
+  v_class record;
+begin
+  for v_item in
+    select d.class_no, min(d.step_no) as step_no from hwqueue.workflow_step d
+    where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id
+    group by d.class_no order by d.class_no
+  loop
+    v_class := hwqueue.step_class(p_workflow, p_run, p_workflow.steps -> (v_item.step_no - 1), '{}', p_shard);
+    v_classes[v_item.class_no] := v_class.class_id;
+    v_queues[v_item.class_no] := v_class.queue_id;
+  end loop;
+  insert into hwqueue.step (shard_id, run_id, step_no, state, lease_id, class_id, queue_id)
+  select p_shard, p_run.run_id, d.step_no, 'waiting', v_ids[d.step_no], v_classes[d.class_no],
+    v_queues[d.class_no]
+  from hwqueue.workflow_step d
+  where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id;
+  for v_item in
+    select o.key, o.value, d.step_no
+    from jsonb_each(hwqueue.json_object(p_own, 'options.steps')) o
+    left join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id
+      and d.name = o.key
+  loop
+    if v_item.step_no is null then
+      perform hwqueue.refuse_step(v_item.key, p_workflow, 'options.steps', p_shard);
+    end if;
+    perform hwqueue.check_object(v_item.value, array['affinity_tags', 'placement', 'wire', 'options'],
+        'options.steps.' || v_item.key),
+      hwqueue.read_step_options(v_item.value -> 'options', format('options.steps.%s.options', v_item.key));
+    v_class := hwqueue.step_class(p_workflow, p_run, p_workflow.steps -> (v_item.step_no - 1), v_item.value,
+      p_shard);
+    update hwqueue.step s set class_id = v_class.class_id, own = nullif(v_item.value -> 'options', 'null')
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = v_item.step_no;
+  end loop;
+  insert into hwqueue.run_class (shard_id, class_id, run_id)
+  select distinct p_shard, s.class_id, p_run.run_id from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run.run_id;
+end
+$$;
+
+-- Refuses the name of a step that a workflow does not have.
+-- Raises: QHF06, always.
+create or replace function hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text,
+  p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.refuse('QHF06', format('workflow %s has no step %s', to_json(p_workflow.name),
+      coalesce(to_json(left(p_name, 100))::text, 'null')),
+    jsonb_build_object('field', p_field, 'step', left(p_name, 100), 'workflow', p_workflow.name),
+    'its steps are: ' || left((select string_agg(s.value ->> 'name', ', ' order by s.ordinality)
+      from jsonb_array_elements(p_workflow.steps) with ordinality s), 200));
+end
+$$;
+
+-- Returns the queue and the class of a step's lease, and writes the class if it is new. The placements of
+-- the run and the step are merged as the step's affinity says; defaults of its task are the step's own.
+-- Locks: a new class. Raises: QHQ01, QHC04 naming both sides, QHC03, QHA03.
+create or replace function hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
+  p_own jsonb, p_shard int, out queue_id int, out class_id bigint)
+language plpgsql volatile
+as $$
+declare
+  v_field text := 'steps.' || (p_step ->> 'name');
+  v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(
+    coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default'), p_step ->> 'task', p_shard);
+  v_mode text := coalesce(p_step ->> 'affinity', 'and');
+  v_step jsonb;
+  v_options jsonb := coalesce(v_target.defaults, '{}') || coalesce(p_step -> 'options', '{}')
+    || hwqueue.without_nulls(coalesce(nullif(p_own -> 'options', 'null'), '{}'));
+  v_placement jsonb;
+begin
+  begin
+    v_step := hwqueue.merge_levels(
+      hwqueue.read_level(coalesce(v_target.defaults, '{}') || (p_step - 'wire'), v_field, v_mode <> 'and'),
+      hwqueue.read_level(p_own, v_field, v_mode <> 'and'), 'and', v_field);
+    v_placement := hwqueue.level_placement(
+      hwqueue.merge_levels(p_run.level, v_step, v_mode, v_field), v_field);
+  exception when sqlstate 'QHC04' then
+    perform hwqueue.refuse('QHC04', format('step %s asks %s, its run asks %s: %s',
+        to_json(p_step ->> 'name'), coalesce(v_step, p_step), p_run.level, sqlerrm),
+      jsonb_build_object('step', p_step ->> 'name', 'field', v_field,
+        'level', '["workflow", "step"]'::jsonb, 'left', p_run.level, 'right', coalesce(v_step, p_step)),
+      'use affinity "override" or "replace" on the step, or drop one of them');
+  end;
+  queue_id := (v_target.queue).queue_id;
+  class_id := hwqueue.find_class(row(queue_id, p_step ->> 'task', p_run.tenant,
+    hwqueue.json_uuid(v_options -> 'service_id', v_field || '.options.service_id'),
+    p_run.labels || hwqueue.check_labels(v_options -> 'labels', v_field || '.options.labels'),
+    v_placement, hwqueue.json_interval(v_options -> 'patience', v_field || '.options.patience'), null),
+    p_shard);
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.check_own_class(c, 'options', null, p_shard)
+    from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = step_class.class_id;
+  end if;
+end
+$$;

@@ -1,0 +1,131 @@
+-- Tallies: counting what ends, without anybody waiting.
+--
+-- workflows/progress calls this module for each parent of a join that ends, and for the open work of a
+-- run. Example: two parents of a join are completed at the same time. The first one locks the tally and
+-- counts. The second finds it locked and leaves an arrival. The next session that locks the tally, or
+-- advance_workflows, folds the arrival: the join is complete and its step is released.
+--
+-- Invariant: a count is either in the tally, written under its lock, or in an arrival that stays until a
+-- holder of the lock folds it. So each count is seen once. An arrival is visible when its transaction has
+-- committed, and with it all that the transaction rests on: a holder that folds all visible arrivals sees a
+-- consistent cut, in which open work is 0 only when nothing is open.
+--
+-- Read arrive first. docs/explanation/workflows.md has the proof.
+
+-- Adds a delta to a tally. Leaves an arrival instead when another session holds the tally, or with p_leave.
+-- is_full: everything has arrived, and this session holds the tally; folded: how many arrivals it has
+-- folded; tally: as it is now, null when it left an arrival.
+-- It folds up to 1,000 arrivals; if there are more it is not full yet, and another call goes on.
+-- Locks: the tally, skip locked. Not idempotent.
+create or replace function hwqueue.arrive(p_run uuid, p_step int, p_delta hwqueue.tally_delta,
+  p_leave boolean, p_now timestamptz, p_shard int, out is_full boolean, out folded int,
+  out tally hwqueue.tally)
+language plpgsql volatile
+as $$
+declare
+  v_folded record;
+begin
+  is_full := false;
+  folded := 0;
+  if not p_leave then
+    select t.* into tally from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0
+    for no key update skip locked;
+  end if;
+  if tally.run_id is null then
+    -- a delta of nothing is left, too: it asks the next holder to look
+    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, need, arrived, unmet, failed, skipped, at)
+    values (p_shard, p_run, p_step, 'count', p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
+      p_delta.skipped, p_now);
+    return;
+  end if;
+  -- a statement of its own, after the lock: it sees what former holders left
+  with gone as (
+    delete from hwqueue.arrival a where a.ctid = any (array(
+      select x.ctid from hwqueue.arrival x
+      where x.run_id = p_run and x.step_no = p_step and x.kind = 'count' and x.shard_id = p_shard limit 1000
+      for update skip locked))
+    returning a.need, a.arrived, a.unmet, a.failed, a.skipped
+  )
+  select coalesce(sum(g.need), 0) as need, coalesce(sum(g.arrived), 0) as arrived,
+         coalesce(sum(g.unmet), 0) as unmet, coalesce(sum(g.failed), 0) as failed,
+         coalesce(sum(g.skipped), 0) as skipped, count(*) as arrivals
+  into v_folded from gone g;
+  update hwqueue.tally t
+  set need = t.need + v_folded.need + p_delta.need, arrived = t.arrived + v_folded.arrived + p_delta.arrived,
+      unmet = t.unmet + v_folded.unmet + p_delta.unmet, failed = t.failed + v_folded.failed + p_delta.failed,
+      skipped = t.skipped + v_folded.skipped + p_delta.skipped
+  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0
+  returning t.* into tally;
+  folded := v_folded.arrivals;
+  is_full := tally.arrived >= tally.need and (v_folded.arrivals < 1000 or not exists (
+    select from hwqueue.arrival a
+    where a.run_id = p_run and a.step_no = p_step and a.kind = 'count' and a.shard_id = p_shard));
+end
+$$;
+
+-- Counts parents that have ended for a step with several. verdict: release or skip, once; null: not yet, or
+-- decided before. reason: why it is skipped.
+-- A step of join `any` is released by the first edge that holds. Where the caller's transaction may stay
+-- open (not p_is_short) its tally is left alone: another parent could not release the step meanwhile. A
+-- step of join `all` cannot be released before that transaction ends in any case.
+-- opened, closed: for the open work of the run. A parent that is not counted yet is open work: else the run
+-- could end before its child is released.
+-- Locks: the tally, skip locked. Not idempotent.
+create or replace function hwqueue.count_parents(p_run uuid, p_step int, p_is_any boolean,
+  p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamptz, p_shard int,
+  out verdict text, out reason text, out opened int, out closed int)
+language plpgsql volatile
+as $$
+declare
+  v_count record;
+begin
+  opened := 0;
+  closed := 0;
+  if p_is_any and not p_is_short and (
+    select t.is_decided from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0) then
+    return;  -- nobody needs the count any more
+  end if;
+  v_count := hwqueue.arrive(p_run, p_step, p_delta, p_is_any and not p_is_short, p_now, p_shard);
+  opened := case when (v_count.tally).run_id is null then 1 else 0 end;
+  closed := v_count.folded;
+  if (v_count.tally).run_id is null or (v_count.tally).is_decided then
+    return;
+  end if;
+  verdict := case
+    when p_is_any and (v_count.tally).arrived > (v_count.tally).unmet then 'release'
+    when v_count.is_full and (p_is_any or (v_count.tally).unmet > 0) then 'skip'
+    when v_count.is_full then 'release' end;
+  if verdict is not null then
+    update hwqueue.tally t set is_decided = true
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0;
+    reason := hwqueue.skip_reason((v_count.tally).failed, (v_count.tally).skipped);
+  end if;
+end
+$$;
+
+-- Why a step is skipped whose parents have ended: by the worst of them.
+create or replace function hwqueue.skip_reason(p_failed bigint, p_skipped bigint) returns text
+language sql immutable parallel safe
+as $$
+  select case when p_failed > 0 then 'parent_failed' when p_skipped > 0 then 'parent_skipped'
+    else 'parent_completed' end
+$$;
+
+-- Whether an edge holds for a parent that ended like this. One that was cancelled has failed.
+create or replace function hwqueue.edge_holds(p_wants text, p_state text) returns boolean
+language sql immutable parallel safe
+as $$ select p_wants = 'ended' or p_wants = p_state or p_wants = 'failed' and p_state = 'cancelled' $$;
+
+-- Leaves work for the next session that can do it, on these steps of a run.
+create or replace function hwqueue.leave_arrivals(p_run uuid, p_steps int[], p_kind text, p_reasons text[],
+  p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, reason, at)
+  select p_shard, p_run, s.step_no, p_kind, s.reason, p_now
+  from unnest(p_steps, p_reasons) s(step_no, reason);
+end
+$$;

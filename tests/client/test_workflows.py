@@ -1,0 +1,96 @@
+"""Workflows, through both clients."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.client import AsyncClient
+from hwqueue.errors import (
+    PlacementContradictory,
+    RunNotFound,
+    StepOfRun,
+    StepUnknown,
+    WorkflowInvalid,
+    WorkflowUnknown,
+    WrongRunState,
+)
+from tests.client.conftest import Node
+
+STEPS = [
+    {"name": "a", "task": "first", "params": {"n": {"$input": ["n"]}}},
+    {"name": "b", "task": "second", "params": {"x": {"$result": "a", "default": None}}},
+]
+
+
+async def end(client: AsyncClient, queue: str, node: Node, *, fails: bool = False) -> None:
+    """Claim what is released, and settle it."""
+    for claim in await client.claim_task([queue], node.node_id, node.epoch, qty=10):
+        if fails:
+            await client.fail_lease(
+                claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False
+            )
+        else:
+            await client.complete_lease(claim.lease_id, claim.claim_token, result={"done": True})
+
+
+async def test_from_defined_to_completed(client: AsyncClient, queue: str, node: Node) -> None:
+    spec = {"name": "film", "queue": queue, "steps": STEPS, "result": {"$result": "b"}}
+    defined = await client.define_workflow(spec)
+    assert (defined.version, defined.created) == (1, True)
+    assert (await client.get_workflow("film")).step_count == 2
+    assert [each.workflow for each in await client.list_workflows()] == ["film"]
+    deadline = datetime.now(UTC) + timedelta(hours=1)
+    run = await client.submit_workflow("film", {"n": 1}, deadline=deadline, labels={"app": "x"})
+    assert (run.created, run.state) == (True, "running")
+    found = await client.get_workflow_run(run.run_id)
+    assert (found.input, found.deadline, found.duration) == ({"n": 1}, deadline, None)
+    for _ in STEPS:
+        await end(client, queue, node)
+    found = await client.get_workflow_run(run.run_id)
+    assert (found.state, found.result, found.version) == ("completed", {"done": True}, 1)
+    assert found.duration is not None
+    first, second = await client.list_workflow_steps(run.run_id)
+    assert (first.step, first.state, first.result) == ("a", "completed", {"done": True})
+    assert (second.waits_for, second.placement) == ((), {})
+    [listed] = await client.list_workflow_runs(workflow="film", labels={"app": "x"})
+    assert listed.run_id == run.run_id
+
+
+async def test_changes(client: AsyncClient, queue: str, node: Node) -> None:
+    spec = {"name": "film", "queue": queue, "steps": STEPS}
+    run = (await client.submit_spec(spec, {"n": 1}, idempotency_key="k")).run_id
+    assert not (await client.submit_spec(spec, {"n": 1}, idempotency_key="k")).created
+    assert await client.pause_workflow_run(run) == "paused"
+    assert await client.resume_workflow_run(run) == "running"
+    await end(client, queue, node, fails=True)
+    [a, _] = await client.list_workflow_steps(run)
+    assert a.lease_id is not None
+    with pytest.raises(StepOfRun):
+        await client.requeue_lease(a.lease_id)
+    with pytest.raises(WrongRunState):
+        await client.cancel_workflow_run(run)
+    assert await client.retry_workflow_run(run) == "running"
+    assert await client.skip_step(run, "a", result=1, reason="by hand") == "running"
+    assert await client.cancel_workflow_run(run, reason="no") == "cancelled"
+    advanced = await client.advance_workflows()
+    assert (advanced.released, advanced.more) == (0, False)
+
+
+async def test_what_is_refused(client: AsyncClient, queue: str) -> None:
+    with pytest.raises(WorkflowInvalid) as caught:
+        await client.define_workflow(
+            {"name": "x", "steps": [{"name": "a", "task": "t", "after": "a"}]}
+        )
+    assert caught.value.detail["cycle"] == ["a"]
+    with pytest.raises(WorkflowUnknown):
+        await client.submit_workflow("none")
+    with pytest.raises(RunNotFound):
+        await client.get_workflow_run(uuid4())
+    spec = {"name": "x", "queue": queue, "affinity_tags": {"gpu": True}}
+    steps = [{"name": "a", "task": "t", "affinity_tags": {"gpu": False}}]
+    with pytest.raises(PlacementContradictory) as refused:
+        await client.submit_spec(spec | {"steps": steps})
+    assert refused.value.detail["step"] == "a"
+    with pytest.raises(StepUnknown):
+        await client.submit_spec(spec | {"steps": [{"name": "a", "task": "t"}]}, steps={"b": {}})

@@ -1,0 +1,121 @@
+"""Runs of workflows in tests: submitted, and driven step by step by the names of their steps."""
+
+from itertools import count
+from typing import Any
+from uuid import UUID, uuid4
+
+from tests.calls import Calls, Row
+
+_numbers = count(1)
+
+
+def step(name: str, *after: Any, **more: Any) -> Row:
+    """A step of a specification; its task has its name."""
+    return {"name": name, "task": name} | ({"after": list(after)} if after else {}) | more
+
+
+class Flow:
+    """A run on a queue and a node of its own."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        steps: list[Row],
+        /,
+        *,
+        input: Any = None,  # noqa: A002
+        options: Row | None = None,
+        **spec: Any,
+    ) -> None:
+        self.calls = calls
+        self.queue = f"flow-{next(_numbers)}"
+        calls.rows("create_queue", queue=self.queue, policy={"max_attempts": 1})
+        self.node = uuid4()
+        self.epoch = calls.value(
+            "register_node",
+            node=self.node,
+            spec={"name": f"flow-node-{next(_numbers)}", "instance_id": "first"},
+        )
+        self.spec = {"name": self.queue, "queue": self.queue, "steps": steps} | spec
+        submitted = calls.row(
+            "submit_spec", spec=self.spec, input=input or {}, options=options or {}
+        )
+        assert submitted["created"]
+        self.run: UUID = submitted["run_id"]
+
+    def get(self) -> Row:
+        """The run as it is now."""
+        return self.calls.row("get_workflow_run", run=self.run)
+
+    @property
+    def state(self) -> str:
+        """The state of the run."""
+        state = self.get()["state"]
+        assert isinstance(state, str)
+        return state
+
+    def steps(self) -> dict[str, Row]:
+        """The steps by their names."""
+        return {row["step"]: row for row in self.calls.rows("list_workflow_steps", run=self.run)}
+
+    def states(self) -> dict[str, str]:
+        """The states of the steps."""
+        return {name: row["state"] for name, row in self.steps().items()}
+
+    def reasons(self) -> dict[str, str]:
+        """The reasons of the steps that have one."""
+        return {name: row["reason"] for name, row in self.steps().items() if row["reason"]}
+
+    def claims(self, calls: Calls | None = None) -> dict[str, Row]:
+        """Claim all that is released, by the names of the steps."""
+        rows = (calls or self.calls).rows(
+            "claim_task", queues=[self.queue], node=self.node, epoch=self.epoch, qty=1000
+        )
+        return {row["headers"]["step"]: row for row in rows}
+
+    def complete(self, *names: str, result: Any = None) -> None:
+        """Claim what is released, which must be just these steps, and complete it."""
+        claims = self.claims()
+        assert set(claims) == set(names)
+        for name in names:
+            finish(self.calls, claims[name], result=result)
+
+    def fail(self, name: str) -> None:
+        """Claim what is released, which must be this step, and let it fail for good."""
+        [claim] = self.claims().values()
+        assert claim["headers"]["step"] == name
+        fail(self.calls, claim)
+
+    def settle(self, claim: Row, calls: Calls | None = None, **how: Any) -> None:
+        """Settle a claim as a worker does, in a transaction of its own."""
+        item = {"lease_id": str(claim["lease_id"]), "claim_token": claim["claim_token"]}
+        [settled] = (calls or self.calls).rows(
+            "settle_and_claim",
+            node=self.node,
+            epoch=self.epoch,
+            settle=[item | ({"outcome": "complete"} | how)],
+            queues=[self.queue],
+            qty=0,
+        )
+        assert settled["verdict"] == "ok"
+
+
+def finish(calls: Calls, claim: Row, *, result: Any = None) -> None:
+    """Complete a claim."""
+    calls.rows("complete_lease", lease=claim["lease_id"], token=claim["claim_token"], result=result)
+
+
+def fail(calls: Calls, claim: Row) -> None:
+    """Let a claim fail for good."""
+    calls.rows(
+        "fail_lease",
+        lease=claim["lease_id"],
+        token=claim["claim_token"],
+        error={"message": "broken"},
+        retry=False,
+    )
+
+
+def broken(calls: Calls) -> list[Row]:
+    """The invariants that do not hold."""
+    return calls.rows("verify_invariants")

@@ -1,0 +1,239 @@
+"""Settlements of steps that meet: none waits, and no release is lost, early or doubled."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.calls import Calls
+from tests.flows import Flow, broken, fail, finish, step
+from tests.races.interleave import TIMEOUT, Actor, interleave
+from tests.sql.api import outlive, read_refusal
+
+pytestmark = pytest.mark.thorough
+
+JOIN = [step("a"), step("b"), step("c", "a", "b")]
+
+
+@pytest.fixture
+def calls(conn: psycopg.Connection) -> Iterator[Calls]:
+    """The session that looks; after the test every tally equals its recount."""
+    made = Calls(conn)
+    yield made
+    assert broken(made) == []
+
+
+@pytest.fixture
+def one(dsn: str, calls: Calls) -> Iterator[Actor]:
+    """A session that stays open; whoever waited for it would run into its lock_timeout."""
+    with interleave(dsn) as actor:
+        calls.conn.execute("set lock_timeout = '200ms'")
+        yield actor()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_two_parents_end_at_once(calls: Calls, one: Actor, commits: bool) -> None:
+    flow = Flow(calls, JOIN)
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    finish(calls, claims["b"])  # finds the tally held
+    assert flow.states()["c"] == "waiting"
+    assert broken(calls) == []
+    if commits:
+        one.commit()
+    else:
+        one.rollback()
+    assert flow.states()["c"] == "waiting"
+    calls.rows("advance_workflows")
+    if not commits:
+        assert flow.states()["c"] == "waiting"
+        finish(calls, claims["a"])
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
+def test_a_settler_that_stays_open_holds_up_nobody(calls: Calls, one: Actor) -> None:
+    flow, other = Flow(calls, JOIN), Flow(calls, JOIN)
+    claims, others = flow.claims(), other.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    finish(calls, claims["b"])
+    for claim in others.values():
+        finish(calls, claim)
+    calls.rows("advance_workflows")
+    calls.rows("reap")
+    other.complete("c")
+    assert (flow.state, other.state) == ("running", "completed")
+    one.commit()
+    calls.rows("reap")
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
+def test_the_next_parent_folds_what_was_left(calls: Calls, one: Actor) -> None:
+    flow = Flow(calls, [step("a"), step("b"), step("x"), step("c", "a", "b", "x")])
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    finish(calls, claims["b"])
+    one.commit()
+    finish(calls, claims["x"])
+    assert flow.states()["c"] == "running"
+
+
+def test_any_is_released_while_another_parent_stays_open(calls: Calls, one: Actor) -> None:
+    flow = Flow(calls, [step("a"), step("b"), step("c", "a", "b", join="any")])
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    finish(calls, claims["b"])
+    calls.rows("advance_workflows")
+    flow.complete("c")
+    one.commit()
+    calls.rows("advance_workflows")
+    assert flow.state == "completed"
+
+
+def test_the_last_two_steps_of_a_run_end_at_once(calls: Calls, one: Actor) -> None:
+    flow = Flow(calls, [step("a"), step("b")])
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    finish(calls, claims["b"])
+    one.commit()
+    assert flow.state == "running"
+    calls.rows("advance_workflows")
+    assert flow.state == "completed"
+
+
+@pytest.mark.parametrize("how", ["cancel", "fail_fast"])
+def test_a_step_that_is_released_while_its_run_stops(calls: Calls, one: Actor, how: str) -> None:
+    """The settlement has read the run before; what it releases is stopped after that."""
+    flow = Flow(calls, [step("a"), step("b", "a"), step("x")], on_failure="fail_fast")
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    if how == "cancel":
+        assert calls.value("cancel_workflow_run", run=flow.run) == "cancelling"
+        finish(calls, claims["x"])
+    else:
+        fail(calls, claims["x"])
+        calls.rows("advance_workflows")
+    calls.rows("advance_workflows")
+    one.commit()
+    outlive(calls.conn)
+    for _ in range(2):
+        calls.rows("advance_workflows")
+    assert flow.states()["b"] == "cancelled"
+    assert flow.state == ("cancelled" if how == "cancel" else "failed")
+    left = calls.conn.execute("select count(*) from hwqueue.arrival").fetchone()
+    assert left == (0,)
+
+
+def test_a_step_that_is_held_while_its_run_is_resumed(calls: Calls, one: Actor) -> None:
+    flow = Flow(calls, [step("a"), step("b", "a")])
+    claims = flow.claims()
+    calls.rows("pause_workflow_run", run=flow.run)
+    one.begin()
+    finish(one.direct, claims["a"])
+    assert calls.value("resume_workflow_run", run=flow.run) == "running"
+    calls.rows("advance_workflows")
+    one.commit()
+    assert flow.states()["b"] == "waiting"
+    calls.rows("advance_workflows")
+    flow.complete("b")
+    assert flow.state == "completed"
+
+
+def test_a_run_whose_row_is_held_ends_later(calls: Calls, one: Actor) -> None:
+    flow = Flow(calls, [step("a")])
+    claims = flow.claims()
+    one.begin()
+    one.direct.rows("pause_workflow_run", run=flow.run)
+    finish(calls, claims["a"])
+    assert flow.state == "running"
+    one.commit()
+    calls.rows("advance_workflows")
+    assert flow.state == "completed"
+
+
+def test_a_failure_of_a_run_whose_row_is_held(calls: Calls, one: Actor) -> None:
+    flow = Flow(calls, [step("a"), step("b"), step("c", "b"), step("d", "a")])
+    claims = flow.claims()
+    one.begin()
+    one.direct.rows("pause_workflow_run", run=flow.run)
+    fail(calls, claims["a"])
+    one.rollback()
+    calls.rows("advance_workflows")
+    assert flow.state == "failing"
+    finish(calls, claims["b"])
+    assert flow.state == "failed"
+    assert flow.states()["c"] == "skipped"
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_child_that_an_operator_holds(calls: Calls, one: Actor, commits: bool) -> None:
+    flow = Flow(calls, [step("a"), step("b", "a"), step("c", "b")])
+    claims = flow.claims()
+    one.begin()
+    one.direct.rows("skip_step", run=flow.run, step="b")
+    finish(calls, claims["a"])
+    assert broken(calls) == []
+    if commits:
+        one.commit()
+    else:
+        one.rollback()
+    calls.rows("advance_workflows")
+    if not commits:
+        flow.complete("b")
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
+def test_two_retries(calls: Calls, one: Actor, dsn: str) -> None:
+    flow = Flow(calls, [step("a")])
+    flow.fail("a")
+    with interleave(dsn) as actor:
+        two = actor()
+        one.begin()
+        one.direct.rows("retry_workflow_run", run=flow.run)
+        second = two.start(lambda d: d.rows("retry_workflow_run", run=flow.run))
+        two.wait_until_blocked_by(one)
+        one.commit()
+        with pytest.raises(psycopg.Error) as caught:
+            second.result(TIMEOUT)
+    assert read_refusal(caught.value).code == "QHF04"
+    assert flow.get()["attempt"] == 2
+    flow.complete("a")
+
+
+def test_two_sweeps(calls: Calls, one: Actor, dsn: str) -> None:
+    flow = Flow(calls, JOIN)
+    claims = flow.claims()
+    with interleave(dsn) as actor:
+        two = actor()
+        one.begin()
+        finish(one.direct, claims["a"])
+        finish(calls, claims["b"])
+        one.commit()
+        one.begin()
+        assert one.direct.row("advance_workflows")["released"] == 1
+        two.begin()
+        assert two.direct.row("advance_workflows")["released"] == 0
+        two.commit()
+        one.commit()
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
+def test_an_aborted_settlement_leaves_nothing(calls: Calls, one: Actor) -> None:
+    flow = Flow(calls, [step("a"), step("b", "a"), step("c", {"step": "a", "on": "failed"})])
+    claims = flow.claims()
+    one.begin()
+    fail(one.direct, claims["a"])
+    one.rollback()
+    assert flow.states() == {"a": "running", "b": "waiting", "c": "waiting"}
+    finish(calls, claims["a"])
+    flow.complete("b")
+    assert flow.state == "completed"

@@ -1,0 +1,253 @@
+"""define_workflow and submissions: what is accepted, its normal form, versions, placements."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.calls import Row
+from tests.flows import Flow, step
+from tests.sql.api import Api
+
+
+def spec(*steps: Row, **more: Any) -> Row:
+    """A specification with a name of its own."""
+    return {"name": f"w-{uuid4()}", "steps": list(steps)} | more
+
+
+def test_steps_are_numbered_in_topological_order(api: Api) -> None:
+    given = spec(step("z"), step("b", "a"), step("a", "z"), step("c", "z"))
+    api.rows("define_workflow", spec=given)
+    found = api.row("get_workflow", workflow=given["name"])["spec"]["steps"]
+    assert [each["name"] for each in found] == ["z", "a", "c", "b"]
+
+
+def test_equal_meanings_are_one_version(api: Api) -> None:
+    given = spec(step("b", "a"), step("a", kind="task", join="all"))
+    assert api.row("define_workflow", spec=given)["version"] == 1
+    same = given | {"steps": [step("a"), {"name": "b", "task": "b", "after": "a"}]}
+    assert not api.row("define_workflow", spec=same)["created"]
+    other = api.row("define_workflow", spec=given | {"on_failure": "continue"})
+    assert (other["version"], other["created"]) == (2, True)
+    assert api.row("get_workflow", workflow=given["name"], version=1)["spec"]["name"]
+    [row] = [r for r in api.rows("list_workflows") if r["workflow"] == given["name"]]
+    assert (row["version"], row["step_count"]) == (2, 2)
+
+
+def test_a_run_keeps_the_version_that_it_was_submitted_with(api: Api) -> None:
+    queue = api.queue()
+    given = spec(step("a"), queue=queue)
+    api.rows("define_workflow", spec=given)
+    first = api.row("submit_workflow", workflow=given["name"])
+    api.rows("define_workflow", spec=given | {"steps": [step("a"), step("b", "a")]})
+    assert len(api.rows("list_workflow_steps", run=first["run_id"])) == 1
+    assert api.row("submit_workflow", workflow=given["name"])["version"] == 2
+    old = api.row("submit_workflow", workflow=given["name"], options={"version": 1})
+    assert old["version"] == 1
+
+
+def test_a_cycle_is_named(api: Api) -> None:
+    given = spec(step("a", "c"), step("b", "a"), step("c", "b"), step("d", "c"), step("e"))
+    detail = api.refused("QHF02", "define_workflow", spec=given).detail
+    assert set(detail["cycle"]) == {"a", "b", "c"}
+    assert api.refused("QHF02", "define_workflow", spec=spec(step("a", "a"))).detail["cycle"] == [
+        "a"
+    ]
+
+
+def test_a_binding_is_an_edge(api: Api) -> None:
+    given = spec(step("a", params={"x": {"$result": "b"}}), step("b", "a"))
+    assert "a -> " in api.refused("QHF02", "define_workflow", spec=given).message
+
+
+@pytest.mark.parametrize(
+    ("steps", "field"),
+    [
+        ([], "spec.steps"),
+        ([step("A")], "spec.steps[0].name"),
+        ([step("a"), step("a")], "spec.steps"),
+        ([step("a", "b")], "spec.steps[0].after"),
+        ([step("a", params={"x": {"$result": "b"}})], "spec.steps[0].after"),
+        ([step("a", params={"x": {"$item": []}})], "spec.steps[0].params.x"),
+        ([step("a", params={"x": [{"$input": "name"}]})], "spec.steps[0].params.x[0].$input"),
+        ([step("a", after=["b", "b"])], "spec.steps[0].after[1]"),
+        ([step("a", after=[{"step": "b", "on": "never"}])], "spec.steps[0].after[0].on"),
+        ([step("a", run_if=[{"op": "in", "values": [1]}])], "spec.steps[0].run_if[0]"),
+        ([step("a", options={"lease_id": "x"})], "spec.steps[0].options"),
+        ([step("a", kind="map", over={"$input": []})], "spec.steps[0].kind"),
+        ([step("a", near={"step": "b"})], "spec.steps[0].kind"),
+        ([step("a", surprise=1)], "spec.steps[0]"),
+        ([step("a", affinity_tags={"gpu": None})], "spec.steps[0].affinity_tags"),
+        ([step("b"), step("a", "b", **{"finally": "ended"})], "spec.steps[1].after"),
+        ([step("a", **{"finally": "ended"}), step("b", "a")], "spec.steps[1].after"),
+        ([{"name": "a"}], "spec.steps[0].task"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(api: Api, steps: list[Row], field: str) -> None:
+    code = "QHA01" if field.endswith(".task") else "QHF02"
+    assert (api.refused(code, "define_workflow", spec=spec(*steps)).field or "").startswith(field)
+
+
+def test_limits(api: Api) -> None:
+    many = [step(f"s{n}") for n in range(5001)]
+    api.refused("QHF07", "define_workflow", spec=spec(*many))
+    api.refused("QHF07", "define_workflow", spec=spec(step("a", params={"x": "y" * 2**20})))
+    dense = [
+        *(step(f"a{n}") for n in range(142)),
+        *(step(f"b{n}", *(f"a{k}" for k in range(142))) for n in range(142)),
+    ]
+    api.refused("QHF07", "define_workflow", spec=spec(*dense))
+
+
+def test_a_long_chain_is_ordered_fast_enough_to_define(api: Api) -> None:
+    chain = [step("s0"), *(step(f"s{n}", f"s{n - 1}") for n in range(1, 2000))]
+    given = spec(*reversed(chain))
+    assert api.row("define_workflow", spec=given)["version"] == 1
+
+
+def test_an_unknown_workflow(api: Api) -> None:
+    api.refused("QHF01", "submit_workflow", workflow="none")
+    api.refused("QHF01", "get_workflow", workflow="none")
+
+
+def test_an_idempotency_key_is_one_run(api: Api) -> None:
+    queue = api.queue()
+    given = spec(step("a"), queue=queue)
+    api.rows("define_workflow", spec=given)
+    arguments = {"workflow": given["name"], "input": {"n": 1}, "options": {"idempotency_key": "k"}}
+    first = api.row("submit_workflow", **arguments)
+    again = api.row("submit_workflow", **arguments)
+    assert (again["run_id"], again["created"]) == (first["run_id"], False)
+    refusal = api.refused("QHT01", "submit_workflow", **arguments | {"input": {"n": 2}})
+    assert refusal.detail["run_id"] == str(first["run_id"])
+
+
+def test_a_run_id_of_ones_own(api: Api) -> None:
+    queue, run = api.queue(), uuid4()
+    given = spec(step("a"), queue=queue)
+    arguments = {"spec": given, "options": {"run_id": str(run)}}
+    assert api.row("submit_spec", **arguments)["run_id"] == run
+    assert api.refused("QHA01", "submit_spec", **arguments).field == "options.run_id"
+
+
+def test_equal_ad_hoc_runs_share_a_definition(api: Api) -> None:
+    given = spec(step("a"), queue=api.queue())
+    for _ in range(2):
+        api.rows("submit_spec", spec=given)
+    count = api.conn.execute(
+        "select count(*) from hwqueue.workflow where name = %s", [given["name"]]
+    ).fetchone()
+    assert count == (1,)
+
+
+def placements(api: Api, run: Row) -> dict[str, Any]:
+    """What the steps ask of their nodes, as label: values."""
+    return {
+        row["step"]: {e["label"]: e["values"] for e in row["placement"].get("require", [])}
+        for row in api.rows("list_workflow_steps", run=run["run_id"])
+    }
+
+
+def test_run_and_step_must_both_hold(api: Api) -> None:
+    given = spec(
+        step("a"),
+        step("b", affinity_tags={"gpu": True}),
+        queue=api.queue(),
+        affinity_tags={"region": "us-east"},
+    )
+    run = api.row("submit_spec", spec=given, options={"affinity_tags": {"disk": "ssd"}})
+    base = {"region": ["us-east"], "disk": ["ssd"]}
+    assert placements(api, run) == {"a": base, "b": base | {"gpu": [True]}}
+
+
+@pytest.mark.parametrize(
+    ("mode", "tags", "found"),
+    [
+        ("override", {"gpu": False}, {"region": ["us-east"], "gpu": [False]}),
+        ("override", {"gpu": None}, {"region": ["us-east"]}),
+        ("replace", {"gpu": False}, {"gpu": [False]}),
+    ],
+)
+def test_a_step_overrides_its_run(api: Api, mode: str, tags: Row, found: Row) -> None:
+    given = spec(
+        step("a", affinity=mode, affinity_tags=tags),
+        queue=api.queue(),
+        affinity_tags={"region": "us-east", "gpu": True},
+    )
+    assert placements(api, api.row("submit_spec", spec=given)) == {"a": found}
+
+
+def test_a_contradiction_names_both_sides(api: Api) -> None:
+    given = spec(
+        step("report", affinity_tags={"gpu": False}),
+        queue=api.queue(),
+        affinity_tags={"gpu": True},
+    )
+    refusal = api.refused("QHC04", "submit_spec", spec=given)
+    assert refusal.detail["step"] == "report"
+    assert refusal.detail["level"] == ["workflow", "step"]
+    assert refusal.detail["left"] == {"affinity_tags": {"gpu": True}}
+    assert refusal.detail["right"] == {"affinity_tags": {"gpu": False}}
+    assert "override" in refusal.hint
+
+
+def test_a_submission_that_contradicts_its_workflow(api: Api) -> None:
+    given = spec(step("a"), queue=api.queue(), affinity_tags={"gpu": True})
+    wrong = {"affinity_tags": {"gpu": False}}
+    refusal = api.refused("QHC04", "submit_spec", spec=given, options=wrong)
+    assert refusal.detail["level"] == ["workflow", "submission"]
+    run = api.row("submit_spec", spec=given, options=wrong | {"affinity": "override"})
+    assert placements(api, run) == {"a": {"gpu": [False]}}
+
+
+def test_resources_are_overridden_as_a_whole(api: Api) -> None:
+    given = spec(
+        step("a", affinity="override", placement={"resources": {"gpu": 1}}),
+        queue=api.queue(),
+        placement={"resources": {"cpu_milli": 1000}},
+    )
+    [row] = api.rows("list_workflow_steps", run=api.row("submit_spec", spec=given)["run_id"])
+    assert row["placement"]["resources"] == {"gpu": 1}
+
+
+def test_the_submission_speaks_of_single_steps(api: Api) -> None:
+    given = spec(step("a"), step("b", "a"), queue=api.queue())
+    steps = {"b": {"affinity_tags": {"gpu": True}, "options": {"priority": 7}}}
+    run = api.row("submit_spec", spec=given, options={"steps": steps})
+    assert placements(api, run) == {"a": {}, "b": {"gpu": [True]}}
+    refusal = api.refused("QHF06", "submit_spec", spec=given, options={"steps": {"x": {}}})
+    assert refusal.detail["step"] == "x"
+
+
+def test_priorities(api: Api) -> None:
+    flow = Flow(
+        api,
+        [step("a"), step("b", options={"priority": 9}), step("c")],
+        options={"priority": 3, "steps": {"c": {"options": {"priority": 5}}}},
+    )
+    found = {n: api.lease(row["lease_id"])["priority"] for n, row in flow.steps().items()}
+    assert found == {"a": 3, "b": 9, "c": 5}
+
+
+def test_defaults_of_a_task_are_the_steps_own(api: Api) -> None:
+    task = f"task-{uuid4()}"
+    api.rows("set_task", task=task, defaults={"max_attempts": 7, "affinity_tags": {"disk": "ssd"}})
+    given = spec({"name": "a", "task": task}, queue=api.queue(), affinity_tags={"gpu": True})
+    run = api.row("submit_spec", spec=given)
+    [row] = api.rows("list_workflow_steps", run=run["run_id"])
+    assert placements(api, run) == {"a": {"disk": ["ssd"], "gpu": [True]}}
+    assert api.lease(row["lease_id"])["max_attempts"] == 7
+
+
+def test_an_unknown_queue_is_refused_at_submission(api: Api) -> None:
+    given = spec(step("a"), step("b", "a", queue="nowhere"), queue=api.queue())
+    assert api.refused("QHQ01", "submit_spec", spec=given).detail["queue"] == "nowhere"
+
+
+def test_a_submission_that_is_rolled_back_leaves_nothing(api: Api) -> None:
+    given = spec(step("a"), queue=api.queue())
+    before = api.contents()
+    with api.conn.transaction(force_rollback=True):
+        api.rows("submit_spec", spec=given)
+    assert api.contents() == before

@@ -1,0 +1,283 @@
+"""Changes of runs: cancelled, paused, retried, past their deadline, steps declared done, pruned."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.flows import Flow, broken, fail, finish, step
+from tests.sql.api import Api, count_all, outlive
+
+
+@pytest.fixture(autouse=True)
+def sound(api: Api) -> Iterator[None]:
+    """After each test every tally equals its recount."""
+    yield
+    assert broken(api) == []
+
+
+def test_cancel_ends_what_waits_and_stops_what_runs(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", options={"delay": 3600}), step("c", "a")])
+    [claim] = flow.claims().values()
+    assert api.value("cancel_workflow_run", run=flow.run, reason="not needed") == "cancelling"
+    assert flow.states() == {"a": "running", "b": "cancelled", "c": "waiting"}
+    assert api.lease(claim["lease_id"])["stop_reason"] == "cancelled"
+    fail(api, claim)
+    assert flow.states() == {"a": "cancelled", "b": "cancelled", "c": "skipped"}
+    assert flow.state == "cancelled"
+    assert flow.get()["detail"]["reason"] == "not needed"
+    assert api.value("cancel_workflow_run", run=flow.run) == "cancelled"
+
+
+def test_a_run_that_waits_is_cancelled_at_once(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("z", **{"finally": "cancelled"})])
+    assert api.value("cancel_workflow_run", run=flow.run) == "cancelling"
+    flow.complete("z")
+    assert flow.state == "cancelled"
+    assert api.refused("QHF04", "pause_workflow_run", run=flow.run).detail["state"] == "cancelled"
+
+
+def test_a_completion_that_arrives_first_wins_but_releases_nothing(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")])
+    [claim] = flow.claims().values()
+    api.rows("cancel_workflow_run", run=flow.run)
+    finish(api, claim)
+    assert flow.states() == {"a": "completed", "b": "skipped"}
+    assert flow.state == "cancelled"
+
+
+def test_a_completed_run_is_not_cancelled(api: Api) -> None:
+    flow = Flow(api, [step("a")])
+    flow.complete("a")
+    assert api.refused("QHF04", "cancel_workflow_run", run=flow.run).detail["state"] == "completed"
+
+
+def test_a_paused_run_holds_what_becomes_due(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a"), step("c", "b")])
+    assert api.value("pause_workflow_run", run=flow.run) == "paused"
+    flow.complete("a")
+    assert flow.states() == {"a": "completed", "b": "waiting", "c": "waiting"}
+    assert flow.reasons() == {"b": "run_paused"}
+    assert broken(api) == []
+    assert api.value("resume_workflow_run", run=flow.run) == "running"
+    flow.complete("b")
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
+def test_cancel_of_a_paused_run_drops_what_was_held(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")])
+    api.rows("pause_workflow_run", run=flow.run)
+    flow.complete("a")
+    assert api.value("cancel_workflow_run", run=flow.run) == "cancelled"
+    assert flow.states() == {"a": "completed", "b": "skipped"}
+
+
+def test_a_failure_in_a_paused_run_drops_what_was_held(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("x"), step("b", "a")])
+    api.rows("pause_workflow_run", run=flow.run)
+    claims = flow.claims()
+    finish(api, claims["a"])
+    fail(api, claims["x"])
+    api.rows("advance_workflows")
+    assert flow.state == "failed"
+    assert flow.reasons()["b"] == "run_failed"
+
+
+def test_a_run_past_its_deadline_fails(api: Api, clock: Clock) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")], deadline="1 hour")
+    clock.advance(timedelta(hours=2))
+    api.rows("reap")
+    assert flow.state == "failed"
+    assert flow.get()["reason"] == "deadline_exceeded"
+    assert flow.states() == {"a": "cancelled", "b": "skipped"}
+
+
+def test_a_retry_runs_what_failed_under_the_same_ids(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a"), step("c", "b"), step("d", "a", "c")])
+    flow.complete("a", result={"n": 1})
+    flow.fail("b")
+    before = flow.steps()
+    assert api.value("retry_workflow_run", run=flow.run) == "running"
+    assert flow.get()["attempt"] == 2
+    assert flow.states() == {"a": "completed", "b": "running", "c": "waiting", "d": "waiting"}
+    assert broken(api) == []
+    claims = flow.claims()
+    assert claims["b"]["lease_id"] == before["b"]["lease_id"]
+    assert claims["b"]["attempt"] == 1
+    assert claims["b"]["claim_token"] > api.lease(before["a"]["lease_id"])["claim_token"]
+    finish(api, claims["b"])
+    flow.complete("c")
+    flow.complete("d")
+    assert flow.state == "completed"
+    assert [a["outcome"] for a in api.lease(before["b"]["lease_id"])["attempts"]] == ["failed"]
+
+
+def test_a_retry_binds_params_again(api: Api) -> None:
+    flow = Flow(api, [step("a", params={"x": {"$input": []}})], input=1)
+    flow.complete("a")
+    api.rows("retry_workflow_run", run=flow.run, options={"mode": "all", "input": 2})
+    [claim] = flow.claims().values()
+    assert claim["params"] == {"x": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "again"),
+    [
+        ({}, {"b", "c"}),
+        ({"mode": "failed_and_downstream"}, {"b", "c", "any"}),
+        ({"mode": "all"}, {"a", "b", "c", "any"}),
+        ({"steps": ["a"]}, {"a", "b", "c", "any"}),
+    ],
+)
+def test_what_a_retry_runs_again(api: Api, options: Any, again: set[str]) -> None:
+    steps = [step("a"), step("b", on_failure="continue"), step("c", {"step": "b", "on": "ended"})]
+    flow = Flow(api, [*steps, step("any", "a", {"step": "b", "on": "ended"}, join="any")])
+    claims = flow.claims()
+    flow.settle(claims["a"])
+    fail(api, claims["b"])
+    flow.complete("any", "c")
+    assert flow.state == "failed"
+    before = flow.steps()
+    api.rows("retry_workflow_run", run=flow.run, options=options)
+    ran: set[str] = set()
+    while flow.state == "running":
+        for name, claim in flow.claims().items():
+            ran.add(name)
+            flow.settle(claim)
+        api.rows("advance_workflows")
+    assert ran == again
+    assert flow.state == "completed"
+    ids = {name: row["lease_id"] for name, row in flow.steps().items()}
+    assert ids == {name: row["lease_id"] for name, row in before.items()}
+
+
+def test_a_retry_skips_again_what_has_no_edge(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("c", {"step": "a", "on": "failed"})])
+    claims = flow.claims()
+    finish(api, claims["a"])
+    fail(api, claims["b"])
+    api.rows("retry_workflow_run", run=flow.run)
+    assert flow.reasons() == {"c": "parent_completed"}
+    flow.complete("b")
+    assert flow.state == "completed"
+
+
+def test_a_run_that_goes_on_is_not_retried(api: Api) -> None:
+    flow = Flow(api, [step("a")])
+    assert api.refused("QHF04", "retry_workflow_run", run=flow.run).detail["state"] == "running"
+    flow.complete("a")
+    api.refused("QHF04", "retry_workflow_run", run=flow.run)
+    refusal = api.refused("QHF06", "retry_workflow_run", run=flow.run, options={"steps": ["x"]})
+    assert refusal.detail["step"] == "x"
+
+
+def test_an_operator_declares_a_step_done(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", params={"x": {"$result": "a"}})])
+    api.rows("skip_step", run=flow.run, step="a", result={"n": 1}, reason="done by hand")
+    [claim] = flow.claims().values()
+    assert claim["params"] == {"x": {"n": 1}}
+    assert flow.reasons() == {"a": "operator"}
+    assert flow.states()["a"] == "completed"
+    finish(api, claim)
+    assert flow.state == "completed"
+
+
+def test_a_waiting_join_is_declared_done(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("c", "a", "b"), step("d", "c")])
+    api.rows("skip_step", run=flow.run, step="c")
+    assert broken(api) == []
+    flow.complete("a", "b", "d")
+    assert flow.state == "completed"
+
+
+def test_a_claimed_step_is_not_declared_done(api: Api) -> None:
+    flow = Flow(api, [step("a")])
+    flow.claims()
+    api.refused("QHL07", "skip_step", run=flow.run, step="a")
+
+
+def test_a_held_step_is_declared_done(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")])
+    api.rows("pause_workflow_run", run=flow.run)
+    flow.complete("a")
+    assert api.value("skip_step", run=flow.run, step="b") == "completed"
+
+
+def test_a_run_goes_with_the_leases_of_its_steps(api: Api, clock: Clock) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")], retain={"completed": 3600})
+    api.rows("set_queue_policy", queue=flow.queue, policy={"retain_completed": 1})
+    flow.complete("a")
+    flow.complete("b")
+    leases = [row["lease_id"] for row in flow.steps().values()]
+    count_all(api.conn)
+    clock.advance(timedelta(minutes=30))
+    api.rows("prune")
+    assert [api.state(lease) for lease in leases] == ["completed", "completed"]
+    clock.advance(timedelta(hours=2))
+    api.rows("prune")
+    api.refused("QHF03", "get_workflow_run", run=flow.run)
+    api.refused("QHL04", "get_lease", lease=leases[0])
+    for _ in range(2):  # the definition is retired, then deleted
+        outlive(api.conn)
+        api.rows("prune")
+    left = api.conn.execute(
+        "select count(*) from hwqueue.workflow where name = %s", [flow.queue]
+    ).fetchone()
+    assert left == (0,)
+
+
+def test_classes_of_waiting_steps_are_kept(api: Api, clock: Clock) -> None:
+    flow = Flow(api, [step("a"), step("b", "a", affinity_tags={"only": flow_tag()})])
+    clock.advance(timedelta(hours=2))
+    for _ in range(4):
+        outlive(api.conn)
+        api.rows("prune")
+    api.rows("heartbeat_node", node=flow.node, epoch=flow.epoch, claims=[])
+    flow.complete("a")
+    assert flow.steps()["b"]["placement"] is not None
+    retired = api.conn.execute(
+        "select c.retired_at from hwqueue.placement_class c join hwqueue.step s using (class_id)"
+        " where s.run_id = %s and s.step_no = 2",
+        [flow.run],
+    ).fetchone()
+    assert retired == (None,)
+    assert flow.steps()["b"]["lease_state"] == "pending"
+
+
+def flow_tag() -> str:
+    """A tag that no other step asks."""
+    return "b-alone"
+
+
+def test_runs_are_listed(api: Api) -> None:
+    flow = Flow(api, [step("a")], options={"labels": {"team": "vision"}, "tenant": "acme"})
+    [row] = api.rows("list_workflow_runs", filter={"workflow": flow.queue})
+    assert (row["run_id"], row["state"], row["version"]) == (flow.run, "running", None)
+    assert row["labels"] == {"team": "vision"}
+    assert api.rows("list_workflow_runs", filter={"workflow": flow.queue, "state": "failed"}) == []
+    [row] = api.rows("list_workflow_runs", filter={"labels": {"team": "vision"}, "tenant": "acme"})
+    assert row["run_id"] == flow.run
+
+
+def test_events_say_what_became_of_runs(api: Api) -> None:
+    flow = Flow(api, [step("a")])
+    api.rows("pause_workflow_run", run=flow.run)
+    api.rows("resume_workflow_run", run=flow.run)
+    flow.fail("a")
+    api.rows("retry_workflow_run", run=flow.run)
+    api.rows("cancel_workflow_run", run=flow.run)
+    found = [
+        event["code"]
+        for event in api.rows("list_events", limit=1000)
+        if (event["detail"] or {}).get("run_id") == str(flow.run)
+    ]
+    assert found == [
+        "workflow_run_cancelled",
+        "workflow_run_retried",
+        "workflow_run_failed",
+        "workflow_run_resumed",
+        "workflow_run_paused",
+    ]

@@ -1,0 +1,320 @@
+"""Runs of workflows: what is released when a step ends, and how a run ends."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from hwqueue.testing import Clock
+from tests.flows import Flow, broken, fail, finish, step
+from tests.sql.api import Api, outlive, refusing, token
+
+
+@pytest.fixture(autouse=True)
+def sound(api: Api) -> Iterator[None]:
+    """After each test every tally equals its recount."""
+    yield
+    assert broken(api) == []
+
+
+def test_a_chain_releases_one_step_after_the_other(api: Api) -> None:
+    flow = Flow(api, [step("c", "b"), step("a"), step("b", "a")])
+    assert flow.states() == {"a": "running", "b": "waiting", "c": "waiting"}
+    assert flow.steps()["b"]["waits_for"] == ["a"]
+    assert flow.steps()["b"]["lease_id"] is None
+    for name in "abc":
+        assert flow.state == "running"
+        flow.complete(name)
+    assert set(flow.states().values()) == {"completed"}
+    assert flow.state == "completed"
+    assert flow.get()["finished_at"] is not None
+    assert flow.get()["step_counts"] == {"completed": 3}
+
+
+def test_the_ids_of_the_run_are_in_the_headers_and_not_in_the_class(api: Api) -> None:
+    flow = Flow(api, [step("a")], options={"headers": {"traceparent": "00-1"}})
+    [claim] = flow.claims().values()
+    assert claim["headers"] == {
+        "traceparent": "00-1",
+        "workflow_run_id": str(flow.run),
+        "root_run_id": str(flow.run),
+        "workflow": flow.queue,
+        "step": "a",
+    }
+    assert api.lease(claim["lease_id"])["labels"] == {}
+
+
+def test_a_join_waits_for_all_of_its_parents(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("c", "a", "b")])
+    claims = flow.claims()
+    finish(api, claims["a"])
+    assert flow.states()["c"] == "waiting"
+    flow.settle(claims["b"])
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
+def test_a_batch_of_completions_releases_a_join(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("c", "a", "b")])
+    claims = list(flow.claims().values())
+    api.rows(
+        "complete_leases",
+        lease_ids=[claim["lease_id"] for claim in claims],
+        tokens=[claim["claim_token"] for claim in claims],
+    )
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
+def test_any_is_released_by_the_first_edge_that_holds(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("c", "a", "b", join="any")])
+    claims = flow.claims()
+    flow.settle(claims["b"])
+    assert flow.states()["c"] == "running"
+    flow.complete("c")
+    assert flow.state == "running"
+    flow.settle(claims["a"])
+    assert flow.state == "completed"
+
+
+def test_any_without_an_edge_that_holds_is_skipped(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("c", "a", "b", join="any")], on_failure="continue")
+    for claim in flow.claims().values():
+        flow.settle(claim, outcome="fail", retry=False)
+    api.rows("advance_workflows")
+    assert flow.states()["c"] == "skipped"
+    assert flow.reasons() == {"c": "parent_failed"}
+    assert flow.state == "failed"
+
+
+def test_a_failure_lets_what_runs_end_and_releases_nothing(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("c", "b"), step("d", "a")])
+    claims = flow.claims()
+    fail(api, claims["a"])
+    assert flow.state == "failing"
+    finish(api, claims["b"])
+    assert flow.state == "failed"
+    assert flow.states() == {"a": "failed", "b": "completed", "c": "skipped", "d": "skipped"}
+    assert flow.reasons() == {"c": "run_failed", "d": "run_failed"}
+    assert (flow.get()["reason"], flow.get()["detail"]) == ("step_failed", {"step": "a"})
+
+
+def test_a_retry_of_an_attempt_is_no_end(api: Api) -> None:
+    flow = Flow(api, [step("a", options={"max_attempts": 2})])
+    [claim] = flow.claims().values()
+    api.rows("fail_lease", **token(claim), error={}, retry=True)
+    assert (flow.state, flow.states()) == ("running", {"a": "running"})
+
+
+def test_with_continue_other_branches_go_on(api: Api) -> None:
+    flow = Flow(
+        api,
+        [step("a"), step("b"), step("c", "a"), step("d", "c"), step("e", "b")],
+        on_failure="continue",
+    )
+    claims = flow.claims()
+    fail(api, claims["a"])
+    assert flow.reasons() == {"c": "parent_failed", "d": "parent_skipped"}
+    finish(api, claims["b"])
+    flow.complete("e")
+    assert flow.state == "failed"
+
+
+def test_fail_fast_stops_what_runs(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b"), step("c", "b")], on_failure="fail_fast")
+    claims = flow.claims()
+    fail(api, claims["a"])
+    api.rows("advance_workflows")
+    assert api.lease(claims["b"]["lease_id"])["stop_reason"] == "cancelled"
+    fail(api, claims["b"])
+    assert flow.states() == {"a": "failed", "b": "cancelled", "c": "skipped"}
+    assert flow.state == "failed"
+
+
+def test_fail_fast_cancels_what_waits_for_a_node(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", options={"delay": 3600})], on_failure="fail_fast")
+    flow.fail("a")
+    api.rows("advance_workflows")
+    assert flow.states() == {"a": "failed", "b": "cancelled"}
+    assert flow.state == "failed"
+
+
+@pytest.mark.parametrize("wants", ["failed", "ended"])
+def test_an_edge_for_failures_picks_one_up(api: Api, wants: str) -> None:
+    flow = Flow(api, [step("a"), step("b", "a"), step("c", {"step": "a", "on": wants})])
+    flow.fail("a")
+    assert flow.states() == {"a": "failed", "b": "skipped", "c": "running"}
+    flow.complete("c")
+    assert flow.state == "failed"
+
+
+def test_an_edge_for_failures_is_skipped_after_success(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("c", {"step": "a", "on": "failed"}), step("d", "c")])
+    flow.complete("a")
+    assert flow.reasons() == {"c": "parent_completed", "d": "parent_skipped"}
+    assert flow.state == "completed"
+
+
+def test_ended_holds_for_skipped_parents(api: Api) -> None:
+    flow = Flow(
+        api,
+        [step("a"), step("b", "a"), step("c", {"step": "b", "on": "ended"})],
+        on_failure="continue",
+    )
+    flow.fail("a")
+    flow.complete("c")
+    assert flow.states() == {"a": "failed", "b": "skipped", "c": "completed"}
+
+
+def test_an_ignored_failure_counts_as_completed(api: Api) -> None:
+    flow = Flow(api, [step("a", on_failure="ignore"), step("b", "a")])
+    flow.fail("a")
+    flow.complete("b")
+    assert flow.state == "completed"
+    assert flow.states() == {"a": "failed", "b": "completed"}
+
+
+def test_params_are_bound_at_release(api: Api) -> None:
+    params = {
+        "uri": {"$result": "a", "path": ["files", 0, "uri"]},
+        "all": {"$result": "a"},
+        "who": {"$input": ["user", "name"]},
+        "else": {"$input": ["none"], "default": [1]},
+        "run": {"$run": "id"},
+        "as_is": {"$literal": {"$input": []}},
+        "nested": [{"deep": {"$input": []}}],
+    }
+    flow = Flow(api, [step("a"), step("b", params=params)], input={"user": {"name": "ann"}})
+    result = {"files": [{"uri": "s3://x"}]}
+    flow.complete("a", result=result)
+    [claim] = flow.claims().values()
+    assert claim["params"] == {
+        "uri": "s3://x",
+        "all": result,
+        "who": "ann",
+        "else": [1],
+        "run": str(flow.run),
+        "as_is": {"$input": []},
+        "nested": [{"deep": {"user": {"name": "ann"}}}],
+    }
+
+
+def test_a_binding_that_lacks_its_value_fails_the_step(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", params={"x": {"$result": "a", "path": ["y"]}})])
+    flow.complete("a", result={"x": 1})
+    assert flow.state == "failed"
+    assert flow.reasons() == {"b": "binding_missing"}
+    assert flow.steps()["b"]["error"] == {"binding": {"$result": "a", "path": ["y"]}}
+    assert flow.steps()["b"]["lease_id"] is None
+
+
+def test_params_too_large_fail_the_step(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", params={"x": {"$result": "a"}})])
+    api.rows("set_queue_policy", queue=flow.queue, policy={"max_params_bytes": 100})
+    flow.complete("a", result="x" * 200)
+    assert flow.reasons() == {"b": "params_too_large"}
+
+
+@pytest.mark.parametrize(
+    ("score", "state"), [(0.95, "running"), (0.5, "skipped"), (None, "skipped")]
+)
+def test_a_condition_decides_at_release(api: Api, score: float | None, state: str) -> None:
+    condition = {"step": "a", "path": ["score"], "op": "gt", "values": [0.9]}
+    flow = Flow(api, [step("a"), step("b", run_if=[condition]), step("c", "b")])
+    flow.complete("a", result={"score": score})
+    assert flow.states()["b"] == state
+    if state == "skipped":
+        assert flow.reasons() == {"b": "condition", "c": "parent_skipped"}
+        assert flow.state == "completed"
+
+
+def test_a_condition_on_the_input_may_skip_every_step(api: Api) -> None:
+    condition = {"input": ["dry"], "op": "in", "values": [False]}
+    flow = Flow(api, [step("a", run_if=[condition]), step("b", "a")], input={"dry": True})
+    assert flow.state == "completed"
+    assert set(flow.states().values()) == {"skipped"}
+
+
+def test_the_result_of_a_run(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a")], result={"total": {"$result": "b", "path": ["n"]}})
+    flow.complete("a")
+    flow.complete("b", result={"n": 7})
+    assert flow.get()["result"] == {"total": 7}
+
+
+@pytest.mark.parametrize(("fails", "ran"), [(False, {"always", "good"}), (True, {"always", "bad"})])
+def test_finally_steps_run_when_all_else_has_ended(api: Api, fails: bool, ran: set[str]) -> None:
+    ends = {"always": "ended", "good": "completed", "bad": "failed", "gone": "cancelled"}
+    last = [step(name, **{"finally": when}) for name, when in ends.items()]
+    flow = Flow(api, [step("a"), *last])
+    (flow.fail if fails else flow.complete)("a")
+    assert flow.get()["finished_at"] is None
+    flow.complete(*ran)
+    assert flow.state == ("failed" if fails else "completed")
+    assert {name for name, state in flow.states().items() if state == "completed"} >= ran
+
+
+def test_a_finally_step_that_fails_lets_the_run_fail(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("z", **{"finally": "ended"})])
+    flow.complete("a")
+    flow.fail("z")
+    assert flow.state == "failed"
+
+
+def test_a_claim_that_expires_ends_its_step(api: Api, clock: Clock) -> None:
+    flow = Flow(api, [step("a"), step("b", {"step": "a", "on": "failed"})])
+    flow.claims()
+    clock.advance(timedelta(minutes=5))
+    api.rows("reap")
+    assert flow.states() == {"a": "failed", "b": "running"}
+
+
+def test_a_cancelled_lease_ends_its_step(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", {"step": "a", "on": "failed"}), step("c", "a")])
+    api.rows("cancel_lease", lease=flow.steps()["a"]["lease_id"])
+    assert flow.states() == {"a": "cancelled", "b": "running", "c": "skipped"}
+
+
+def test_a_dropped_queue_ends_the_steps_that_wait_there(api: Api) -> None:
+    other = api.queue()
+    flow = Flow(api, [step("a", queue=other), step("b", {"step": "a", "on": "ended"})])
+    api.rows("drop_queue", queue=other, force=True)
+    for _ in range(2):  # its transactions end, then its rows go
+        outlive(api.conn)
+        api.rows("prune")
+    assert flow.states()["a"] == "cancelled"
+    flow.complete("b")
+    assert flow.state == "failed"
+
+
+def test_a_step_for_a_dropped_queue_fails(api: Api) -> None:
+    other = api.queue()
+    flow = Flow(api, [step("a"), step("b", "a", queue=other)])
+    api.rows("drop_queue", queue=other, force=True)
+    flow.complete("a")
+    assert flow.reasons() == {"b": "queue_dropped"}
+    assert flow.state == "failed"
+
+
+def test_a_completed_step_stays_where_its_queue_keeps_nothing(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", params={"x": {"$result": "a"}})])
+    api.rows("set_queue_policy", queue=flow.queue, policy={"retain_completed": 0})
+    flow.complete("a", result=1)
+    [claim] = flow.claims().values()
+    assert claim["params"] == {"x": 1}
+
+
+def test_the_lease_of_a_step_is_not_requeued_by_itself(api: Api) -> None:
+    flow = Flow(api, [step("a")])
+    flow.fail("a")
+    lease = flow.steps()["a"]["lease_id"]
+    refusal = api.refused("QHF05", "requeue_lease", lease=lease)
+    assert str(flow.run) in refusal.hint
+    [page] = api.rows("requeue_leases", filter={"queue": flow.queue, "state": "failed"})
+    assert (page["changed"], page["skipped"]) == ([], [lease])
+    assert api.value("requeue_failed", queue=flow.queue) == 0
+
+
+def test_an_unknown_run_is_refused(api: Api) -> None:
+    with refusing("QHF03"):
+        api.rows("get_workflow_run", run="00000000-0000-7000-8000-000000000000")
