@@ -14,6 +14,8 @@ as $$
 declare
   v_names text[] := array(select s ->> 'name' from unnest(p_steps) with ordinality u(s, n) order by n);
   v_numbers jsonb := (select jsonb_object_agg(n, o) from unnest(v_names) with ordinality u(n, o));
+  -- of a fixed length, unlike p_steps: Postgres reads an element without those before it
+  v_finally boolean[] := array(select s ? 'finally' from unnest(p_steps) with ordinality u(s, n) order by n);
   v_from int[] := '{}';
   v_to int[] := '{}';
   v_levels int[];
@@ -21,7 +23,7 @@ declare
 begin
   for v_edge in
     select u.n as step_no, e.key as parent, u.s ? 'finally' as is_finally,
-           u.s ->> 'name' as name, (p_steps[(v_numbers ->> e.key)::int]) ? 'finally' as after_finally
+           u.s ->> 'name' as name, v_finally[(v_numbers ->> e.key)::int] as after_finally
     from unnest(p_steps) with ordinality u(s, n)
     cross join lateral (
       select k.key from jsonb_each(coalesce(u.s -> 'after', '{}')) k
@@ -45,7 +47,7 @@ begin
   v_levels := hwqueue.step_levels(v_names, v_from, v_to);
   return array(
     select r.new_no::int
-    from (select u.o, row_number() over (order by p_steps[u.o] ? 'finally', u.l, u.n collate "C") as new_no
+    from (select u.o, row_number() over (order by v_finally[u.o], u.l, u.n collate "C") as new_no
           from unnest(v_names, v_levels) with ordinality u(n, l, o)) r
     order by r.o);
 end
