@@ -60,17 +60,18 @@ language plpgsql volatile
 as $$
 declare
   v_workflow hwqueue.workflow;
+  v_numbers jsonb := (  -- a map: a join of thousands of names may run as a nested loop
+    select jsonb_object_agg(s.value ->> 'name', s.ordinality)
+    from jsonb_array_elements(p_spec -> 'steps') with ordinality s);
 begin
   insert into hwqueue.workflow as w (shard_id, name, version, digest, settings, steps, created_at)
   values (p_shard, p_spec ->> 'name', p_version, sha256(convert_to(p_spec::text, 'UTF8')),
     p_spec - 'steps', p_spec -> 'steps', p_now)
   returning w.* into v_workflow;
   insert into hwqueue.workflow_edge (shard_id, workflow_id, from_no, to_no, wants)
-  select p_shard, v_workflow.workflow_id, f.step_no, t.step_no, a.value
-  from jsonb_array_elements(v_workflow.steps) with ordinality t(spec, step_no)
-  cross join lateral jsonb_each_text(coalesce(t.spec -> 'after', '{}')) a
-  join (select s.value ->> 'name' as name, s.ordinality as step_no
-        from jsonb_array_elements(v_workflow.steps) with ordinality s) f on f.name = a.key;
+  select p_shard, v_workflow.workflow_id, (v_numbers ->> a.key)::int, t.step_no, a.value
+  from jsonb_array_elements(p_spec -> 'steps') with ordinality t(spec, step_no)
+  cross join lateral jsonb_each_text(coalesce(t.spec -> 'after', '{}')) a;
   insert into hwqueue.workflow_step (shard_id, workflow_id, step_no, name, kind, task_name, class_no,
     parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options)
   select p_shard, v_workflow.workflow_id, s.ordinality, s.value ->> 'name', 'task', s.value ->> 'task',
@@ -84,10 +85,10 @@ begin
       else 'fail_run' end,
     s.value ->> 'finally', coalesce(s.value -> 'params', '{}'),
     case when s.value ? 'reads' then array(
-      select r.ordinality::int from jsonb_array_elements(v_workflow.steps) with ordinality r
-      where s.value -> 'reads' ? (r.value ->> 'name')) end,
+      select (v_numbers ->> r.name)::int from jsonb_array_elements_text(s.value -> 'reads') r(name)
+      order by 1) end,
     s.value -> 'run_if', s.value -> 'options'
-  from jsonb_array_elements(v_workflow.steps) with ordinality s
+  from jsonb_array_elements(p_spec -> 'steps') with ordinality s
   left join (
     select e.to_no, count(*)::int from hwqueue.workflow_edge e
     where e.shard_id = p_shard and e.workflow_id = v_workflow.workflow_id group by e.to_no) p

@@ -45,11 +45,13 @@ begin
     v_due := v_found.free;
     v_revived := v_found.revived;
   end if;
-  v_left := array(  -- held by others
-    select s.step_no from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p.released)
-      and s.state in ('waiting', 'held')
-      and s.step_no <> all (array(select d.step_no from unnest(v_due) d)));
+  if cardinality(v_due) < cardinality(p.released) then
+    v_left := array(  -- held by others
+      select s.step_no from hwqueue.step s
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p.released)
+        and s.state in ('waiting', 'held')
+        and s.step_no <> all (array(select d.step_no from unnest(v_due) d)));
+  end if;
   if v_left <> '{}' then
     perform hwqueue.leave_arrivals(p_run.run_id, v_left, 'release', '{}', p_now, p_shard);
     p.opened := p.opened + cardinality(v_left);
@@ -89,6 +91,7 @@ declare
   v_results jsonb;
   v_bound record;
   v_bad jsonb;
+  v_priority jsonb := hwqueue.present('priority', to_jsonb(p_run.priority));
 begin
   requests := '{}';
   progress := p_progress;
@@ -134,8 +137,8 @@ begin
     else
       requests := requests || hwqueue.step_request(p_run, v_item.step_no, v_item.lease_id, v_item.class_id,
         jsonb_build_array(v_item.task_name, v_item.name, v_bound.value),
-        coalesce(v_item.defaults, '{}') || hwqueue.present('priority', to_jsonb(p_run.priority))
-          || coalesce(v_item.options, '{}') || coalesce(v_item.own, '{}'), p_now);
+        coalesce(v_item.defaults, '{}') || v_priority || coalesce(v_item.options, '{}')
+          || coalesce(v_item.own, '{}'), p_now);
     end if;
   end loop;
 end
@@ -185,13 +188,16 @@ language plpgsql volatile
 as $$
 declare
   v_item record;
+  v_queues int[];  -- by number of step: a join of two arrays may run as a nested loop
 begin
+  for v_item in select s.step_no, s.queue_id from unnest(p_steps) s loop
+    v_queues[v_item.step_no] := v_item.queue_id;
+  end loop;
   for v_item in
     select q as queue, n.requests
     from (
-      select s.queue_id, array_agg(r order by r.ordinal) as requests
-      from unnest(p_requests) r join unnest(p_steps) s on s.step_no = r.step_no
-      where r.step_no <> all (p_revived) group by s.queue_id) n
+      select v_queues[r.step_no] as queue_id, array_agg(r order by r.ordinal) as requests
+      from unnest(p_requests) r where r.step_no <> all (p_revived) group by 1) n
     join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = n.queue_id
   loop
     perform hwqueue.insert_spawns(v_item.requests, v_item.queue, p_now, p_shard);

@@ -190,10 +190,15 @@ create or replace function hwqueue.read_after(p_after jsonb, p_name text, p_fiel
 language plpgsql immutable
 as $$
 declare
-  v_after jsonb := '{}';
   v_item record;
   v_step text;
+  v_steps text[] := '{}';
+  v_wants text[] := '{}';
+  v_again record;
 begin
+  if p_after is null then
+    return '{}';
+  end if;
   for v_item in
     select a.value, format('%s[%s]', p_field, a.ordinality - 1) as field
     from jsonb_array_elements(hwqueue.json_list(
@@ -207,15 +212,22 @@ begin
     else
       v_step := hwqueue.json_text(v_item.value, v_item.field, 100, 'QHF02');
     end if;
-    if v_step is null or v_after ? v_step then
-      perform hwqueue.refuse('QHF02', case when v_step is null then format('%s names no step', v_item.field)
-          else format('%s names step %s again', v_item.field, to_json(v_step)) end,
+    if v_step is null then
+      perform hwqueue.refuse('QHF02', format('%s names no step', v_item.field),
         jsonb_build_object('field', v_item.field, 'step', p_name), 'name each step once');
     end if;
-    v_after := v_after || jsonb_build_object(v_step, coalesce(hwqueue.json_choice(v_item.value -> 'on',
-      v_item.field || '.on', array['completed', 'failed', 'ended'], 'QHF02'), 'completed'));
+    v_steps := v_steps || v_step;
+    v_wants := v_wants || coalesce(case when v_item.value ? 'on' then hwqueue.json_choice(
+      v_item.value -> 'on', v_item.field || '.on', array['completed', 'failed', 'ended'], 'QHF02') end,
+      'completed');
   end loop;
-  return v_after;
+  select u.step, format('%s[%s]', p_field, (array_agg(u.n order by u.n))[2] - 1) as field into v_again
+  from unnest(v_steps) with ordinality u(step, n) group by u.step having count(*) > 1 limit 1;
+  if found then
+    perform hwqueue.refuse('QHF02', format('%s names step %s again', v_again.field, to_json(v_again.step)),
+      jsonb_build_object('field', v_again.field, 'step', p_name), 'name each step once');
+  end if;
+  return jsonb_object(v_steps, v_wants);  -- at once: an object that grows is copied for each parent
 end
 $$;
 

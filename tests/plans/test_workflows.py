@@ -1,0 +1,157 @@
+"""Runs of workflows find their rows by key, and no call compares all steps with all others."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from tests.flows import Flow, fail, finish, step
+from tests.plans.backlog import BIG
+from tests.plans.explain import Work, explained
+from tests.sql.api import Api
+
+RUNS = 3_000
+WIDE = 600
+TABLES = (
+    "run",
+    "step",
+    "tally",
+    "arrival",
+    "workflow_step",
+    "workflow_edge",
+    "run_key",
+    "run_class",
+)
+ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
+LIMIT = 10  # of what one sweep looks at
+GRAPH = [step("a"), step("b"), step("c", "a", "b"), step("d", "c")]
+
+# Copies of a run that waits, each with a count that some session has left.
+COPIES = """
+  with fresh as materialized (
+    select gen_random_uuid() as id from generate_series(1, %(runs)s)),
+  runs as (
+    insert into hwqueue.run
+    select (jsonb_populate_record(r, jsonb_build_object('run_id', f.id, 'root_run_id', f.id))).*
+    from hwqueue.run r cross join fresh f where r.run_id = %(run)s),
+  steps as (
+    insert into hwqueue.step
+    select (jsonb_populate_record(s, jsonb_build_object('run_id', f.id,
+      'lease_id', gen_random_uuid()))).*
+    from hwqueue.step s cross join fresh f where s.run_id = %(run)s),
+  tallies as (
+    insert into hwqueue.tally
+    select (jsonb_populate_record(t, jsonb_build_object('run_id', f.id))).*
+    from hwqueue.tally t cross join fresh f where t.run_id = %(run)s)
+  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)
+  select 0, f.id, 3, 'count', now() + interval '1 day' from fresh f
+"""
+
+
+@pytest.fixture(scope="module")
+def database(database: str) -> str:
+    """That of all guards, with runs and definitions in it."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        api = Api(conn)
+        flow = Flow(api, GRAPH)
+        conn.execute(COPIES, {"runs": RUNS, "run": flow.run})
+        api.row("define_workflow", spec={"name": "wide", "steps": wide(WIDE)})
+        conn.execute("vacuum analyze")
+    return database
+
+
+def wide(count: int) -> list[dict[str, Any]]:
+    """Steps that one step comes after and reads the results of, and as many in a chain."""
+    first = [step(f"p{n}") for n in range(count)]
+    before = [{"params": {"x": {"$result": f"c{n - 1}"}}} if n else {} for n in range(count)]
+    chain = [step(f"c{n}", **more) for n, more in enumerate(before)]
+    results = [{"$result": f"p{n}"} for n in range(0, count, 2)]
+    return [*first, *chain, step("end", *(f"p{n}" for n in range(count)), params={"all": results})]
+
+
+def by_key(work: Work, rows: int = ROWS) -> None:
+    """The call reads a few rows of each table, by index."""
+    assert work.whole_table_scans(*BIG, *TABLES) == []
+    assert {table: work.rows_read(table) for table in TABLES if work.rows_read(table) > rows} == {}
+
+
+def test_submitting(api: Api) -> None:
+    flow = Flow(api, GRAPH)
+    with explained(api.conn) as work:
+        api.row("submit_spec", spec=flow.spec, input={}, options={"idempotency_key": "once"})
+    by_key(work)
+
+
+@pytest.mark.parametrize("ended", ["a", "b", "c", "d"])
+@pytest.mark.parametrize("as_worker", [True, False])
+def test_settling_a_step(api: Api, ended: str, as_worker: bool) -> None:
+    """The parents of a join, a step with one child, and the last of its run."""
+    flow = Flow(api, GRAPH)
+    claims = flow.claims()
+    for name in "abcd"[: "abcd".index(ended)]:
+        finish(api, claims[name])
+        claims |= flow.claims()
+    with explained(api.conn) as work:
+        if as_worker:
+            flow.settle(claims[ended])
+        else:
+            finish(api, claims[ended])
+    by_key(work)
+
+
+def test_a_failure(api: Api) -> None:
+    flow = Flow(api, GRAPH)
+    claims = flow.claims()
+    finish(api, claims["b"])
+    with explained(api.conn) as work:
+        fail(api, claims["a"])
+    by_key(work)
+    assert flow.state == "failed"
+
+
+CHANGES: dict[str, Callable[[Flow], Any]] = {
+    "get_workflow_run": lambda flow: flow.get(),
+    "list_workflow_steps": lambda flow: flow.steps(),
+    "pause": lambda flow: flow.calls.rows("pause_workflow_run", run=flow.run),
+    "cancel": lambda flow: flow.calls.rows("cancel_workflow_run", run=flow.run),
+    "skip_step": lambda flow: flow.calls.rows("skip_step", run=flow.run, step="c"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_looking_and_changing(api: Api, change: str) -> None:
+    flow = Flow(api, GRAPH)
+    with explained(api.conn) as work:
+        CHANGES[change](flow)
+    by_key(work)
+
+
+def test_retrying(api: Api) -> None:
+    flow = Flow(api, GRAPH)
+    claims = flow.claims()
+    finish(api, claims["a"])
+    fail(api, claims["b"])
+    with explained(api.conn) as work:
+        api.rows("retry_workflow_run", run=flow.run)
+    by_key(work)
+
+
+def test_a_sweep(api: Api) -> None:
+    """However many arrivals there are, it reads ten times its limit, and rows of a few runs."""
+    with explained(api.conn) as work:
+        found = api.row("advance_workflows", limit=LIMIT)
+    assert found["folded"] == LIMIT
+    by_key(work, rows=2 * 10 * LIMIT + ROWS)
+
+
+def test_what_a_large_definition_costs(api: Api) -> None:
+    """No join of its steps looks at each pair of them."""
+    spec = {"name": f"wide-{uuid4()}", "queue": api.queue(), "steps": wide(WIDE)}
+    with explained(api.conn) as work:
+        api.row("define_workflow", spec=spec)
+    assert work.most_rows <= 5 * WIDE
+    with explained(api.conn) as work:
+        api.row("submit_workflow", workflow=spec["name"])
+    assert work.most_rows <= 5 * WIDE
