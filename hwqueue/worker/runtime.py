@@ -19,6 +19,7 @@ from hwqueue.client import AsyncClient
 from hwqueue.connections import named_conninfo, with_timeouts
 from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.text import exact_duration
+from hwqueue.worker.advance import advance_after_steps
 from hwqueue.worker.attempt_log import keeping_records
 from hwqueue.worker.deaths import DEFAULT_INTERVAL, hear_deaths
 from hwqueue.worker.heartbeat import HeartbeatLoop
@@ -186,6 +187,7 @@ class Worker:
             asyncio.ensure_future(self._listen(session, runner, heartbeat)),
             asyncio.ensure_future(session.progress.run()),
             asyncio.ensure_future(session.logs.run()),
+            asyncio.ensure_future(advance_after_steps(session)),
             *map(asyncio.ensure_future, self._upkeep(session)),
         ]
         await asyncio.wait({claiming, *others}, return_when=asyncio.FIRST_COMPLETED)

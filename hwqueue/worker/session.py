@@ -33,6 +33,7 @@ from hwqueue.errors import (
     QueueUnknown,
 )
 from hwqueue.types import (
+    AdvanceResult,
     Claim,
     Death,
     Heartbeat,
@@ -81,6 +82,7 @@ class NodeSession:
         epoch: Of its latest registration.
         reports: Told what was settled.
         in_doubt: Whether a call has failed since the last heartbeat; then nothing is claimed.
+        steps_settled: Set when a step of a workflow's run was settled; who acts on that clears it.
         progress: How far handlers say they have come, until it is sent.
         logs: What handlers log, until it is sent.
         put_off: Takes what could not be settled yet, because another session holds its claim, and
@@ -109,6 +111,7 @@ class NodeSession:
         self._shutdown = shutdown
         self._in_flight: set[asyncio.Future[Any]] = set()
         self.put_off: PutOff | None = None
+        self.steps_settled = asyncio.Event()
         self.progress = ProgressOutbox(self.report_progress)
         self.logs = LogOutbox(self.append_logs)
 
@@ -192,6 +195,8 @@ class NodeSession:
         if quantity and not self.in_doubt:
             self._queues.found(queues)
         self.reports.settled(ended, answer.settled)
+        if any(_is_step(claim) for claim, _ in ended):
+            self.steps_settled.set()
         busy = [
             one
             for one, settled in zip(ended, answer.settled, strict=True)
@@ -276,6 +281,12 @@ class NodeSession:
         """Bring back what nobody settles, of all nodes, unless just done. SQL: reap."""
         return await self._call(
             "reap", lambda client: client.reap(unless_within=unless_within, shard=self._shard)
+        )
+
+    async def advance_workflows(self) -> AdvanceResult:
+        """Go on with runs of which settlements left something. SQL: advance_workflows."""
+        return await self._call(
+            "advance workflows", lambda client: client.advance_workflows(shard=self._shard)
         )
 
     async def take_deaths(self, limit: int) -> list[Death]:
@@ -401,6 +412,10 @@ class NodeSession:
             "its own",
             superseded=True,
         )
+
+
+def _is_step(claim: Claim) -> bool:
+    return claim.headers is not None and "workflow_run_id" in claim.headers
 
 
 def in_one_line(error: Exception) -> str:
