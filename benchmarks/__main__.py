@@ -14,7 +14,7 @@ from benchmarks.questions.others import others
 from benchmarks.questions.pickup import pickup
 from benchmarks.questions.smoke import smoke
 from benchmarks.questions.spawn import spawns
-from benchmarks.questions.throughput import batches, connections
+from benchmarks.questions.throughput import batches, chains, connections
 from benchmarks.questions.views import views
 from benchmarks.questions.worker import worker
 
@@ -34,6 +34,7 @@ QUESTIONS = (
     others,
     connections,
     batches,
+    chains,
     spawns,
     worker,
     pickup,

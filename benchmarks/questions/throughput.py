@@ -4,18 +4,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
+import psycopg
 import typer
+from psycopg.types.json import Jsonb
 
-from benchmarks.core.fill import kind, top_up
+from benchmarks.core.fill import QUEUE, kind, top_up
 from benchmarks.core.load import Load, Opener, drive, take_turns
 from benchmarks.core.node import register
 from benchmarks.core.options import Connections, Rounds, Seconds
 from benchmarks.core.payload import payload
 from benchmarks.core.queue import create_queue
 from benchmarks.core.rates import rate, rate_against
-from benchmarks.core.report import Answer, Figure
+from benchmarks.core.report import Answer, Figure, at_least
 from benchmarks.core.run import Run
-from benchmarks.core.server import calm_down, database, machine
+from benchmarks.core.server import calm_down, database, databases, machine
 from benchmarks.core.sessions import ClaimThenSettle, SettleAndClaim
 
 Backlog = Annotated[int, typer.Option(help="Waiting at the start of each turn", min=1)]
@@ -74,6 +76,58 @@ def batches(
             figures += _compare(take_turns(turns, rounds, run.tell), f"leases a call, {name}")
         compared = f"{count} connections / with {sizes[0]} leases a call"
         return Answer("batches", compared, tuple(figures), ctx.params, machine(dsn))
+
+
+def chains(
+    ctx: typer.Context,
+    *,
+    count: Annotated[int, typer.Option("--connections", help="Connections at once", min=1)] = 4,
+    length: Annotated[int, typer.Option(help="Steps of a run, one after the other", min=2)] = 10,
+    seconds: Seconds = 5,
+    rounds: Rounds = 3,
+    backlog: Backlog = 100_000,
+) -> Answer:
+    """Leases/s of settle_and_claim through runs of a chain of steps, over plain leases."""
+    run = Run.of(ctx)
+    with databases(run.dsn, 2) as (plain, chained):
+        measures: dict[str, Callable[[], Load]] = {}
+        for dsn in (plain, chained):
+            create_queue(dsn)
+            nodes = tuple(register(dsn, number) for number in range(count))
+            measures[dsn] = partial(drive, SettleAndClaim(dsn, nodes, 1), count, seconds)
+        turns = {
+            "plain leases": _turn(run, plain, backlog, measures[plain]),
+            "chains": _chained(chained, length, backlog, measures[chained]),
+        }
+        bases, loads = take_turns(turns, rounds, run.tell).values()
+        figures = (
+            rate("plain leases", bases),
+            rate_against(f"chains of {length} steps", loads, bases, at_least(0.6)),
+        )
+        compared = f"settle_and_claim, {count} connections / through plain leases"
+        return Answer("chains", compared, figures, ctx.params, machine(plain))
+
+
+def _chained(
+    dsn: str, length: int, backlog: int, measure: Callable[[], Load]
+) -> Callable[[], Load]:
+    """Submit runs, let the server come to rest, measure."""
+    before = [{"after": [f"s{number - 1}"]} if number else {} for number in range(length)]
+    steps = [{"name": f"s{number}", "task": "bench", **more} for number, more in enumerate(before)]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        spec = {"name": "chain", "queue": QUEUE, "steps": steps}
+        connection.execute("select hwqueue.define_workflow(p_spec => %s)", [Jsonb(spec)])
+
+    def turn() -> Load:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for _ in range(backlog // length):
+                connection.execute(
+                    "select hwqueue.submit_workflow(p_workflow => 'chain')", prepare=True
+                )
+        calm_down(dsn)
+        return measure()
+
+    return turn
 
 
 def _turn(run: Run, dsn: str, backlog: int, measure: Callable[[], Load]) -> Callable[[], Load]:

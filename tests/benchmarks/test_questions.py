@@ -43,6 +43,7 @@ SMALL = {
     "others": [*FEW, "--terms", "2", "--domains", "2"],
     "connections": [*SHORT, "--counts", "1", "--counts", "2", "--backlog", "4000"],
     "batches": [*SHORT, "--sizes", "1", "--sizes", "10", "--backlog", "8000", "--connections", "1"],
+    "chains": [*SHORT, "--backlog", "4000", "--connections", "1"],
     "spawns": SHORT,
     "worker": [*SHORT, "--concurrency", "10", "--backlog", "4000"],
     "pickup": ["--spawns", "1", "--rounds", "3"],
