@@ -141,8 +141,10 @@ def column_types(call: Call) -> Mapping[str, str]:
 def _sql_type(hint: typing.Any) -> str:
     """The SQL type of what a field of a row is annotated with."""
     some = [each for each in typing.get_args(hint) if each is not type(None)]
-    if isinstance(hint, UnionType) and len(some) == 1:
+    if typing.get_origin(hint) in (UnionType, typing.Union) and len(some) == 1:
         hint = some[0]
+    if typing.get_origin(hint) is typing.Literal:
+        return ""
     if hint in _SQL_TYPES:
         return _SQL_TYPES[hint]
     return "" if isinstance(hint, type) and issubclass(hint, _LIKE_ITSELF) else "jsonb"

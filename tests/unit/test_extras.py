@@ -11,11 +11,11 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 # What the base installation brings, with what psycopg itself asks for.
 BASE = {"hwqueue", "packaging", "psycopg", "psycopg_binary", "psycopg_pool", "typing_extensions"}
+pytestmark = pytest.mark.thorough
+
 BARE = f"""
 import sys
 from importlib.machinery import PathFinder
-
-pytestmark = pytest.mark.thorough
 
 class Bare:
     def find_spec(self, name, path=None, target=None):
