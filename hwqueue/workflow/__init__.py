@@ -1,0 +1,24 @@
+"""Workflows: steps that run one after the other, each where it may."""
+
+from hwqueue.workflow.builder import WorkflowBuilder
+from hwqueue.workflow.definition import Workflow
+from hwqueue.workflow.step import Step
+from hwqueue.workflow.values import (
+    After,
+    Condition,
+    Near,
+    Value,
+    completed,
+    ended,
+    failed,
+    literal,
+    near,
+    result,
+    run,
+    run_input,
+)
+
+__all__ = [
+    "After", "Condition", "Near", "Step", "Value", "Workflow", "WorkflowBuilder", "completed",
+    "ended", "failed", "literal", "near", "result", "run", "run_input",
+]  # fmt: skip

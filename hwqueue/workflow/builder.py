@@ -1,0 +1,121 @@
+"""Workflows written one call after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Unpack
+
+from hwqueue.errors import ConfigError
+from hwqueue.task import Task
+from hwqueue.types import AsJson, SpawnOptions
+from hwqueue.workflow.definition import Workflow
+from hwqueue.workflow.step import AfterLike, Step
+from hwqueue.workflow.values import Condition, Near, Value
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowBuilder:
+    """Writes a `Workflow`; every method returns a new builder.
+
+    Example:
+        training = (
+            WorkflowBuilder("gpu_training")
+            .with_affinity(gpu=True, memory="high")
+            .task("prepare", prepare, override_affinity={"gpu": False})
+            .task("train", train, after="prepare", max_attempts=3)
+            .build()
+        )
+    """
+
+    name: str
+    _steps: tuple[Step, ...] = ()
+    _options: tuple[tuple[str, Any], ...] = ()
+
+    def with_affinity(
+        self, tags: Mapping[str, Any] | None = None, /, **more: Any
+    ) -> WorkflowBuilder:
+        """Add labels that the nodes of every step must have: `with_affinity(gpu=True)`."""
+        before = dict(self._options).get("affinity_tags") or {}
+        return self._with(affinity_tags={**before, **(tags or {}), **more})
+
+    def with_placement(self, placement: AsJson | Mapping[str, Any]) -> WorkflowBuilder:
+        """Set what every step asks of its node; ANDed with the affinity."""
+        return self._with(placement=placement)
+
+    def with_options(
+        self,
+        *,
+        queue: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        tenant: str | None = None,
+        priority: int | None = None,
+        deadline: timedelta | None = None,
+        on_failure: str | None = None,
+        result: Value | None = None,
+    ) -> WorkflowBuilder:
+        """Set what else `Workflow` takes; None: as it was."""
+        told = {
+            "queue": queue, "labels": labels, "tenant": tenant, "priority": priority,
+            "deadline": deadline, "on_failure": on_failure, "result": result,
+        }  # fmt: skip
+        return self._with(**{key: value for key, value in told.items() if value is not None})
+
+    def task(
+        self,
+        name: str,
+        task: Task[..., Any] | str,
+        *,
+        after: AfterLike = (),
+        params: Mapping[str, Any] | Value | None = None,
+        queue: str | None = None,
+        override_affinity: Mapping[str, Any] | None = None,
+        replace_affinity: bool = False,
+        near: Near | None = None,
+        join: str | None = None,
+        run_if: Iterable[Condition] = (),
+        on_failure: str | None = None,
+        final: str | None = None,
+        **options: Unpack[SpawnOptions],
+    ) -> WorkflowBuilder:
+        """Add a step; see `Step`, and `hwqueue.types.SpawnOptions` for the options.
+
+        Args:
+            override_affinity: Tags that win over the run's, key by key; excludes `affinity_tags`.
+            replace_affinity: Whether the step asks only what it says itself, not what its run does.
+
+        Raises: ConfigError, when a value is of the wrong type.
+        """
+        asked = dict(options)
+        placement: Any = asked.pop("placement", None)
+        tags: Any = asked.pop("affinity_tags", None)
+        mode = _mode(name, tags, override_affinity, replace_affinity)
+        step = Step(
+            name, task, after=after, params=params, queue=queue, placement=placement,
+            affinity_tags=tags if override_affinity is None else override_affinity, affinity=mode,
+            near=near, join=join, run_if=run_if, on_failure=on_failure, final=final,
+            options=SpawnOptions(**asked),  # type: ignore[typeddict-item]
+        )  # fmt: skip
+        return self.step(step)
+
+    def step(self, step: Step) -> WorkflowBuilder:
+        """Add a step that exists."""
+        return replace(self, _steps=(*self._steps, step))
+
+    def build(self) -> Workflow:
+        """The workflow. Raises: ConfigError, see `Workflow`."""
+        return Workflow(name=self.name, tasks=self._steps, **dict(self._options))
+
+    def _with(self, **options: Any) -> WorkflowBuilder:
+        return replace(self, _options=tuple({**dict(self._options), **options}.items()))
+
+
+def _mode(name: str, tags: Any, override: Mapping[str, Any] | None, replaces: bool) -> str | None:
+    if override is not None and (tags is not None or replaces):
+        raise ConfigError(
+            f"step {name!r}: override_affinity goes without affinity_tags and replace_affinity"
+        )
+    if override is not None:
+        return "override"
+    return "replace" if replaces else None

@@ -1,0 +1,154 @@
+"""A step of a workflow: a task, what comes before it, and where it may run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from hwqueue.client._json import given, plain
+from hwqueue.errors import ConfigError
+from hwqueue.options import check_options
+from hwqueue.task import Task
+from hwqueue.types import AsJson, SpawnOptions
+from hwqueue.workflow.values import After, Condition, Near, StepLike, Value, completed
+
+AfterLike: TypeAlias = "After | StepLike | Iterable[After | StepLike]"
+
+# Options of a spawn that a step says elsewhere, or that are of its run.
+_NOT_OF_A_STEP = (
+    "lease_id", "placement", "affinity_tags", "affinity_with", "anti_affinity_with", "tenant",
+    "idempotency_key", "unique", "headers", "notify",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a workflow.
+
+    Attributes:
+        name: Unique in its workflow: 1 to 100 characters of `a-z0-9_-`.
+        task: What runs: a task, whose defaults count where the step says nothing, or its name.
+        after: Steps that come before: names, steps, or `ended("train")`, `failed("train")`. Steps
+            whose results `params` take need not be named.
+        params: The handler's arguments, JSON with a `Value` at any depth.
+        queue: None: the task's if `task` is one, else the workflow's.
+        placement: What it asks of a node, beside what its run asks.
+        affinity_tags: Node labels must contain them; ANDed with `placement`.
+        affinity: How that goes with what the run asks: `and` (None, too): both hold, and what
+            contradicts is refused at submission; `override`: key by key of `affinity_tags`, the
+            step's resources and isolation instead of the run's, all else ANDed; `replace`: the run
+            is not looked at.
+        near: Where steps before it ran.
+        join: `all` (None, too) or `any`: whether all of `after` has to hold, or one is enough.
+        run_if: Conditions; unless all hold the step is skipped.
+        on_failure: What its failure does: `fail` (None, too): as the workflow says; `continue`:
+            steps behind it are skipped, the run goes on and ends failed; `ignore`: it counts as
+            completed, its result is null.
+        final: It runs once when all else has ended: `failed`, `cancelled` or `ended` says when.
+        options: Further options of its lease: priority, max_attempts, retry, claim_timeout,
+            patience, delay, deadline, labels, service_id, wire.
+
+    Raises:
+        ConfigError: A value is of the wrong type; the message names the step.
+    """
+
+    name: str
+    task: Task[..., Any] | str
+    after: AfterLike = ()
+    params: Mapping[str, Any] | Value | None = None
+    queue: str | None = None
+    placement: AsJson | Mapping[str, Any] | None = None
+    affinity_tags: Mapping[str, Any] | None = None
+    affinity: str | None = None
+    near: Near | None = None
+    join: str | None = None
+    run_if: Iterable[Condition] = ()
+    on_failure: str | None = None
+    final: str | None = None
+    options: SpawnOptions = field(default_factory=SpawnOptions)
+    _after: tuple[After, ...] = field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        where = f"step {self.name!r}: "
+        for name in _NOT_OF_A_STEP:
+            if self.options.get(name) is not None:
+                raise ConfigError(f"{where}{name} is no option of a step")
+        asked = {"placement": self.placement, "affinity_tags": self.affinity_tags}
+        check_options({**self.options, **asked}, ConfigError, where)
+        object.__setattr__(self, "_after", _edges(self.after))
+        object.__setattr__(self, "run_if", tuple(self.run_if))
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+    @property
+    def edges(self) -> tuple[After, ...]:
+        """What has to end before, that `params` name included."""
+        there = {edge.step for edge in self._after}
+        added = [name for name in dict.fromkeys(_results(self.params)) if name not in there]
+        return (*self._after, *(completed(name) for name in added))
+
+    @property
+    def task_name(self) -> str:
+        """What its lease calls the handler."""
+        return self.task if isinstance(self.task, str) else self.task.name
+
+    def as_json(self) -> dict[str, Any]:
+        """The step as the specification has it; what says nothing is left out."""
+        defaults: dict[str, Any] = {}
+        queue = self.queue
+        if isinstance(self.task, Task):
+            defaults = given({**self.task.defaults.options(), **self.task.options})
+            queue = queue or self.task.defaults.queue
+        asked = given({"placement": self.placement, "affinity_tags": self.affinity_tags}) or {
+            key: defaults[key] for key in ("placement", "affinity_tags") if key in defaults
+        }
+        options = {**defaults, **given(self.options)}
+        for key in ("placement", "affinity_tags"):
+            options.pop(key, None)
+        members = {
+            "task": self.task_name,
+            "queue": queue,
+            "params": None if self.params is None else plain_value(self.params),
+            "after": [edge.as_json() for edge in self._after],
+            **plain(asked, f"step {self.name!r}"),
+            "affinity": self.affinity,
+            "near": None if self.near is None else self.near.as_json(),
+            "join": self.join,
+            "run_if": [condition.as_json() for condition in self.run_if],
+            "on_failure": self.on_failure,
+            "finally": self.final,
+            "options": plain(options, f"step {self.name!r}: options"),
+        }
+        return {"name": self.name} | {
+            key: value for key, value in members.items() if value not in (None, [], {})
+        }
+
+
+def plain_value(value: Any) -> Any:
+    """JSON with each `Value` in it written as the specification has it."""
+    if isinstance(value, Value):
+        return value.as_json()
+    if isinstance(value, Mapping):
+        return {key: plain_value(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(member) for member in value]
+    return value
+
+
+def _edges(after: AfterLike) -> tuple[After, ...]:
+    each = (after,) if isinstance(after, After | str | Step) else after
+    return tuple(one if isinstance(one, After) else completed(one) for one in each)
+
+
+def _results(value: Any) -> Iterable[str]:
+    """The steps whose results a value takes."""
+    if isinstance(value, Value):
+        if value.step is not None:
+            yield value.step
+    elif isinstance(value, Mapping):
+        for member in value.values():
+            yield from _results(member)
+    elif isinstance(value, list | tuple):
+        for member in value:
+            yield from _results(member)

@@ -1,0 +1,246 @@
+"""What a workflow says about its steps beside their tasks: where params come from, when, and where.
+
+    .task("train", train, params={"data": result("prepare", "path"), "lr": run_input("lr")})
+    .task("publish", publish, after=[ended("train")], run_if=[result("train", "loss") < 0.1])
+    .task("score", score, after=["train"], near=near("train", "rack"))
+
+It only writes JSON; the database checks what it means.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from hwqueue.workflow.step import Step
+
+__all__ = [
+    "After",
+    "Condition",
+    "Near",
+    "Value",
+    "completed",
+    "ended",
+    "failed",
+    "literal",
+    "near",
+    "result",
+    "run",
+    "run_input",
+    "step_name",
+]
+
+Scalar = str | int | float | bool
+
+
+StepLike: TypeAlias = "str | Step"
+"""A step or its name."""
+
+_ABSENT: Any = object()
+_Json = TypeVar("_Json", bound="_JsonText")
+
+
+def step_name(step: StepLike) -> str:
+    """The name of a step, or the name itself."""
+    return step if isinstance(step, str) else step.name
+
+
+@dataclass(frozen=True, slots=True)
+class _JsonText:
+    """JSON as text, so that nothing in here can change."""
+
+    text: str
+
+    @classmethod
+    def of(cls: type[_Json], members: Mapping[str, Any]) -> _Json:
+        """With these members. Raises TypeError, ValueError for what is no JSON."""
+        return cls(json.dumps(members, sort_keys=True, allow_nan=False))
+
+    def as_json(self) -> dict[str, Any]:
+        """As the specification of workflows has it (docs/reference/workflows.md)."""
+        members: dict[str, Any] = json.loads(self.text)
+        return members
+
+
+class Condition(_JsonText):
+    """A condition on a run's input or a step's result. Made by comparing a `Value`."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "a condition is neither true nor false before the run: `and`, `or` and `1 < value < 5` "
+            "do not combine conditions; list them in run_if"
+        )
+
+
+class Value:
+    """A value that is known when its step starts. Made by `run_input`, `result`, `run`, `literal`.
+
+    In `params` it stands for the value itself, at any depth. `run_input` and `result` can be
+    compared, for `run_if`: `result("train", "loss") < 0.1`.
+    """
+
+    __slots__ = ("_members",)
+    __hash__ = None  # type: ignore[assignment]  # == makes a condition, so there is no equality
+
+    def __init__(self, members: Mapping[str, Any]) -> None:
+        self._members = dict(members)
+
+    def __repr__(self) -> str:
+        return f"Value({json.dumps(self._members)})"
+
+    def as_json(self) -> dict[str, Any]:
+        """As the specification of workflows has it."""
+        return dict(self._members)
+
+    @property
+    def step(self) -> str | None:
+        """The step whose result it is."""
+        return self._members.get("$result")
+
+    def __eq__(self, other: Scalar) -> Condition:  # type: ignore[override]
+        return self.in_(other)
+
+    def __ne__(self, other: Scalar) -> Condition:  # type: ignore[override]
+        return self.not_in(other)
+
+    def __gt__(self, other: float) -> Condition:
+        return self._compare("gt", other)
+
+    def __ge__(self, other: float) -> Condition:
+        return self._compare("gte", other)
+
+    def __lt__(self, other: float) -> Condition:
+        return self._compare("lt", other)
+
+    def __le__(self, other: float) -> Condition:
+        return self._compare("lte", other)
+
+    def in_(self, *values: Scalar) -> Condition:
+        """Equal to one of the values; types count, `1` is not `"1"`."""
+        return self._compare("in", *values)
+
+    def not_in(self, *values: Scalar) -> Condition:
+        """Equal to none of the values, or not there."""
+        return self._compare("not_in", *values)
+
+    def exists(self) -> Condition:
+        """There, whatever it is."""
+        return Condition.of({**self._place(), "op": "exists"})
+
+    def does_not_exist(self) -> Condition:
+        """Not there."""
+        return Condition.of({**self._place(), "op": "does_not_exist"})
+
+    def _compare(self, op: str, *values: Scalar) -> Condition:
+        return Condition.of({**self._place(), "op": op, "values": list(values)})
+
+    def _place(self) -> dict[str, Any]:
+        if "$input" in self._members:
+            return {"input": True, "path": self._members["$input"]}
+        if "$result" in self._members:
+            return {"step": self._members["$result"], "path": self._members.get("path", [])}
+        raise TypeError(f"{self!r} cannot be compared: only run_input(...) and result(...) can")
+
+
+def run_input(*path: str | int, default: Any = _ABSENT) -> Value:
+    """What the run was submitted with; with a path, the part of it there.
+
+    Args:
+        *path: Keys of objects and indexes of lists, from the outside in.
+        default: Instead, where the input has nothing there. Without it the step fails
+            (`binding_missing`).
+    """
+    return Value(_with_default({"$input": list(path)}, default))
+
+
+def result(step: StepLike, *path: str | int, default: Any = _ABSENT) -> Value:
+    """What a step returned; with a path, the part of it there. The step has to come before.
+
+    Args:
+        *path, default: As for `run_input`.
+    """
+    members: dict[str, Any] = {"$result": step_name(step)}
+    if path:
+        members["path"] = list(path)
+    return Value(_with_default(members, default))
+
+
+def run(what: str) -> Value:
+    """A fact of the run itself: its `id`, the `name` of the workflow, or `submitted_at`."""
+    return Value({"$run": what})
+
+
+def literal(value: Any) -> Value:
+    """JSON as it stands, also where a key of it begins with `$`."""
+    return Value({"$literal": value})
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """A step that has to end before. Made by `completed`, `failed`, `ended`."""
+
+    step: str
+    on: str
+
+    def as_json(self) -> str | dict[str, str]:
+        """As the specification has it: a plain name where it has to complete."""
+        return self.step if self.on == "completed" else {"step": self.step, "on": self.on}
+
+
+def completed(step: StepLike) -> After:
+    """After a step has completed, as a plain name says, too; else this one is skipped."""
+    return After(step_name(step), "completed")
+
+
+def failed(step: StepLike) -> After:
+    """After a step has failed for good; else this one is skipped."""
+    return After(step_name(step), "failed")
+
+
+def ended(step: StepLike) -> After:
+    """After a step has ended in any way, skipped included."""
+    return After(step_name(step), "ended")
+
+
+class Near(_JsonText):
+    """Where steps ran that this one has to be close to. Made by `near`."""
+
+    __slots__ = ()
+
+
+def near(
+    *steps: StepLike,
+    domain: str = "node",
+    require: bool = False,
+    weight: int | None = None,
+    away: bool = False,
+    gone: str | None = None,
+) -> Near:
+    """Place a step where these steps ran, each of which has to come before it.
+
+    Args:
+        domain: What counts as one place: `node`, `rack` or `label:KEY`.
+        require: Nowhere else. Otherwise it is preferred.
+        weight: Of the preference, 1..100; None: 100.
+        away: Anywhere but there.
+        gone: With `require`, when that place has gone by then: `wait` (None, too), `anywhere` or
+            `fail`.
+    """
+    if not steps:
+        raise TypeError("near() needs at least one step")
+    members: dict[str, Any] = {"steps": [step_name(step) for step in steps], "domain": domain}
+    if require:
+        members["when"] = "require"
+    if away:
+        members["away"] = True
+    optional = {"weight": weight, "gone": gone}
+    return Near.of(members | {key: value for key, value in optional.items() if value is not None})
+
+
+def _with_default(members: dict[str, Any], default: Any) -> dict[str, Any]:
+    return members if default is _ABSENT else {**members, "default": default}

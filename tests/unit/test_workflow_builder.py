@@ -1,0 +1,188 @@
+"""What workflows look like that are written in Python, and what is refused without a database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hwqueue import App, Placement
+from hwqueue.errors import ConfigError
+from hwqueue.workflow import (
+    Step,
+    Workflow,
+    WorkflowBuilder,
+    ended,
+    failed,
+    literal,
+    near,
+    result,
+    run,
+    run_input,
+)
+
+THREE_TIMES = {"max_attempts": 3}
+app = App()
+
+
+@app.task("prepare-data", queue="cpu", max_attempts=2, affinity_tags={"os": "linux"})
+def prepare_data(dataset: str) -> dict[str, str]:
+    return {"path": dataset}
+
+
+def specification(builder: WorkflowBuilder) -> dict[str, Any]:
+    return builder.build().as_json()
+
+
+def only_step(**said: Any) -> dict[str, Any]:
+    [written] = Workflow(name="w", tasks=[Step("a", "task", **said)]).as_json()["steps"]
+    return dict(written)
+
+
+def test_the_builder_and_the_constructor_write_the_same() -> None:
+    built = (
+        WorkflowBuilder("gpu_training")
+        .with_affinity(gpu=True)
+        .with_affinity({"memory": "high"})
+        .task("prepare", prepare_data, override_affinity={"gpu": False})
+        .task("train", "train", after="prepare", max_attempts=3)
+        .with_options(deadline=timedelta(hours=3), queue="gpus")
+        .build()
+    )
+    written = Workflow(
+        name="gpu_training",
+        affinity_tags={"gpu": True, "memory": "high"},
+        queue="gpus",
+        deadline=timedelta(hours=3),
+        tasks=[
+            Step("prepare", prepare_data, affinity_tags={"gpu": False}, affinity="override"),
+            Step("train", "train", after=["prepare"], options={"max_attempts": 3}),
+        ],
+    )
+    assert built.as_json() == written.as_json()
+    assert built.as_json() == {
+        "name": "gpu_training",
+        "affinity_tags": {"gpu": True, "memory": "high"},
+        "queue": "gpus",
+        "deadline": 10800.0,
+        "steps": [
+            {
+                "name": "prepare",
+                "task": "prepare-data",
+                "queue": "cpu",
+                "affinity_tags": {"gpu": False},
+                "affinity": "override",
+                "options": {"max_attempts": 2},
+            },
+            {
+                "name": "train",
+                "task": "train",
+                "after": ["prepare"],
+                "options": {"max_attempts": 3},
+            },
+        ],
+    }
+
+
+def test_a_builder_does_not_change() -> None:
+    base = WorkflowBuilder("w").task("a", "task")
+    assert len(specification(base.task("b", "task"))["steps"]) == 2
+    assert len(specification(base)["steps"]) == 1
+    base.with_affinity(gpu=True)
+    assert "affinity_tags" not in specification(base)
+
+
+def test_what_a_task_asks_of_a_node_counts_where_its_step_says_nothing() -> None:
+    plain = WorkflowBuilder("w").task("a", prepare_data)
+    assert specification(plain)["steps"][0]["affinity_tags"] == {"os": "linux"}
+    told = WorkflowBuilder("w").task("a", prepare_data, placement=Placement().resources(gpu=1))
+    [step] = specification(told)["steps"]
+    assert "affinity_tags" not in step
+    assert step["placement"] == {"resources": {"gpu": 1}}
+
+
+def test_values_are_written_at_any_depth() -> None:
+    workflow = Workflow(
+        name="w",
+        tasks=[
+            Step("a", "task"),
+            Step("b", "task", params={"of": [result("a", "shards", 0)], "in": run_input("x")}),
+            Step("c", "task", params=result("b", default=None)),
+            Step("d", "task", params={"l": literal({"$result": 1}), "run": run("id")}),
+        ],
+        result=result("c"),
+    )
+    written = workflow.as_json()
+    assert [step.get("params") for step in written["steps"]] == [
+        None,
+        {"of": [{"$result": "a", "path": ["shards", 0]}], "in": {"$input": ["x"]}},
+        {"$result": "b", "default": None},
+        {"l": {"$literal": {"$result": 1}}, "run": {"$run": "id"}},
+    ]
+    assert written["result"] == {"$result": "c"}
+
+
+def test_edges_conditions_and_places() -> None:
+    loss = result("a", "loss")
+    workflow = Workflow(
+        name="w",
+        tasks=[
+            Step("a", "task"),
+            Step("b", "task", after=failed("a"), join="any"),
+            Step("c", "task", after=["a", ended("b")], run_if=[loss < 0.1, run_input("go") == 1]),
+            Step("d", "task", after="c", near=near("a", domain="rack", require=True, gone="fail")),
+        ],
+    )
+    _, b, c, d = workflow.as_json()["steps"]
+    assert b["after"] == [{"step": "a", "on": "failed"}]
+    assert c["after"] == ["a", {"step": "b", "on": "ended"}]
+    assert c["run_if"] == [
+        {"step": "a", "path": ["loss"], "op": "lt", "values": [0.1]},
+        {"input": True, "path": ["go"], "op": "in", "values": [1]},
+    ]
+    assert d["near"] == {"steps": ["a"], "domain": "rack", "when": "require", "gone": "fail"}
+    with pytest.raises(TypeError, match="neither true nor false"):
+        assert loss < 0.1
+    with pytest.raises(TypeError, match="cannot be compared"):
+        _ = run("id") == "x"
+
+
+def test_a_step_may_be_named_by_itself() -> None:
+    a = Step("a", "task")
+    b = Step("b", "task", after=a, params={"x": result(a)}, near=near(a))
+    assert Workflow(name="w", tasks=[a, b]).as_json()["steps"][1]["after"] == ["a"]
+
+
+def test_options_of_a_step() -> None:
+    step = only_step(options={"claim_timeout": timedelta(minutes=2), "priority": None})
+    assert step["options"] == {"claim_timeout": 120.0}
+    with pytest.raises(ConfigError, match="step 'a': unique is no option of a step"):
+        only_step(options={"unique": {"key": "k"}})
+    with pytest.raises(ConfigError, match="step 'a': claim_timeout must be a timedelta"):
+        only_step(options={"claim_timeout": 5})
+    with pytest.raises(ConfigError, match="goes without"):
+        WorkflowBuilder("w").task("a", "t", override_affinity={"x": 1}, affinity_tags={"y": 1})
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([], "it has no steps"),
+        ([Step("a", "t"), Step("a", "t")], "two steps are called 'a'"),
+        ([Step("A", "t")], "'A' is no name of a step"),
+        ([Step("a", "t", after="b")], "'a' comes after 'b', which is not there"),
+        ([Step("a", "t", params={"x": result("b")})], "'a' comes after 'b', which is not there"),
+        ([Step("a", "t", after="a")], "wait for each other: a -> a"),
+        ([Step("a", "t", after="b"), Step("b", "t", after="a")], "wait for each other: "),
+        ([Step("a", "t"), Step("b", "t", near=near("a"))], "near 'a', which does not come before"),
+    ],
+)
+def test_what_cannot_run_is_refused(steps: list[Step], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Workflow(name="w", tasks=steps)
+
+
+def test_a_deadline_is_a_timedelta() -> None:
+    with pytest.raises(ConfigError, match="deadline must be a timedelta, not 5"):
+        Workflow(name="w", tasks=[Step("a", "t")], deadline=5)  # type: ignore[arg-type]
