@@ -40,6 +40,7 @@ from hwqueue.types import (
     Taint,
     Unique,
 )
+from hwqueue.workflow import Step, Workflow, WorkflowBuilder
 
 if TYPE_CHECKING:
     from hwqueue.worker import Worker, WorkerSettings
@@ -70,11 +71,14 @@ __all__ = [
     "Settlement",
     "Snooze",
     "SpawnResult",
+    "Step",
     "Taint",
     "Task",
     "Unique",
     "Worker",
     "WorkerSettings",
+    "Workflow",
+    "WorkflowBuilder",
     "any_of",
     "label",
     "lease",

@@ -203,7 +203,7 @@ _RUN = {"p_run": "uuid"}
 _RUN_OPTIONS = {"p_input": "jsonb", "p_options": "jsonb"}
 DEFINE_WORKFLOW = _call("define_workflow", {"p_spec": "jsonb"}, row=types.DefinedWorkflow)
 GET_WORKFLOW = _call(
-    "get_workflow", {"p_workflow": "text"}, {"p_version": "integer"}, types.Workflow
+    "get_workflow", {"p_workflow": "text"}, {"p_version": "integer"}, types.WorkflowDefinition
 )
 LIST_WORKFLOWS = _call(
     "list_workflows", optional={"p_after": "text", "p_limit": "integer"}, row=types.WorkflowSummary

@@ -60,7 +60,7 @@ class DefinedWorkflow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workflow:
+class WorkflowDefinition:
     """A definition; spec: in normal form, its steps in topological order."""
 
     workflow: str

@@ -6,19 +6,17 @@ from hwqueue.workflow.step import Step
 from hwqueue.workflow.values import (
     After,
     Condition,
-    Near,
     Value,
     completed,
     ended,
     failed,
     literal,
-    near,
     result,
     run,
     run_input,
 )
 
 __all__ = [
-    "After", "Condition", "Near", "Step", "Value", "Workflow", "WorkflowBuilder", "completed",
-    "ended", "failed", "literal", "near", "result", "run", "run_input",
+    "After", "Condition", "Step", "Value", "Workflow", "WorkflowBuilder", "completed",
+    "ended", "failed", "literal", "result", "run", "run_input",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from hwqueue.task import Task
 from hwqueue.types import AsJson, SpawnOptions
 from hwqueue.workflow.definition import Workflow
 from hwqueue.workflow.step import AfterLike, Step
-from hwqueue.workflow.values import Condition, Near, Value
+from hwqueue.workflow.values import Condition, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,21 @@ class WorkflowBuilder:
         deadline: timedelta | None = None,
         on_failure: str | None = None,
         result: Value | None = None,
+        retain_completed: timedelta | None = None,
+        retain_failed: timedelta | None = None,
     ) -> WorkflowBuilder:
         """Set what else `Workflow` takes; None: as it was."""
         told = {
-            "queue": queue, "labels": labels, "tenant": tenant, "priority": priority,
-            "deadline": deadline, "on_failure": on_failure, "result": result,
-        }  # fmt: skip
+            "queue": queue,
+            "labels": labels,
+            "tenant": tenant,
+            "priority": priority,
+            "deadline": deadline,
+            "on_failure": on_failure,
+            "result": result,
+            "retain_completed": retain_completed,
+            "retain_failed": retain_failed,
+        }
         return self._with(**{key: value for key, value in told.items() if value is not None})
 
     def task(
@@ -72,7 +81,6 @@ class WorkflowBuilder:
         queue: str | None = None,
         override_affinity: Mapping[str, Any] | None = None,
         replace_affinity: bool = False,
-        near: Near | None = None,
         join: str | None = None,
         run_if: Iterable[Condition] = (),
         on_failure: str | None = None,
@@ -92,11 +100,20 @@ class WorkflowBuilder:
         tags: Any = asked.pop("affinity_tags", None)
         mode = _mode(name, tags, override_affinity, replace_affinity)
         step = Step(
-            name, task, after=after, params=params, queue=queue, placement=placement,
-            affinity_tags=tags if override_affinity is None else override_affinity, affinity=mode,
-            near=near, join=join, run_if=run_if, on_failure=on_failure, final=final,
+            name,
+            task,
+            after=after,
+            params=params,
+            queue=queue,
+            placement=placement,
+            affinity_tags=tags if override_affinity is None else override_affinity,
+            affinity=mode,
+            join=join,
+            run_if=run_if,
+            on_failure=on_failure,
+            final=final,
             options=SpawnOptions(**asked),  # type: ignore[typeddict-item]
-        )  # fmt: skip
+        )
         return self.step(step)
 
     def step(self, step: Step) -> WorkflowBuilder:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, Unpack, overload
 
+from hwqueue.client import AsyncClient, Client
+from hwqueue.client._arguments import check_span
 from hwqueue.client._json import plain
 from hwqueue.errors import ConfigError
 from hwqueue.options import check_options
-from hwqueue.types import AsJson
+from hwqueue.types import AsJson, DefinedWorkflow, Json, RunOptions, SubmittedRun
 from hwqueue.workflow.step import Step, plain_value
 from hwqueue.workflow.values import Value
 
@@ -37,10 +39,11 @@ class Workflow:
             `fail_fast`: what runs is asked to stop as well; `continue`: only steps behind it are
             skipped. The run fails in each case.
         result: Of the run, such as `result("publish", "uri")`; None: null.
+        retain_completed, retain_failed: How long a run is kept after its end, with its leases;
+            None: 7 days, 30 days.
 
     Raises:
-        ConfigError: What no database is needed to see: names, steps that are not there, cycles, a
-            step that takes a result, or is near a step, that does not come before it.
+        ConfigError: What no database is needed to see: names, steps that are not there, cycles.
     """
 
     name: str
@@ -54,9 +57,8 @@ class Workflow:
     deadline: timedelta | None = None
     on_failure: str | None = None
     result: Value | None = None
-    _before: Mapping[str, frozenset[str]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
+    retain_completed: timedelta | None = None
+    retain_failed: timedelta | None = None
 
     def __post_init__(self) -> None:
         where = f"workflow {self.name!r}: "
@@ -64,10 +66,9 @@ class Workflow:
         _check_name(self.name, "workflow")
         options = {key: getattr(self, key) for key in _OPTIONS}
         check_options(options, ConfigError, where)
-        _check_span(self.deadline, where)
-        object.__setattr__(self, "_before", _ancestors(self.steps, where))
-        for step in self.steps:
-            self._check_near(step, where)
+        for name in ("deadline", "retain_completed", "retain_failed"):
+            check_span(getattr(self, name), name, ConfigError, where)
+        _check_graph(self.steps, where)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -84,19 +85,72 @@ class Workflow:
             "deadline": None if self.deadline is None else self.deadline.total_seconds(),
             "on_failure": self.on_failure,
             "result": None if self.result is None else plain_value(self.result),
+            "retain": self._retain() or None,
         }
         said = {key: value for key, value in members.items() if value is not None}
         return {"name": self.name, **said, "steps": [step.as_json() for step in self.steps]}
 
-    def _check_near(self, step: Step, where: str) -> None:
-        if step.near is None:
-            return
-        for other in step.near.as_json()["steps"]:
-            if other not in self._before[step.name]:
-                raise ConfigError(
-                    f"{where}step {step.name!r} is near {other!r}, which does not come before it",
-                    hint=f"add {other!r} to its after",
-                )
+    def _retain(self) -> dict[str, float]:
+        kept = {"completed": self.retain_completed, "failed": self.retain_failed}
+        return {state: span.total_seconds() for state, span in kept.items() if span is not None}
+
+    @overload
+    def define(
+        self, client: AsyncClient, *, shard: int = 0
+    ) -> Coroutine[Any, Any, DefinedWorkflow]: ...
+
+    @overload
+    def define(self, client: Client, *, shard: int = 0) -> DefinedWorkflow: ...
+
+    def define(
+        self, client: AsyncClient | Client, *, shard: int = 0
+    ) -> Coroutine[Any, Any, DefinedWorkflow] | DefinedWorkflow:
+        """Define it under its name, as at a deployment; does nothing if nothing has changed.
+
+        Runs that are under way keep the version that they were submitted with.
+
+        Raises: As `define_workflow`.
+        SQL: define_workflow. Safe inside your transaction: yes.
+        """
+        return client.define_workflow(self, shard=shard)
+
+    @overload
+    def submit(
+        self,
+        client: AsyncClient,
+        input: Json = None,
+        *,
+        shard: int = 0,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, SubmittedRun]: ...
+
+    @overload
+    def submit(
+        self, client: Client, input: Json = None, *, shard: int = 0, **options: Unpack[RunOptions]
+    ) -> SubmittedRun: ...
+
+    def submit(
+        self,
+        client: AsyncClient | Client,
+        input: Json = None,
+        *,
+        shard: int = 0,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, SubmittedRun] | SubmittedRun:
+        """Submit a run of it as it is written here, whatever is defined under its name.
+
+        `client.submit_workflow("gpu_training")` submits what is defined.
+
+        Args:
+            client: An `AsyncClient` (then await the result) or a `Client`; `Client.on(connection)`
+                submits inside your transaction.
+            input: JSON that `run_input` reads; None: an empty object.
+            **options: See `hwqueue.types.RunOptions`, such as `affinity_tags`; no `version`.
+
+        Raises: As `submit_spec`.
+        SQL: submit_spec. Safe inside your transaction: yes, waits for nobody.
+        """
+        return client.submit_spec(self, input, shard=shard, **options)
 
 
 _OPTIONS = ("affinity_tags", "placement", "labels", "priority")
@@ -109,16 +163,8 @@ def _check_name(name: str, what: str) -> None:
         )
 
 
-def _check_span(value: Any, where: str) -> None:
-    if value is not None and not isinstance(value, timedelta):
-        raise ConfigError(f"{where}deadline must be a timedelta, not {value!r}")
-
-
-def _ancestors(steps: tuple[Step, ...], where: str) -> dict[str, frozenset[str]]:
-    """The steps that come before each, at any distance.
-
-    Raises: ConfigError for names that are wrong, twice or not there, and for cycles.
-    """
+def _check_graph(steps: tuple[Step, ...], where: str) -> None:
+    """Raises: ConfigError for names that are wrong, twice or not there, and for cycles."""
     if not steps:
         raise ConfigError(f"{where}it has no steps")
     parents: dict[str, list[str]] = {}
@@ -135,11 +181,7 @@ def _ancestors(steps: tuple[Step, ...], where: str) -> dict[str, frozenset[str]]
                     hint=f"its steps are {', '.join(parents)}",
                 )
     try:
-        order = tuple(TopologicalSorter(parents).static_order())
+        TopologicalSorter(parents).prepare()
     except CycleError as error:
         shown = " -> ".join(reversed(error.args[1]))
         raise ConfigError(f"{where}its steps wait for each other: {shown}") from None
-    found: dict[str, frozenset[str]] = {}
-    for name in order:
-        found[name] = frozenset(parents[name]).union(*(found[other] for other in parents[name]))
-    return found

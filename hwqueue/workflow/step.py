@@ -12,7 +12,7 @@ from hwqueue.errors import ConfigError
 from hwqueue.options import check_options
 from hwqueue.task import Task
 from hwqueue.types import AsJson, SpawnOptions
-from hwqueue.workflow.values import After, Condition, Near, StepLike, Value, completed
+from hwqueue.workflow.values import After, Condition, StepLike, Value, completed
 
 AfterLike: TypeAlias = "After | StepLike | Iterable[After | StepLike]"
 
@@ -31,7 +31,7 @@ class Step:
         name: Unique in its workflow: 1 to 100 characters of `a-z0-9_-`.
         task: What runs: a task, whose defaults count where the step says nothing, or its name.
         after: Steps that come before: names, steps, or `ended("train")`, `failed("train")`. Steps
-            whose results `params` take need not be named.
+            whose results `params` or `run_if` take need not be named.
         params: The handler's arguments, JSON with a `Value` at any depth.
         queue: None: the task's if `task` is one, else the workflow's.
         placement: What it asks of a node, beside what its run asks.
@@ -40,7 +40,6 @@ class Step:
             contradicts is refused at submission; `override`: key by key of `affinity_tags`, the
             step's resources and isolation instead of the run's, all else ANDed; `replace`: the run
             is not looked at.
-        near: Where steps before it ran.
         join: `all` (None, too) or `any`: whether all of `after` has to hold, or one is enough.
         run_if: Conditions; unless all hold the step is skipped.
         on_failure: What its failure does: `fail` (None, too): as the workflow says; `continue`:
@@ -62,7 +61,6 @@ class Step:
     placement: AsJson | Mapping[str, Any] | None = None
     affinity_tags: Mapping[str, Any] | None = None
     affinity: str | None = None
-    near: Near | None = None
     join: str | None = None
     run_if: Iterable[Condition] = ()
     on_failure: str | None = None
@@ -83,9 +81,10 @@ class Step:
 
     @property
     def edges(self) -> tuple[After, ...]:
-        """What has to end before, that `params` name included."""
+        """What has to end before, what `params` and `run_if` name included."""
         there = {edge.step for edge in self._after}
-        added = [name for name in dict.fromkeys(_results(self.params)) if name not in there]
+        named = [*_results(self.params), *(each.step for each in self.run_if if each.step)]
+        added = [name for name in dict.fromkeys(named) if name not in there]
         return (*self._after, *(completed(name) for name in added))
 
     @property
@@ -113,7 +112,6 @@ class Step:
             "after": [edge.as_json() for edge in self._after],
             **plain(asked, f"step {self.name!r}"),
             "affinity": self.affinity,
-            "near": None if self.near is None else self.near.as_json(),
             "join": self.join,
             "run_if": [condition.as_json() for condition in self.run_if],
             "on_failure": self.on_failure,

@@ -1,8 +1,7 @@
-"""What a workflow says about its steps beside their tasks: where params come from, when, and where.
+"""What a workflow says about its steps beside their tasks: where params come from, and when.
 
     .task("train", train, params={"data": result("prepare", "path"), "lr": run_input("lr")})
     .task("publish", publish, after=[ended("train")], run_if=[result("train", "loss") < 0.1])
-    .task("score", score, after=["train"], near=near("train", "rack"))
 
 It only writes JSON; the database checks what it means.
 """
@@ -20,13 +19,11 @@ if TYPE_CHECKING:
 __all__ = [
     "After",
     "Condition",
-    "Near",
     "Value",
     "completed",
     "ended",
     "failed",
     "literal",
-    "near",
     "result",
     "run",
     "run_input",
@@ -69,6 +66,12 @@ class Condition(_JsonText):
     """A condition on a run's input or a step's result. Made by comparing a `Value`."""
 
     __slots__ = ()
+
+    @property
+    def step(self) -> str | None:
+        """The step whose result it looks at."""
+        name: str | None = self.as_json().get("step")
+        return name
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -141,7 +144,7 @@ class Value:
 
     def _place(self) -> dict[str, Any]:
         if "$input" in self._members:
-            return {"input": True, "path": self._members["$input"]}
+            return {"input": self._members["$input"]}
         if "$result" in self._members:
             return {"step": self._members["$result"], "path": self._members.get("path", [])}
         raise TypeError(f"{self!r} cannot be compared: only run_input(...) and result(...) can")
@@ -205,41 +208,6 @@ def failed(step: StepLike) -> After:
 def ended(step: StepLike) -> After:
     """After a step has ended in any way, skipped included."""
     return After(step_name(step), "ended")
-
-
-class Near(_JsonText):
-    """Where steps ran that this one has to be close to. Made by `near`."""
-
-    __slots__ = ()
-
-
-def near(
-    *steps: StepLike,
-    domain: str = "node",
-    require: bool = False,
-    weight: int | None = None,
-    away: bool = False,
-    gone: str | None = None,
-) -> Near:
-    """Place a step where these steps ran, each of which has to come before it.
-
-    Args:
-        domain: What counts as one place: `node`, `rack` or `label:KEY`.
-        require: Nowhere else. Otherwise it is preferred.
-        weight: Of the preference, 1..100; None: 100.
-        away: Anywhere but there.
-        gone: With `require`, when that place has gone by then: `wait` (None, too), `anywhere` or
-            `fail`.
-    """
-    if not steps:
-        raise TypeError("near() needs at least one step")
-    members: dict[str, Any] = {"steps": [step_name(step) for step in steps], "domain": domain}
-    if require:
-        members["when"] = "require"
-    if away:
-        members["away"] = True
-    optional = {"weight": weight, "gone": gone}
-    return Near.of(members | {key: value for key, value in optional.items() if value is not None})
 
 
 def _with_default(members: dict[str, Any], default: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from hwqueue.workflow import (
     ended,
     failed,
     literal,
-    near,
     result,
     run,
     run_input,
@@ -123,7 +122,7 @@ def test_values_are_written_at_any_depth() -> None:
     assert written["result"] == {"$result": "c"}
 
 
-def test_edges_conditions_and_places() -> None:
+def test_edges_and_conditions() -> None:
     loss = result("a", "loss")
     workflow = Workflow(
         name="w",
@@ -131,17 +130,15 @@ def test_edges_conditions_and_places() -> None:
             Step("a", "task"),
             Step("b", "task", after=failed("a"), join="any"),
             Step("c", "task", after=["a", ended("b")], run_if=[loss < 0.1, run_input("go") == 1]),
-            Step("d", "task", after="c", near=near("a", domain="rack", require=True, gone="fail")),
         ],
     )
-    _, b, c, d = workflow.as_json()["steps"]
+    _, b, c = workflow.as_json()["steps"]
     assert b["after"] == [{"step": "a", "on": "failed"}]
     assert c["after"] == ["a", {"step": "b", "on": "ended"}]
     assert c["run_if"] == [
         {"step": "a", "path": ["loss"], "op": "lt", "values": [0.1]},
-        {"input": True, "path": ["go"], "op": "in", "values": [1]},
+        {"input": ["go"], "op": "in", "values": [1]},
     ]
-    assert d["near"] == {"steps": ["a"], "domain": "rack", "when": "require", "gone": "fail"}
     with pytest.raises(TypeError, match="neither true nor false"):
         assert loss < 0.1
     with pytest.raises(TypeError, match="cannot be compared"):
@@ -150,7 +147,7 @@ def test_edges_conditions_and_places() -> None:
 
 def test_a_step_may_be_named_by_itself() -> None:
     a = Step("a", "task")
-    b = Step("b", "task", after=a, params={"x": result(a)}, near=near(a))
+    b = Step("b", "task", after=a, params={"x": result(a)})
     assert Workflow(name="w", tasks=[a, b]).as_json()["steps"][1]["after"] == ["a"]
 
 
@@ -175,7 +172,7 @@ def test_options_of_a_step() -> None:
         ([Step("a", "t", params={"x": result("b")})], "'a' comes after 'b', which is not there"),
         ([Step("a", "t", after="a")], "wait for each other: a -> a"),
         ([Step("a", "t", after="b"), Step("b", "t", after="a")], "wait for each other: "),
-        ([Step("a", "t"), Step("b", "t", near=near("a"))], "near 'a', which does not come before"),
+        ([Step("a", "t", run_if=[result("a") == 1])], "wait for each other: a -> a"),
     ],
 )
 def test_what_cannot_run_is_refused(steps: list[Step], said: str) -> None:
@@ -184,5 +181,10 @@ def test_what_cannot_run_is_refused(steps: list[Step], said: str) -> None:
 
 
 def test_a_deadline_is_a_timedelta() -> None:
-    with pytest.raises(ConfigError, match="deadline must be a timedelta, not 5"):
+    with pytest.raises(ConfigError, match="deadline must be a timedelta"):
         Workflow(name="w", tasks=[Step("a", "t")], deadline=5)  # type: ignore[arg-type]
+
+
+def test_how_long_runs_are_kept() -> None:
+    kept = WorkflowBuilder("w").task("a", "t").with_options(retain_failed=timedelta(days=1))
+    assert specification(kept)["retain"] == {"failed": 86400.0}

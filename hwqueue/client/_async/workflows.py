@@ -12,6 +12,7 @@ from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import aware, given, plain
 from hwqueue.types import (
     AdvanceResult,
+    AsJson,
     DefinedWorkflow,
     Json,
     RetryMode,
@@ -19,7 +20,7 @@ from hwqueue.types import (
     RunState,
     RunSummary,
     SubmittedRun,
-    Workflow,
+    WorkflowDefinition,
     WorkflowRun,
     WorkflowStep,
     WorkflowSummary,
@@ -39,11 +40,13 @@ def _options(options: RunOptions) -> dict[str, Any]:
 class AsyncWorkflows(AsyncCaller):
     """Define workflows, submit runs of them, look at them and change them."""
 
-    async def define_workflow(self, spec: Mapping[str, Any], *, shard: int = 0) -> DefinedWorkflow:
+    async def define_workflow(
+        self, spec: AsJson | Mapping[str, Any], *, shard: int = 0
+    ) -> DefinedWorkflow:
         """Define a workflow; does nothing if the newest version means the same.
 
         Args:
-            spec: See docs/explanation/workflows.md.
+            spec: A `hwqueue.Workflow`, or its JSON (docs/explanation/workflows.md).
 
         Raises: WorkflowInvalid, WorkflowTooLarge, PlacementInvalid, PlacementContradictory,
             WireInvalid, BadArgument, OtherTenant.
@@ -55,7 +58,7 @@ class AsyncWorkflows(AsyncCaller):
 
     async def get_workflow(
         self, workflow: str, *, version: int | None = None, shard: int = 0
-    ) -> Workflow:
+    ) -> WorkflowDefinition:
         """A definition.
 
         Args:
@@ -65,7 +68,11 @@ class AsyncWorkflows(AsyncCaller):
         SQL: get_workflow. Safe inside your transaction: yes.
         """
         return await self._row(
-            calls.GET_WORKFLOW, Workflow, p_workflow=workflow, p_version=version, p_shard=shard
+            calls.GET_WORKFLOW,
+            WorkflowDefinition,
+            p_workflow=workflow,
+            p_version=version,
+            p_shard=shard,
         )
 
     async def list_workflows(
@@ -108,7 +115,7 @@ class AsyncWorkflows(AsyncCaller):
 
     async def submit_spec(
         self,
-        spec: Mapping[str, Any],
+        spec: AsJson | Mapping[str, Any],
         input: Json = None,
         *,
         shard: int = 0,

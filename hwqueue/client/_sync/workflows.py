@@ -13,6 +13,7 @@ from hwqueue.client._json import aware, given, plain
 from hwqueue.client._sync.caller import Caller
 from hwqueue.types import (
     AdvanceResult,
+    AsJson,
     DefinedWorkflow,
     Json,
     RetryMode,
@@ -20,7 +21,7 @@ from hwqueue.types import (
     RunState,
     RunSummary,
     SubmittedRun,
-    Workflow,
+    WorkflowDefinition,
     WorkflowRun,
     WorkflowStep,
     WorkflowSummary,
@@ -40,11 +41,13 @@ def _options(options: RunOptions) -> dict[str, Any]:
 class Workflows(Caller):
     """Define workflows, submit runs of them, look at them and change them."""
 
-    def define_workflow(self, spec: Mapping[str, Any], *, shard: int = 0) -> DefinedWorkflow:
+    def define_workflow(
+        self, spec: AsJson | Mapping[str, Any], *, shard: int = 0
+    ) -> DefinedWorkflow:
         """Define a workflow; does nothing if the newest version means the same.
 
         Args:
-            spec: See docs/explanation/workflows.md.
+            spec: A `hwqueue.Workflow`, or its JSON (docs/explanation/workflows.md).
 
         Raises: WorkflowInvalid, WorkflowTooLarge, PlacementInvalid, PlacementContradictory,
             WireInvalid, BadArgument, OtherTenant.
@@ -56,7 +59,7 @@ class Workflows(Caller):
 
     def get_workflow(
         self, workflow: str, *, version: int | None = None, shard: int = 0
-    ) -> Workflow:
+    ) -> WorkflowDefinition:
         """A definition.
 
         Args:
@@ -66,7 +69,11 @@ class Workflows(Caller):
         SQL: get_workflow. Safe inside your transaction: yes.
         """
         return self._row(
-            calls.GET_WORKFLOW, Workflow, p_workflow=workflow, p_version=version, p_shard=shard
+            calls.GET_WORKFLOW,
+            WorkflowDefinition,
+            p_workflow=workflow,
+            p_version=version,
+            p_shard=shard,
         )
 
     def list_workflows(
@@ -109,7 +116,7 @@ class Workflows(Caller):
 
     def submit_spec(
         self,
-        spec: Mapping[str, Any],
+        spec: AsJson | Mapping[str, Any],
         input: Json = None,
         *,
         shard: int = 0,

@@ -1,0 +1,138 @@
+"""Workflows that are written in Python, as the database takes them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from hwqueue import App, Client, NodeSpec, Placement, Step, Workflow, WorkflowBuilder
+from hwqueue.client import AsyncClient
+from hwqueue.errors import PlacementContradictory
+from hwqueue.testing import drain
+from hwqueue.workflow import ended, literal, result, run, run_input
+
+app = App()
+
+
+@app.task("prepare", queue="work")
+def prepare(dataset: str) -> dict[str, str]:
+    return {"uri": f"{dataset}/prepared"}
+
+
+@app.task("train", queue="work", max_attempts=1)
+def train(data: str, rate: float) -> dict[str, float]:
+    return {"loss": len(data) * rate}
+
+
+@app.task("publish", queue="work")
+def publish(loss: float) -> str:
+    return f"published with {loss}"
+
+
+@app.task("tell", queue="work")
+def tell(run_id: str) -> None:
+    assert run_id
+
+
+TRAINING = (
+    WorkflowBuilder("training")
+    .with_affinity(gpu=True)
+    .task(
+        "prepare",
+        prepare,
+        params={"dataset": run_input("dataset")},
+        override_affinity={"gpu": None},
+    )
+    .task(
+        "train",
+        train,
+        params={"data": result("prepare", "uri"), "rate": run_input("rate", default=0.5)},
+        placement=Placement().tolerate("dedicated"),
+        claim_timeout=timedelta(minutes=2),
+    )
+    .task(
+        "publish",
+        publish,
+        params={"loss": result("train", "loss")},
+        run_if=[result("train", "loss") < 100],
+    )
+    .task("tell", tell, final="ended", params={"run_id": run("id")}, replace_affinity=True)
+    .with_options(result=result("publish"), retain_completed=timedelta(days=1))
+    .build()
+)
+
+
+@pytest.fixture
+def client(dsn: str) -> Client:
+    with Client(dsn) as connected:
+        connected.create_queue("work")
+    return Client(dsn)
+
+
+def test_a_run_of_the_builders_workflow(client: Client) -> None:
+    with client:
+        assert TRAINING.define(client).created
+        assert not TRAINING.define(client).created
+        submitted = TRAINING.submit(client, {"dataset": "s3://in"})
+        node = NodeSpec(name="n", instance_id="1", labels={"gpu": True})
+        drain(client, app, node=node)
+        found = client.get_workflow_run(submitted.run_id)
+        assert (found.state, found.result) == ("completed", "published with 8.0")
+        by_name = client.submit_workflow("training", {"dataset": "s3://in"})
+        assert client.get_workflow_run(by_name.run_id).version == 1
+
+
+def test_each_step_asks_its_own_and_what_its_run_asks(client: Client) -> None:
+    with client:
+        submitted = TRAINING.submit(client, {"dataset": "x"}, affinity_tags={"zone": "west"})
+        asked = {
+            step.step: sorted(each["label"] for each in (step.placement or {}).get("require", []))
+            for step in client.list_workflow_steps(submitted.run_id)
+        }
+    assert asked == {
+        "prepare": ["zone"],
+        "train": ["gpu", "zone"],
+        "publish": ["gpu", "zone"],
+        "tell": [],
+    }
+
+
+def test_what_contradicts_the_run_is_refused_at_submission(client: Client) -> None:
+    step = Step("report", "report", affinity_tags={"gpu": False})
+    workflow = Workflow(name="w", tasks=[step], affinity_tags={"gpu": True}, queue="work")
+    with client, pytest.raises(PlacementContradictory, match="report"):
+        workflow.submit(client)
+
+
+def test_everything_that_can_be_written_is_understood(client: Client) -> None:
+    workflow = Workflow(
+        name="all",
+        tasks=[
+            Step(
+                "a", "t", params=literal({"$x": 1}), options={"priority": 3, "labels": {"k": "v"}}
+            ),
+            Step("b", "t", after=["a"], on_failure="ignore", affinity="replace"),
+            Step("c", "t", after=[ended("a"), "b"], join="any", run_if=[run_input("go").exists()]),
+            Step("d", "t", params={"x": [result("c", 0, default=None)]}, final="failed"),
+        ],
+        placement=Placement().tolerate("dedicated"),
+        queue="work",
+        labels={"team": "vision"},
+        tenant="acme",
+        priority=2,
+        deadline=timedelta(hours=1),
+        on_failure="fail_fast",
+        retain_completed=timedelta(days=1),
+        retain_failed=timedelta(days=2),
+    )
+    with client:
+        assert workflow.define(client).created
+        assert client.get_workflow("all").spec["on_failure"] == "fail_fast"
+
+
+async def test_with_an_async_client(dsn: str) -> None:
+    async with AsyncClient(dsn) as client:
+        await client.create_queue("work")
+        assert (await TRAINING.define(client)).created
+        assert (await TRAINING.submit(client, {"dataset": "x"})).created
