@@ -135,8 +135,8 @@ class Worker:
             try:
                 if await self._open(session, shutdown):
                     await self._work(session, runner, shutdown)
-                    if settings.deregister_on_stop and shutdown.exit_code == 0:
-                        await self._leave(session)
+                if session.epoch and settings.deregister_on_stop and shutdown.exit_code == 0:
+                    await self._leave(session)
             finally:
                 await session.reports.finish()
                 await self._call_stop_hooks()
