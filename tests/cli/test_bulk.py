@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from hwqueue.cli.main import app
 from hwqueue.client import Client
 
+pytestmark = pytest.mark.thorough
+
 Run = Callable[..., Result]
 
 

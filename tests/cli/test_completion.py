@@ -12,6 +12,8 @@ from hwqueue.embedded import EmbeddedServer
 from hwqueue.types import NodeSpec
 from tests.cli.test_db import NAMING
 
+pytestmark = pytest.mark.thorough
+
 
 def offered(line: str) -> list[str]:
     """What bash is told for a line whose last word is not finished."""

@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from hwqueue.cli.main import app
 from tests.wire.vectors import ACCEPTED, VECTORS, Vector
 
+pytestmark = pytest.mark.thorough
+
 BLOB = bytes.fromhex("0910000903820600040000002a0902000101777700010a")
 PARSED = {
     "affinity": [

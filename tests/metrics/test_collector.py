@@ -19,6 +19,8 @@ from hwqueue.types import Sample
 from tests.metrics.promtool import Values, read
 from tests.sql.api import Api, count_all, token
 
+pytestmark = pytest.mark.thorough
+
 SECOND = timedelta(seconds=1)
 SESSIONS = """
   select count(*) from pg_stat_activity

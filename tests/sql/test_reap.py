@@ -12,6 +12,8 @@ from tests.calls import Row
 from tests.patience import looks
 from tests.sql.api import Api, Node, beat, outlive
 
+pytestmark = pytest.mark.thorough
+
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 

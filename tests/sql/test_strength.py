@@ -13,6 +13,8 @@ from tests.calls import Row
 from tests.sql.api import Api, Node
 from tests.sql.explained import put_in_force
 
+pytestmark = pytest.mark.thorough
+
 ON_GPU: list[Row] = [{"when": {"tags": {"gpu": True}}}]
 # Two wishes of unequal weight: what they weigh only counts within the lease.
 MIXED: list[Row] = [

@@ -10,6 +10,8 @@ from hwqueue.testing import Clock
 from tests.flows import Flow, broken, fail, finish, step
 from tests.sql.api import Api, count_all, outlive
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(autouse=True)
 def sound(api: Api) -> Iterator[None]:

@@ -16,6 +16,8 @@ from hwqueue.cli import worker
 from hwqueue.cli.main import app
 from hwqueue.worker import WorkerSettings
 
+pytestmark = pytest.mark.thorough
+
 NODE = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
