@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,26 +42,28 @@ def serve(
 
     from hwqueue.metrics import registry_for  # noqa: PLC0415
 
-    with _told_to_stop() as stop:
+    with _told_to_stop() as wait:
         server, _thread = start_http_server(port, addr=host, registry=registry_for(collector))
         say(ctx, f"metrics at http://{host}:{port}/metrics")
-        stop.wait()
+        wait()
     server.shutdown()
     server.server_close()
     collector.close()
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set while the block runs."""
-    stop = threading.Event()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
+def _told_to_stop() -> Iterator[Callable[[], object]]:
+    """A function that returns at the first SIGTERM or SIGINT since the block began.
+
+    The signals are blocked and waited for, not handled: the system may hand one to a thread that
+    answers a scrape, and a handler would run only when the main thread next runs Python.
+    """
+    numbers = {signal.SIGTERM, signal.SIGINT}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
-        yield stop
+        yield partial(signal.sigwait, numbers)
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @app.command("print", epilog="Example: hwqueue metrics print > /var/lib/node_exporter/hwqueue.prom")
