@@ -26,7 +26,7 @@ unix_socket_dir =
 auth_type = any
 pool_mode = transaction
 max_client_conn = 500
-default_pool_size = 50
+default_pool_size = {pool_size}
 """
 
 
@@ -36,40 +36,57 @@ def installed() -> str | None:
 
 
 @contextmanager
-def through_pooler(dsn: str) -> Iterator[str]:
-    """The database of `dsn` through a pooler of its own, which has to be `installed`."""
+def through_pooler(dsn: str, *, pool_size: int = 50) -> Iterator[str]:
+    """The database of `dsn` through a pooler of its own, which has to be `installed`.
+
+    Args:
+        dsn: The server's, with a database.
+        pool_size: Sessions in Postgres for each login.
+    """
+    port = free_port()
+    config = _CONFIG.format(server=server_of(dsn), port=port, pool_size=pool_size)
+    with running(config, port):
+        yield make_conninfo(
+            "", host="127.0.0.1", port=port, dbname=conninfo_to_dict(dsn)["dbname"], user="any"
+        )
+
+
+def server_of(dsn: str) -> str:
+    """Where the server is, as a line of `[databases]` has it."""
+    target = conninfo_to_dict(dsn)
+    keys = ("host", "port", "user", "password")
+    return " ".join(f"{key}={target[key]}" for key in keys if key in target)
+
+
+@contextmanager
+def running(config: str, port: int) -> Iterator[None]:
+    """A pooler with this configuration, which says that it listens on `port`."""
     program = installed()
     assert program is not None
-    target = conninfo_to_dict(dsn)
-    server = " ".join(
-        f"{key}={target[key]}" for key in ("host", "port", "user", "password") if key in target
-    )
-    port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "pgbouncer.ini"
-        config.write_text(_CONFIG.format(server=server, port=port), encoding="utf-8")
+        file = Path(folder) / "pgbouncer.ini"
+        file.write_text(config, encoding="utf-8")
         as_user = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
-        with subprocess.Popen([program, "-q", *as_user, str(config)]) as process:
+        with subprocess.Popen([program, "-q", *as_user, str(file)]) as process:
             try:
-                _wait_until_it_listens(port)
-                yield make_conninfo(
-                    "", host="127.0.0.1", port=port, dbname=target["dbname"], user="any"
-                )
+                _wait_until_it_listens(port, process)
+                yield
             finally:
                 process.terminate()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port on which nobody listens now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
 
-def _wait_until_it_listens(port: int) -> None:
+def _wait_until_it_listens(port: int, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
-        if time.monotonic() > deadline:
+        if process.poll() is not None or time.monotonic() > deadline:
             raise TimeoutError(f"pgbouncer does not listen on port {port}")
         time.sleep(0.05)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +16,11 @@ from sqlalchemy import MetaData, create_engine
 from sqlalchemy.pool import NullPool
 from typer.testing import CliRunner
 
+from benchmarks.core import pooler
 from hwqueue import Client
 from hwqueue.cli.main import app
 from hwqueue.doctor import Level, examine
 from hwqueue.schema import upgrade
-from tests.e2e.worker_support import wait_until
 from tests.fix_db import strict_skip
 
 ROOT = Path(__file__).parents[2]
@@ -40,44 +36,22 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.fixture
-def bouncer(dsn: str, tmp_path: Path) -> Iterator[str]:
+def bouncer(dsn: str) -> Iterator[str]:
     """The test's database through PgBouncer, as deploy/pgbouncer/pgbouncer.ini has it."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
+    if pooler.installed() is None:
         strict_skip("pgbouncer is not installed: apt-get install pgbouncer")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    target = conninfo_to_dict(dsn)
-    keys = ("host", "port", "dbname", "user", "password")
-    server = " ".join(f"{key}={target[key]}" for key in keys if key in target)
+    port = pooler.free_port()
     text = (ROOT / "deploy" / "pgbouncer" / "pgbouncer.ini").read_text(encoding="utf-8")
     # what is of the place: where it listens, whom it knows, certificates
-    text = re.sub(r"^app = .*$", f"app = {server}", text, flags=re.M)
+    database = f"{pooler.server_of(dsn)} dbname={conninfo_to_dict(dsn)['dbname']}"
+    text = re.sub(r"^app = .*$", f"app = {database}", text, flags=re.M)
     text = re.sub(
         r"^listen_port = .*$", f"listen_port = {port}\nunix_socket_dir =", text, flags=re.M
     )
     text = re.sub(r"^auth_type = .*$", "auth_type = any", text, flags=re.M)
     text = re.sub(r"^(auth_file|server_tls_\w+) = .*\n", "", text, flags=re.M)
-    config = tmp_path / "pgbouncer.ini"
-    config.write_text(text, encoding="utf-8")
-    as_user = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
-    log = tmp_path / "pgbouncer.log"
-    with (
-        log.open("w", encoding="utf-8") as errors,
-        subprocess.Popen([program, *as_user, str(config)], stderr=errors) as process,
-    ):
-        try:
-            wait_until(lambda: process.poll() is not None or answers(port))
-            assert process.poll() is None, log.read_text(encoding="utf-8")
-            yield make_conninfo("", host="127.0.0.1", port=port, dbname="app", user="any")
-        finally:
-            process.terminate()
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    with pooler.running(text, port):
+        yield make_conninfo("", host="127.0.0.1", port=port, dbname="app", user="any")
 
 
 def test_the_pooler_of_deploy_serves_all_but_listen(bouncer: str) -> None:

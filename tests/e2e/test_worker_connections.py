@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +17,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from benchmarks.core import pooler
 from hwqueue import Worker
 from hwqueue.client import AsyncClient, _pauses
 from hwqueue.client._async.runner import AsyncPoolRunner
@@ -34,9 +32,9 @@ from tests.e2e.worker_support import (
     ended,
     settings,
     until,
-    wait_until,
     worker,
 )
+from tests.fix_db import strict_skip
 
 CUT = (
     "select pg_terminate_backend(pid) from pg_stat_activity"
@@ -258,37 +256,12 @@ def run_hwqueue(*line: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def bouncer(dsn: str, tmp_path: Path) -> Iterator[str]:
+def bouncer(dsn: str) -> Iterator[str]:
     """The test's database through PgBouncer in transaction mode."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        if os.environ.get("HWQUEUE_TEST_STRICT"):
-            pytest.fail("pgbouncer is not installed")
-        pytest.skip("pgbouncer is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    target = conninfo_to_dict(dsn)
-    keys = ("host", "port", "dbname", "user", "password")
-    server = " ".join(f"{key}={target[key]}" for key in keys if key in target)
-    config = tmp_path / "pgbouncer.ini"
-    config.write_text(
-        f"[databases]\nhwqueue = {server}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
-        f"listen_port = {port}\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 2\n"
-        "unix_socket_dir =\n"
-    )
-    as_user = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
-    with subprocess.Popen([program, "-q", *as_user, str(config)]) as process:
-        try:
-            wait_until(lambda: is_open(port))
-            yield make_conninfo("", host="127.0.0.1", port=port, dbname="hwqueue", user="any")
-        finally:
-            process.terminate()
-
-
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    if pooler.installed() is None:
+        strict_skip("pgbouncer is not installed: apt-get install pgbouncer")
+    with pooler.through_pooler(dsn, pool_size=2) as pooled:
+        yield pooled
 
 
 async def test_workers_run_through_pgbouncer_in_transaction_mode(
@@ -309,7 +282,7 @@ async def test_asyncpg_spawns_through_pgbouncer_without_its_statement_cache(
 ) -> None:
     """Two transactions meet each other's server connections, on which nothing is prepared."""
     at = conninfo_to_dict(bouncer)
-    place = {"host": at["host"], "port": at["port"], "user": "any", "database": "hwqueue"}
+    place = {"host": at["host"], "port": at["port"], "user": "any", "database": at["dbname"]}
     first = await asyncpg.connect(**place, statement_cache_size=0)
     second = await asyncpg.connect(**place, statement_cache_size=0)
     for connection in (first, second, first):
