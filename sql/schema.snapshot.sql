@@ -2860,6 +2860,9 @@ CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard in
 CREATE FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.open_parents(p_run hwqueue.run, p_shard integer) RETURNS jsonb
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
@@ -7131,6 +7134,8 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM 
 REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.open_parents(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 

@@ -87,22 +87,20 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+  v_parents jsonb := hwqueue.open_parents(v_run, p_shard);
 begin
   return query
     select d.step_no, d.name, hwqueue.shown_state(s.state, v_run), hwqueue.shown_reason(s, v_run),
       d.task_name, q.name, c.placement, l.lease_id, hwqueue.lease_state(l.lease_id, p_shard),
       coalesce(k.node_id, o.node_id, l.node_id), coalesce(k.attempt, o.attempt, l.attempt_count),
       coalesce(s.result, o.result), coalesce(s.error, o.error), s.ended_at,
-      array(select f.name
-            from hwqueue.workflow_edge e
-            join hwqueue.step p on p.shard_id = p_shard and p.run_id = p_run and p.step_no = e.from_no
-            join hwqueue.workflow_step f on f.shard_id = p_shard and f.workflow_id = v_run.workflow_id
-              and f.step_no = e.from_no
-            where e.shard_id = p_shard and e.workflow_id = v_run.workflow_id and e.to_no = d.step_no
-              and s.state = 'waiting' and p.state in ('waiting', 'held', 'running') order by f.step_no),
+      case when s.state = 'waiting'
+        then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
       p_shard
     from hwqueue.workflow_step d
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = d.step_no
+    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+      select x.* from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run and x.step_no = d.step_no offset 0) s
     left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = s.queue_id
     left join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
     left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id

@@ -231,6 +231,7 @@ as $$
 declare
   v_ended hwqueue.outcome[];
   v_known uuid[];
+  v_is_free jsonb;  -- by lease: a join of thousands of them may run as a nested loop
 begin
   v_known := array(
     select l.lease_id from unnest(p_steps) s
@@ -246,10 +247,12 @@ begin
   update hwqueue.lease l
   set claim_token = e.claim_token, node_id = e.node_id, claimed_at = e.claimed_at
   from unnest(v_ended) e where l.shard_id = p_shard and l.lease_id = e.lease_id;
+  v_is_free := (
+    select jsonb_object_agg(k.lease_id, false) from unnest(v_known) k(lease_id)) || coalesce((
+    select jsonb_object_agg(e.lease_id, true) from unnest(v_ended) e), '{}');
   free := array(
-    select s from unnest(p_steps) s
-    where s.lease_id <> all (v_known) or s.lease_id in (select e.lease_id from unnest(v_ended) e));
+    select s from unnest(p_steps) s where coalesce((v_is_free -> s.lease_id::text)::boolean, true));
   revived := array(
-    select s.step_no from unnest(p_steps) s where s.lease_id in (select e.lease_id from unnest(v_ended) e));
+    select s.step_no from unnest(p_steps) s where (v_is_free -> s.lease_id::text)::boolean);
 end
 $$;

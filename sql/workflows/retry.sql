@@ -78,8 +78,10 @@ declare
   v_steps int[] := array(
     select s.step_no
     from hwqueue.step s
-    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-      and d.step_no = s.step_no
+    -- fences (offset 0): by key, also before the tables are analyzed
+    cross join lateral (
+      select x.runs_at_end from hwqueue.workflow_step x
+      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = s.step_no offset 0) d
     where s.shard_id = p_shard and s.run_id = p_run.run_id
       and (p_mode = 'all' or s.state <> 'completed' or d.runs_at_end is not null
         or s.step_no = any (p_named)));
@@ -90,10 +92,14 @@ begin
       union
       select e.to_no
       from again a
-      join hwqueue.workflow_edge e on e.shard_id = p_shard and e.workflow_id = p_run.workflow_id
-        and e.from_no = a.step_no
-      join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-        and d.step_no = e.to_no
+      cross join lateral (
+        select x.to_no from hwqueue.workflow_edge x
+        where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.from_no = a.step_no
+        offset 0) e
+      cross join lateral (
+        select x.is_any from hwqueue.workflow_step x
+        where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = e.to_no
+        offset 0) d
       where p_mode <> 'failed' or not d.is_any)
     select a.step_no from again a order by 1);
 end
@@ -123,7 +129,11 @@ begin
   set arrived = c.arrived, unmet = c.unmet, failed = c.failed, skipped = c.skipped,
     is_decided = c.is_decided
   from hwqueue.recount(v_run, p_shard) c
-  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = c.step_no and t.part = 0;
+  cross join lateral (
+    select x.ctid as place from hwqueue.tally x
+    where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = c.step_no and x.part = 0
+    offset 0) k
+  where t.ctid = k.place;
   update hwqueue.tally t set need = 0, arrived = 0, failed = 0
   where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = 0 and t.part = 0;
   select coalesce(array_agg(d.step_no) filter (where d.verdict = 'release'), '{}') as released,
@@ -144,30 +154,37 @@ begin
 end
 $$;
 
--- What the tallies of a run should be, from the states of its steps: a row a step.
+-- What the tallies of a run should be, from the states of its steps: a row a step. Steps and their parents
+-- are added up, not joined: a join of thousands may run as a nested loop before the tables are analyzed.
 create or replace function hwqueue.recount(p_run hwqueue.run, p_shard int)
 returns table (step_no int, parent_count int, is_any boolean, is_final boolean, is_decided boolean,
   arrived int, unmet int, failed int, skipped int)
 language sql volatile
 as $$
-  select d.step_no, d.parent_count, d.is_any, d.runs_at_end is not null, s.state <> 'waiting',
-         count(*) filter (where p.state is not null)::int,
-         count(*) filter (where not p.holds)::int,
-         count(*) filter (where not p.holds and p.state in ('failed', 'cancelled'))::int,
-         count(*) filter (where not p.holds and p.state = 'skipped')::int
-  from hwqueue.workflow_step d
-  join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = d.step_no
-  left join lateral (
-    select c.state, hwqueue.edge_holds(e.wants, c.state) as holds
-    from hwqueue.workflow_edge e
-    join hwqueue.step f on f.shard_id = p_shard and f.run_id = p_run.run_id and f.step_no = e.from_no
-    join hwqueue.workflow_step g on g.shard_id = p_shard and g.workflow_id = p_run.workflow_id
-      and g.step_no = e.from_no
+  select c.step_no, max(c.parent_count), bool_or(c.is_any), bool_or(c.is_final), bool_or(c.is_decided),
+         (count(*) filter (where c.holds is not null))::int,
+         (count(*) filter (where not c.holds))::int,
+         (count(*) filter (where not c.holds and c.state in ('failed', 'cancelled')))::int,
+         (count(*) filter (where not c.holds and c.state = 'skipped'))::int
+  from (
+    select d.step_no, d.parent_count, d.is_any, d.runs_at_end is not null as is_final,
+           s.state <> 'waiting' as is_decided, null::text as state, null::boolean as holds
+    from hwqueue.workflow_step d
     cross join lateral (
-      select case when f.state in ('failed', 'cancelled') and g.on_failure = 'ignore' then 'completed'
-        else f.state end as state) c
-    where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id and e.to_no = d.step_no
-      and f.state not in ('waiting', 'held', 'running')) p on true
-  where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
-  group by d.step_no, d.parent_count, d.is_any, d.runs_at_end, s.state
+      select x.state from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+    union all
+    select e.to_no, null, null, null, null, p.state, hwqueue.edge_holds(e.wants, p.state)
+    from hwqueue.workflow_edge e
+    cross join lateral (
+      select case when x.state in ('failed', 'cancelled') and g.on_failure = 'ignore' then 'completed'
+          else x.state end as state
+      from hwqueue.step x
+      join hwqueue.workflow_step g on g.shard_id = p_shard and g.workflow_id = p_run.workflow_id
+        and g.step_no = e.from_no
+      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = e.from_no
+        and x.state not in ('waiting', 'held', 'running') offset 0) p
+    where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id) c
+  group by c.step_no
 $$;

@@ -22,6 +22,27 @@ as $$
     else p_step.reason end
 $$;
 
+-- The parents of each step that have not ended: {number of the step: [names]}, without the steps that have
+-- none.
+create or replace function hwqueue.open_parents(p_run hwqueue.run, p_shard int) returns jsonb
+language sql volatile
+as $$
+  select coalesce(jsonb_object_agg(g.to_no, g.names), '{}')
+  from (
+    select e.to_no, jsonb_agg(f.name order by e.from_no) as names
+    from hwqueue.workflow_edge e
+    -- fences (offset 0): by key, also before the tables are analyzed
+    cross join lateral (
+      select x.step_no from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = e.from_no
+        and x.state in ('waiting', 'held', 'running') offset 0) p
+    cross join lateral (
+      select x.name from hwqueue.workflow_step x
+      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = e.from_no offset 0) f
+    where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id
+    group by e.to_no) g
+$$;
+
 -- How many steps of a run are in each state: {state: count}.
 create or replace function hwqueue.count_steps(p_run hwqueue.run, p_shard int) returns jsonb
 language sql stable

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.fix_db import fresh_database
+from tests.flows import Flow, step
 from tests.patience import looks
 from tests.plans.explain import explained
 from tests.sql.api import Api, settlement
@@ -91,3 +92,20 @@ def test_all_nodes_are_joined_by_hash(api: Api, function: str) -> None:
     with explained(api.conn) as work:
         api.rows(function, **asked)
     assert work.most_rows <= 20 * MANY
+
+
+@pytest.mark.thorough
+def test_what_concerns_a_whole_run_reads_each_step_a_few_times(api: Api) -> None:
+    """Submitting, listing, cancelling and retrying a run whose steps are joined, and in a chain."""
+    chain = [step("c0"), *(step(f"c{n}", f"c{n - 1}") for n in range(1, MANY))]
+    steps = [*(step(f"p{n}") for n in range(MANY)), step("end", *(f"p{n}" for n in range(MANY)))]
+    with explained(api.conn) as work:
+        flow = Flow(api, [*chain, *steps])
+        flow.steps()
+        api.rows("cancel_workflow_run", run=flow.run)
+        api.row("advance_workflows")
+        api.rows("retry_workflow_run", run=flow.run)
+        assert api.rows("verify_invariants") == []
+    tables = ("step", "workflow_step", "workflow_edge", "tally")
+    read = {table: work.rows_read(table) for table in tables}
+    assert max(read.values()) <= 50 * MANY, read
