@@ -32,6 +32,10 @@ MOST_BYTES = 4096
 _LEVELS = get_args(LogLevel)
 _EXACT = 1e15  # Postgres writes out all digits of what is larger
 
+# One for all attempts: what they tell goes through one lock in any case. A finalizer that logs may
+# run while it is held.
+_numbering = threading.RLock()
+
 
 def log_line(message: object, level: LogLevel, fields: Mapping[str, Any]) -> Line:
     """A line that was logged now, without its number.
@@ -57,10 +61,9 @@ def log_line(message: object, level: LogLevel, fields: Mapping[str, Any]) -> Lin
 def numbered(tell: TellLine) -> TellLine:
     """Number the lines of an attempt, from 1, in the order in which they are told."""
     numbers = itertools.count(1)
-    lock = threading.RLock()  # a finalizer that logs may run in the middle of it
 
     def tell_numbered(line: Line) -> None:
-        with lock:
+        with _numbering:
             tell(line | {"line": next(numbers)})
 
     return tell_numbered

@@ -57,6 +57,9 @@ class Binding:
         rest: How the arguments of a `**` parameter are read; None: it has none.
         injected: Where the values of the other parameters come from.
         result: The annotated type of the result.
+        positional: The parameters that are passed by position, in order.
+        has_dependencies: Whether anything but the context is injected.
+        is_converted: Whether params are checked and converted at all.
     """
 
     task: str
@@ -67,6 +70,9 @@ class Binding:
     rest: Reader | None = None
     injected: dict[str, Source] = field(default_factory=dict)
     result: Any = Any
+    positional: tuple[str, ...] = ()
+    has_dependencies: bool = False
+    is_converted: bool = True
 
     @classmethod
     def of(cls, task: str, handler: Handler, *, is_async: bool) -> Binding:
@@ -117,12 +123,8 @@ class Binding:
         if self.whole is not None:
             return {self.whole: self.members[self.whole](params)}
         read = read_members(params, self.members, self.required, self.rest)
-        more = {name: read.pop(name) for name in read.keys() - self.members.keys()}
-        if taken := sorted(more.keys() & self.injected.keys()):
+        if taken := sorted(read.keys() & self.injected.keys()):
             raise Misfit("is injected, it cannot be given", f".{taken[0]}")
-        for parameter in self.signature.parameters.values():
-            if parameter.kind is Parameter.VAR_KEYWORD:
-                read[parameter.name] = more
         return read
 
     def _arguments(self, params: Json) -> dict[str, Any]:
@@ -139,12 +141,13 @@ class Binding:
         Raises: BadParams, and what the handler or a dependency raises.
         """
         values = self._arguments(context.claim.params)
+        if not self.has_dependencies:
+            return self._call(handler, values | dict.fromkeys(self.injected, context))
         failed: BaseException | None = None
         with ExitStack() as stack:
             try:
                 values |= resolve(self.injected, context, stack, {})
-                bound = inspect.BoundArguments(self.signature, values)
-                return handler(*bound.args, **bound.kwargs)
+                return self._call(handler, values)
             except BaseException as error:
                 failed = error
                 raise
@@ -153,20 +156,30 @@ class Binding:
     async def run_async(self, handler: Handler, context: AsyncLeaseContext) -> Any:
         """`run`, for an async handler; many params are read in a thread, beside the event loop."""
         params = context.claim.params
-        if _has_many_values(params):
+        if self.is_converted and _has_many_values(params):
             values = await asyncio.to_thread(self._arguments, params)
         else:
             values = self._arguments(params)
+        if not self.has_dependencies:
+            return await self._call(handler, values | dict.fromkeys(self.injected, context))
         failed: BaseException | None = None
         async with AsyncExitStack() as stack:
             try:
                 values |= await resolve_async(self.injected, context, stack, {})
-                bound = inspect.BoundArguments(self.signature, values)
-                return await handler(*bound.args, **bound.kwargs)
+                return await self._call(handler, values)
             except BaseException as error:
                 failed = error
                 raise
         raise failed or AssertionError
+
+    def _call(self, handler: Handler, values: dict[str, Any]) -> Any:
+        """Call a handler with these arguments; by position up to the first that is left out."""
+        args = []
+        for name in self.positional:
+            if name not in values:
+                break
+            args.append(values.pop(name))
+        return handler(*args, **values)
 
     def read_result(self, result: Json) -> Any:
         """What the handler returned, from the JSON of a lease.
@@ -231,6 +244,11 @@ def _bind(task: str, handler: Handler, is_async: bool) -> Binding:
         ),
         injected=injected,
         result=hints.get("return", Any),
+        positional=tuple(
+            name for name, one in parameters.items() if one.kind <= Parameter.POSITIONAL_OR_KEYWORD
+        ),
+        has_dependencies=any(source is not CONTEXT for source in injected.values()),
+        is_converted=whole is None or is_record(hints.get(whole, Any)),
     )
 
 

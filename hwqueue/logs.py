@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -29,8 +28,7 @@ LEASE_FIELDS = ("lease_id", "task", "queue", "attempt")
 OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 _NOISY = ("alembic",)
 
-_current: ContextVar[Claim | None] = ContextVar("hwqueue_claim", default=None)
-_tell_line: ContextVar[TellLine | None] = ContextVar("hwqueue_tell_line", default=None)
+_current: ContextVar[about | None] = ContextVar("hwqueue_lease", default=None)
 
 
 class LogSettings(NamedTuple):
@@ -53,24 +51,30 @@ def lease_fields(claim: Claim) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def about(claim: Claim, tell_line: TellLine | None = None) -> Iterator[None]:
+class about:  # noqa: N801 - it is called like a function, and is one for each handler that runs
     """Records that this block logs, in this thread or asyncio task, are about a lease.
 
     Args:
         tell_line: Keeps with the attempt what `hwqueue.worker.attempt_log` finds worth it.
     """
-    before, telling = _current.set(claim), _tell_line.set(tell_line)
-    try:
-        yield
-    finally:
-        _tell_line.reset(telling)
-        _current.reset(before)
+
+    __slots__ = ("_before", "claim", "tell_line")
+
+    def __init__(self, claim: Claim, tell_line: TellLine | None = None) -> None:
+        self.claim = claim
+        self.tell_line = tell_line
+
+    def __enter__(self) -> None:
+        self._before = _current.set(self)
+
+    def __exit__(self, *_raised: object) -> None:
+        _current.reset(self._before)
 
 
 def line_teller() -> TellLine | None:
     """What keeps lines of the attempt that runs in this thread or asyncio task; None: none runs."""
-    return _tell_line.get()
+    current = _current.get()
+    return None if current is None else current.tell_line
 
 
 class LeaseLogFilter(logging.Filter):
@@ -83,9 +87,9 @@ class LeaseLogFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the fields, unless the record has a `lease_id` already."""
-        claim = _current.get()
-        if claim is not None and not hasattr(record, "lease_id"):
-            vars(record).update(lease_fields(claim))
+        current = _current.get()
+        if current is not None and not hasattr(record, "lease_id"):
+            vars(record).update(lease_fields(current.claim))
         return True
 
 

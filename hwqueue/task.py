@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import (
     Any,
     Concatenate,
@@ -267,19 +268,14 @@ class Task(Generic[P, R_co]):
 
         Raises: BadParams, and what the handler or a dependency raises.
         """
-
-        def handle(given: LeaseContext) -> Any:
-            return self.binding.run(self.handler, given)
-
+        handle = partial(self.binding.run, self.handler)
         return self.middleware.around(handle, is_async=False)(context)
 
-    async def run_async(self, context: AsyncLeaseContext) -> Any:
+    def run_async(self, context: AsyncLeaseContext) -> Coroutine[Any, Any, Any]:
         """`run`, for an async handler."""
-
-        async def handle(given: AsyncLeaseContext) -> Any:
-            return await self.binding.run_async(self.handler, given)
-
-        return await self.middleware.around(handle, is_async=True)(context)
+        handle = partial(self.binding.run_async, self.handler)
+        running: Coroutine[Any, Any, Any] = self.middleware.around(handle, is_async=True)(context)
+        return running
 
     def may_retry(self, error: BaseException) -> bool:
         """Whether `retry_on` and `no_retry_on` let a lease be tried again after an exception."""

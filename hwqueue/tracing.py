@@ -7,8 +7,8 @@ They are linked by the W3C trace context, which travels in the lease's `headers`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
 
 try:
     from opentelemetry import trace
@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 
 __all__ = ["handling", "spawning"]
 
-Note = Callable[[str, Mapping[str, Any] | None], None]
+
+class _Ended(Protocol):
+    @property
+    def kind(self) -> str: ...
+    @property
+    def error(self) -> Mapping[str, Any] | None: ...
+
+
+Note = Callable[[_Ended | None], None]
+"""Takes how a handler ended: `complete`, `fail` or `release`, and its error; None: it stopped."""
+
+_UNTRACED: AbstractContextManager[Note] = nullcontext(lambda _how: None)
 
 
 @contextmanager
@@ -53,21 +64,23 @@ def spawning(queue: str, task: str | None) -> Iterator[dict[str, str]]:
         yield headers
 
 
-@contextmanager
-def handling(claim: Claim) -> Iterator[Note]:
+def handling(claim: Claim) -> AbstractContextManager[Note]:
     """A consumer span around the handler of a claim, linked to the span that spawned its lease.
 
     It begins a trace of its own: a lease may run hours after its spawn, and more than once.
 
-    Yields: To be called with how the handler ended (`complete`, `fail`, `release`, `stopped`) and
-        its error.
+    Yields: To be called with how the handler ended.
     """
     # without a provider no span is recorded; to make it takes a tenth of a worker of quick handlers
     if _PROPAGATOR is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        yield lambda _kind, _error: None
-        return
+        return _UNTRACED
+    return _span(claim, _PROPAGATOR)
+
+
+@contextmanager
+def _span(claim: Claim, propagator: TraceContextTextMapPropagator) -> Iterator[Note]:
     headers = {k: v for k, v in (claim.headers or {}).items() if isinstance(v, str)}
-    spawned = trace.get_current_span(_PROPAGATOR.extract(headers)).get_span_context()
+    spawned = trace.get_current_span(propagator.extract(headers)).get_span_context()
     with trace.get_tracer("hwqueue").start_as_current_span(
         f"process {claim.task_name}",
         kind=trace.SpanKind.CONSUMER,
@@ -82,10 +95,10 @@ def handling(claim: Claim) -> Iterator[Note]:
         },
     ) as span:
 
-        def note(kind: str, error: Mapping[str, Any] | None) -> None:
-            span.set_attribute("hwqueue.outcome", kind)
-            if kind == "fail":
-                described = error or {}
+        def note(how: _Ended | None) -> None:
+            span.set_attribute("hwqueue.outcome", "stopped" if how is None else how.kind)
+            if how is not None and how.kind == "fail":
+                described = how.error or {}
                 span.set_attribute("error.type", str(described.get("type", "unknown")))
                 span.set_status(trace.StatusCode.ERROR, str(described.get("message", "")))
 

@@ -23,7 +23,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
 
-from hwqueue import logs
+from hwqueue import logs, tracing
 from hwqueue.app import Cancelled, Task
 from hwqueue.attempt_log import MOST_LINES, Line, numbered
 from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
@@ -148,15 +148,21 @@ def _run(job: Job, reports: _Reports) -> Outcome | None:
     except BaseException as error:
         return outcome.of_exception(error)
     tell_line = numbered(reports.tell_line)
-    with keeping_records(job.keep_logs), outcome.traced(job.claim, tell_line) as ended:
+    with (
+        keeping_records(job.keep_logs),
+        logs.about(job.claim, tell_line),
+        tracing.handling(job.claim) as note,
+    ):
+        how: Outcome | None = None
         try:
             run = _run_async if task.is_async else _run_sync
-            result = run(task, job, reports.tell, tell_line)
-            return ended(outcome.of_result(result))
+            how = outcome.of_result(run(task, job, reports.tell, tell_line))
         except (Cancelled, asyncio.CancelledError):
-            return ended(None)
+            pass
         except BaseException as error:  # SystemExit, too: the handler ended, the process reports it
-            return ended(outcome.of_exception(error, may_retry=task.may_retry(error)))
+            how = outcome.of_exception(error, may_retry=task.may_retry(error))
+        note(how)
+    return how
 
 
 def _load(job: Job) -> Task[..., Any]:

@@ -10,7 +10,8 @@ import psycopg
 
 from hwqueue.errors import HwqueueError
 from hwqueue.worker.heartbeat import HeartbeatLoop
-from hwqueue.worker.runner import Ended, Runner
+from hwqueue.worker.outcome import Ended
+from hwqueue.worker.runner import Runner
 from hwqueue.worker.session import NODE_LOST, NodeSession, in_one_line
 from hwqueue.worker.signals import Shutdown
 
@@ -94,8 +95,8 @@ class ClaimLoop:
         """The database refused a batch: one bad settlement must not hold up the others."""
         if ended:
             _log.warning("settling %d leases one by one: %s", len(ended), in_one_line(error))
-            for claim, how in ended:
-                await self._session.settle(claim, how)
+            for one in ended:
+                await self._session.settle(one)
             return
         wait = _REFUSED_WAIT_SECONDS
         _log.error("claims are refused, trying again in %g s: %s", wait, in_one_line(error))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from hwqueue import logs, tracing
 from hwqueue.app import BadParams, CommandFailed, Reject, Retry, Snooze
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument
-from hwqueue.logs import TellLine
 from hwqueue.types import Claim, Settlement
 
 _MAX_MESSAGE_CHARS = 2_000
@@ -34,8 +31,6 @@ class Outcome:
         delay: How long a released lease is not claimable.
         available_at: When it is claimable again. With neither, at once.
         message: Why it was released, if the handler said so; for the log.
-        lasted: Seconds that the handler ran; None: not measured, or it never started.
-        is_despite_cancel: The handler completed after it was asked to stop as cancelled.
     """
 
     kind: Literal["complete", "fail", "release"]
@@ -46,8 +41,6 @@ class Outcome:
     delay: timedelta | None = None
     available_at: datetime | None = None
     message: str = ""
-    lasted: float | None = None
-    is_despite_cancel: bool = False
 
     @property
     def is_snooze(self) -> bool:
@@ -94,21 +87,20 @@ RELEASED = Outcome(kind="release")
 _COMPLETED = Outcome(kind="complete")
 
 
-@contextmanager
-def traced(
-    claim: Claim, tell_line: TellLine | None = None
-) -> Iterator[Callable[[Outcome | None], Outcome | None]]:
-    """A span around a handler, whose log records get the fields of its lease.
+class Ended(NamedTuple):
+    """A run that has ended.
 
-    Pass how it ended through what this yields; None: it gave way. `tell_line`: see `logs.about`.
+    Attributes:
+        claim: Its claim.
+        how: What to tell the database.
+        lasted: Seconds that the handler ran; None: not measured, or it never started.
+        is_despite_cancel: The handler completed after it was asked to stop as cancelled.
     """
-    with logs.about(claim, tell_line), tracing.handling(claim) as note:
 
-        def ended(how: Outcome | None) -> Outcome | None:
-            note("stopped" if how is None else how.kind, None if how is None else how.error)
-            return how
-
-        yield ended
+    claim: Claim
+    how: Outcome
+    lasted: float | None = None
+    is_despite_cancel: bool = False
 
 
 def of_result(result: Any) -> Outcome:

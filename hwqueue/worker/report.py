@@ -21,7 +21,7 @@ from hwqueue.errors import HwqueueError
 from hwqueue.logs import about, lease_fields
 from hwqueue.text import duration, exact_duration, one_line
 from hwqueue.types import Claim, LeaseOutlook, LeaseState, Settled, TaskDifference, Verdict
-from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.outcome import Ended, Outcome
 
 _log = logging.getLogger("hwqueue.worker")
 
@@ -32,7 +32,7 @@ _LAST_LINES_SECONDS = 3.0
 _LOOK_AGAIN_SECONDS = 60.0
 
 AskOutlook = Callable[[Sequence[UUID]], Awaitable[Iterable[LeaseOutlook]]]
-Answered = tuple[Claim, Outcome, Settled]
+Answered = tuple[Ended, Settled]
 
 
 def error_line(error: Mapping[str, Any] | None) -> str:
@@ -64,20 +64,21 @@ class Reports:
             if (task.defaults.max_attempts, task.defaults.placement) != (None, None)
         }
 
-    def settled(self, ended: Iterable[tuple[Claim, Outcome]], answers: Iterable[Settled]) -> None:
+    def settled(self, ended: Iterable[Ended], answers: Iterable[Settled]) -> None:
         """A batch was settled; the answers are in its order."""
         failed: list[Answered] = []
-        for (claim, how), answer in zip(ended, answers, strict=False):
+        tells_completed = _log.isEnabledFor(logging.INFO)
+        for one, answer in zip(ended, answers, strict=False):
             if answer.verdict is Verdict.BUSY:
-                _tell_busy(claim)
+                _tell_busy(one.claim)
             elif answer.verdict is not Verdict.OK:
-                _tell_verdict(claim, how, answer)
-            elif how.kind == "fail":
-                failed.append((claim, how, answer))
-            elif how.kind == "release":
-                _tell_release(claim, how, answer)
-            else:
-                _tell_completed(claim, how)
+                _tell_verdict(one, answer)
+            elif one.how.kind == "fail":
+                failed.append((one, answer))
+            elif one.how.kind == "release":
+                _tell_release(one, answer)
+            elif tells_completed:
+                _tell_completed(one)
         if failed:
             self._begin(self._tell_failures(failed))
 
@@ -100,13 +101,13 @@ class Reports:
         begun.add_done_callback(self._under_way.discard)
 
     async def _tell_failures(self, failed: Sequence[Answered]) -> None:
-        known = await self._known([claim.lease_id for claim, _how, _answer in failed])
-        for claim, how, answer in failed:
-            _tell_failure(claim, how, answer, known.get(claim.lease_id))
-        for claim, how, answer in failed:
+        known = await self._known([one.claim.lease_id for one, _answer in failed])
+        for one, answer in failed:
+            _tell_failure(one, answer, known.get(one.claim.lease_id))
+        for one, answer in failed:
             if answer.state is not LeaseState.CANCELLED:
-                with about(claim):
-                    await self._call_hooks(claim, how.error or {}, answer)
+                with about(one.claim):
+                    await self._call_hooks(one.claim, one.how.error or {}, answer)
 
     async def _call_hooks(self, claim: Claim, error: Mapping[str, Any], answer: Settled) -> None:
         await self._app.call_hooks("failure", claim, error)
@@ -186,15 +187,15 @@ def tell_started(claim: Claim) -> None:
         )
 
 
-def tell_unsettled(claim: Claim, how: Outcome, why: str) -> None:
+def tell_unsettled(ended: Ended, why: str) -> None:
     """A settlement was refused and dropped."""
     _log.error(
         "lease %s of task %s: not settled, it comes back by its timeout: %s%s",
-        claim.lease_id,
-        claim.task_name,
+        ended.claim.lease_id,
+        ended.claim.task_name,
         why,
-        _and_failure(how),
-        extra=_fields(claim, how),
+        _and_failure(ended.how),
+        extra=_fields(ended),
     )
 
 
@@ -211,37 +212,37 @@ def _tell_busy(claim: Claim) -> None:
     )
 
 
-def _tell_verdict(claim: Claim, how: Outcome, answer: Settled) -> None:
+def _tell_verdict(ended: Ended, answer: Settled) -> None:
     """What came too late. `finished` is no news unless the handler failed.
 
     The handler settled the lease in a transaction of its own, or an answer was lost and the
     settlement sent again.
     """
-    is_news = answer.verdict is not Verdict.FINISHED or how.kind == "fail"
+    is_news = answer.verdict is not Verdict.FINISHED or ended.how.kind == "fail"
     _log.log(
         logging.WARNING if is_news else logging.INFO,
         "lease %s of task %s: settled too late: %s%s" if is_news else "lease %s of task %s: %s%s",
-        claim.lease_id,
-        claim.task_name,
+        ended.claim.lease_id,
+        ended.claim.task_name,
         answer.verdict.value if is_news else "it was settled already",
-        _and_failure(how),
-        extra=_fields(claim, how),
+        _and_failure(ended.how),
+        extra=_fields(ended),
     )
 
 
-def _tell_completed(claim: Claim, how: Outcome) -> None:
-    if _log.isEnabledFor(logging.INFO):
-        _log.info(
-            "lease %s of task %s completed %s%s",
-            claim.lease_id,
-            claim.task_name,
-            "although asked to stop, in " if how.is_despite_cancel else "in ",
-            "an unknown time" if how.lasted is None else _lasted(how.lasted),
-            extra=_fields(claim, how),
-        )
+def _tell_completed(ended: Ended) -> None:
+    _log.info(
+        "lease %s of task %s completed %s%s",
+        ended.claim.lease_id,
+        ended.claim.task_name,
+        "although asked to stop, in " if ended.is_despite_cancel else "in ",
+        "an unknown time" if ended.lasted is None else _lasted(ended.lasted),
+        extra=_fields(ended),
+    )
 
 
-def _tell_release(claim: Claim, how: Outcome, answer: Settled) -> None:
+def _tell_release(ended: Ended, answer: Settled) -> None:
+    how = ended.how
     if answer.state is LeaseState.CANCELLED:
         said = "is cancelled: its handler was stopped"
     elif how.is_snooze:
@@ -250,10 +251,10 @@ def _tell_release(claim: Claim, how: Outcome, answer: Settled) -> None:
         said = "was handed back"
     _log.info(
         "lease %s of task %s %s",
-        claim.lease_id,
-        claim.task_name,
+        ended.claim.lease_id,
+        ended.claim.task_name,
         said,
-        extra=_fields(claim, how),
+        extra=_fields(ended),
     )
 
 
@@ -268,19 +269,18 @@ def _lasted(seconds: float) -> str:
     return f"{seconds:.3f} s" if seconds < 10 else duration(seconds)
 
 
-def _fields(claim: Claim, how: Outcome) -> dict[str, Any]:
+def _fields(ended: Ended) -> dict[str, Any]:
     """The fields of a record about a run that has ended: the lease's, and how long it lasted."""
-    lasted = {} if how.lasted is None else {"duration_s": round(how.lasted, 6)}
-    return lease_fields(claim) | lasted
+    lasted = {} if ended.lasted is None else {"duration_s": round(ended.lasted, 6)}
+    return lease_fields(ended.claim) | lasted
 
 
-def _tell_failure(
-    claim: Claim, how: Outcome, answer: Settled, outlook: LeaseOutlook | None
-) -> None:
+def _tell_failure(ended: Ended, answer: Settled, outlook: LeaseOutlook | None) -> None:
+    claim = ended.claim
     of = "" if outlook is None else f" of {outlook.max_attempts}"
     attempt = f"attempt {claim.attempt}{of}"
     if answer.state is LeaseState.FAILED:
-        _tell_dead(claim, how, attempt)
+        _tell_dead(ended, attempt)
         return
     _log.warning(
         "lease %s of task %s failed, %s, %s: %s",
@@ -288,23 +288,24 @@ def _tell_failure(
         claim.task_name,
         attempt,
         "it is cancelled" if answer.state is LeaseState.CANCELLED else _again(outlook),
-        error_line(how.error),
-        extra=_fields(claim, how),
+        error_line(ended.how.error),
+        extra=_fields(ended),
     )
 
 
-def _tell_dead(claim: Claim, how: Outcome, attempt: str) -> None:
+def _tell_dead(ended: Ended, attempt: str) -> None:
     """The traceback goes where logging keeps that of an exception; there is only its text here."""
     if not _log.isEnabledFor(logging.ERROR):
         return
     path, line, function, _stack = _log.findCaller()
     said = "lease %s of task %s is dead after %s: %s"
-    facts = (claim.lease_id, claim.task_name, attempt, error_line(how.error))
-    extra = _fields(claim, how)
+    claim, error = ended.claim, ended.how.error
+    facts = (claim.lease_id, claim.task_name, attempt, error_line(error))
+    extra = _fields(ended)
     record = _log.makeRecord(
         _log.name, logging.ERROR, path, line, said, facts, None, function, extra
     )
-    trace = str((how.error or {}).get("traceback", ""))
+    trace = str((error or {}).get("traceback", ""))
     record.exc_text = "\n".join(map(one_line, trace.splitlines())) or None
     _log.handle(record)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -12,14 +11,15 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from hwqueue import tracing
 from hwqueue.app import App, Cancelled, Task
 from hwqueue.attempt_log import Line, numbered
 from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
-from hwqueue.logs import lease_fields
+from hwqueue.logs import about, lease_fields
 from hwqueue.text import exact_duration
 from hwqueue.types import Claim
 from hwqueue.worker import outcome, process
-from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.outcome import Ended, Outcome
 from hwqueue.worker.pinning import pinned
 from hwqueue.worker.report import tell_started
 
@@ -28,7 +28,6 @@ _log = logging.getLogger("hwqueue.worker")
 TellProgress = Callable[[Claim, Report], None]
 TellLine = Callable[[Claim, Line], None]
 ExtendClaim = Callable[[Claim, timedelta], Awaitable[datetime]]
-Ended = tuple[Claim, Outcome]
 OnError = Callable[[BaseException], object]
 
 
@@ -176,7 +175,7 @@ class Runner:
         """The claims to be kept: of what runs, and of what has ended and is not settled yet."""
         running = [one.claim for one in self.running if one.is_held]
         left = self._settling + self._ended + self._put_off
-        return running + [claim for claim, _how in left]
+        return running + [ended.claim for ended in left]
 
     @property
     def has_ended(self) -> bool:
@@ -206,7 +205,7 @@ class Runner:
 
     def hand_back(self, claims: Collection[Claim]) -> None:
         """Let claims that were never started be released."""
-        self._ended.extend((claim, outcome.RELEASED) for claim in claims)
+        self._ended.extend(Ended(claim, outcome.RELEASED) for claim in claims)
 
     def start(self, claim: Claim) -> None:
         """Start the handler of a claim."""
@@ -214,9 +213,9 @@ class Runner:
         execution = Execution(claim, task, self._loop.time())
         tell_started(claim)
         if task.process:
-            execution.future = asyncio.ensure_future(self._in_process(execution))
+            execution.future = self._loop.create_task(self._in_process(execution))
         elif task.is_async:
-            execution.future = asyncio.ensure_future(self._in_loop(execution))
+            execution.future = self._loop.create_task(self._in_loop(execution))
         else:
             execution.future = self._in_thread(execution)
         timeout = task.defaults.timeout
@@ -225,7 +224,7 @@ class Runner:
                 timeout.total_seconds(), self._on_timeout, execution
             )
         self._running[id(execution)] = execution
-        execution.future.add_done_callback(lambda _future: self._on_done(execution))
+        execution.future.add_done_callback(partial(self._on_done, execution))
 
     def stop_all(self, reason: StopReason) -> None:
         """Ask all running handlers to stop."""
@@ -262,7 +261,7 @@ class Runner:
         """What is left at the very end: not yet settled, or still running and to be released."""
         running = [one.claim for one in self.running if one.is_held]
         left = self._settling + self._ended + self._put_off
-        return left + [(claim, outcome.RELEASED) for claim in running]
+        return left + [Ended(claim, outcome.RELEASED) for claim in running]
 
     def _on_timeout(self, execution: Execution) -> None:
         """Ask the handler to stop. A thread may not, so its attempt fails at once."""
@@ -276,7 +275,7 @@ class Runner:
             self._keep(execution, execution.timed_out)
             self.wake.set()
 
-    def _on_done(self, execution: Execution) -> None:
+    def _on_done(self, execution: Execution, _future: object) -> None:
         del self._running[id(execution)]
         if execution.timer is not None:
             execution.timer.cancel()
@@ -299,8 +298,7 @@ class Runner:
     def _keep(self, execution: Execution, how: Outcome) -> None:
         lasted = self._loop.time() - execution.began
         despite = how.kind == "complete" and execution.reason is StopReason.CANCELLED
-        ended = dataclasses.replace(how, lasted=lasted, is_despite_cancel=despite)
-        self._ended.append((execution.claim, ended))
+        self._ended.append(Ended(execution.claim, how, lasted, despite))
 
     def _tell_late(self, execution: Execution) -> None:
         gave_way = execution.future.cancelled() or execution.future.result() is None
@@ -365,28 +363,36 @@ def call(
     Args:
         on_error: Told what the handler raised.
     """
-    with outcome.traced(context.claim, context.tell_line) as ended:
+    claim = context.claim
+    with about(claim, context.tell_line), tracing.handling(claim) as note:
+        how: Outcome | None = None
         try:
-            with pinned(context.claim):
-                return ended(outcome.of_result(task.run(context)))
+            with pinned(claim):
+                how = outcome.of_result(task.run(context))
         except (Cancelled, asyncio.CancelledError):
-            return ended(None)
+            pass
         except BaseException as error:
             if on_error is not None:
                 on_error(error)
-            return ended(outcome.of_exception(error, may_retry=task.may_retry(error)))
+            how = outcome.of_exception(error, may_retry=task.may_retry(error))
+        note(how)
+    return how
 
 
 async def acall(
     task: Task[..., Any], context: AsyncLeaseContext, on_error: OnError | None = None
 ) -> Outcome | None:
     """Run an async handler in this event loop; None when it gave way. `on_error`: as in `call`."""
-    with outcome.traced(context.claim, context.tell_line) as ended:
+    claim = context.claim
+    with about(claim, context.tell_line), tracing.handling(claim) as note:
+        how: Outcome | None = None
         try:
-            return ended(outcome.of_result(await task.run_async(context)))
+            how = outcome.of_result(await task.run_async(context))
         except asyncio.CancelledError:
-            return ended(None)
+            pass
         except BaseException as error:  # asyncio would let SystemExit end the whole worker
             if on_error is not None:
                 on_error(error)
-            return ended(outcome.of_exception(error, may_retry=task.may_retry(error)))
+            how = outcome.of_exception(error, may_retry=task.may_retry(error))
+        note(how)
+    return how

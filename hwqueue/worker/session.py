@@ -47,7 +47,7 @@ from hwqueue.types import (
 )
 from hwqueue.worker import outcome
 from hwqueue.worker.attempt_log import LogOutbox
-from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.outcome import Ended
 from hwqueue.worker.progress import ProgressOutbox
 from hwqueue.worker.queues import Queues
 from hwqueue.worker.report import Reports, tell_differences, tell_unsettled
@@ -58,7 +58,7 @@ from hwqueue.worker.transient import is_transient, may_come_up
 _log = logging.getLogger("hwqueue.worker")
 
 _T = TypeVar("_T")
-PutOff = Callable[[Sequence[tuple[Claim, Outcome]], float], None]
+PutOff = Callable[[Sequence[Ended], float], None]
 _LONGEST_WAIT_SECONDS = 30.0
 _BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
 _LAST_CALLS_SECONDS = 1.0
@@ -162,9 +162,7 @@ class NodeSession:
         self.in_doubt = False
         return answers
 
-    async def settle_and_claim(
-        self, ended: Sequence[tuple[Claim, Outcome]], quantity: int
-    ) -> Sequence[Claim]:
+    async def settle_and_claim(self, ended: Sequence[Ended], quantity: int) -> Sequence[Claim]:
         """Settle what ended and claim up to `quantity`, in one commit.
 
         What another session holds is put off, and is to be settled again. It only settles while
@@ -175,7 +173,7 @@ class NodeSession:
 
         SQL: settle_and_claim.
         """
-        settlements = [how.settle(claim) for claim, how in ended]
+        settlements = [one.how.settle(one.claim) for one in ended]
         if settlements:
             # nothing is recorded of a claim that has ended
             await self.progress.flush()
@@ -195,7 +193,7 @@ class NodeSession:
         if quantity and not self.in_doubt:
             self._queues.found(queues)
         self.reports.settled(ended, answer.settled)
-        if any(_is_step(claim) for claim, _ in ended):
+        if any(_is_step(one.claim) for one in ended):
             self.steps_settled.set()
         busy = [
             one
@@ -223,7 +221,7 @@ class NodeSession:
             ),
         )
 
-    async def settle(self, claim: Claim, how: Outcome) -> None:
+    async def settle(self, ended: Ended) -> None:
         """Settle one lease for which a batch was refused.
 
         A result that cannot be kept (too large, say) becomes the error of a failed attempt. A
@@ -231,17 +229,17 @@ class NodeSession:
         timeout.
         """
         try:
-            await self.settle_and_claim([(claim, how)], 0)
+            await self.settle_and_claim([ended], 0)
         except NODE_LOST:
             raise
         except BadArgument as error:
-            if how.kind != "complete":
-                tell_unsettled(claim, how, in_one_line(error))
+            if ended.how.kind != "complete":
+                tell_unsettled(ended, in_one_line(error))
             else:
                 refusal = outcome.failure("ResultRefused", str(error), retry=False)
-                await self.settle(claim, refusal)
+                await self.settle(Ended(ended.claim, refusal))
         except (HwqueueError, psycopg.Error) as error:
-            tell_unsettled(claim, how, in_one_line(error))
+            tell_unsettled(ended, in_one_line(error))
 
     async def extend(self, claim: Claim, by: timedelta) -> datetime:
         """Let a claim live until `by` from now. SQL: extend_claim."""

@@ -17,6 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from hwqueue import tracing
 from hwqueue.client import AsyncClient, Client
 from hwqueue.types import LeaseSpec, LeaseState, QueuePolicy, RetryPolicy
+from hwqueue.worker import outcome
 from tests.e2e.worker_support import QUEUE, ended, worker
 from tests.unit.test_worker_heartbeat import claim
 
@@ -26,8 +27,9 @@ import sys
 sys.modules["opentelemetry"] = None
 from hwqueue import tracing
 from hwqueue.client._spawn import with_headers
+from hwqueue.worker import outcome
 with tracing.spawning("q", "t") as headers, tracing.handling(None) as note:
-    note("fail", {"message": "no"})
+    note(outcome.failure("Refused", "no"))
 assert headers == {}
 assert with_headers({"priority": 1}, headers) == {"priority": 1}
 """
@@ -138,7 +140,7 @@ def test_without_a_provider_nothing_is_sent(dsn: str) -> None:
 def test_without_a_provider_a_handler_costs_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "get_tracer", None)  # to call it would be an error
     with tracing.handling(claim("add", 1)) as note:
-        note("fail", {"message": "no"})
+        note(outcome.failure("Refused", "no"))
 
 
 def test_without_the_extra_nothing_happens() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hwqueue.client import AsyncClient
 from hwqueue.errors import HwqueueError
 from hwqueue.types import AdvanceResult, Claim
-from hwqueue.worker.outcome import Outcome
+from hwqueue.worker.outcome import Ended
 from hwqueue.worker.session import NodeSession
 from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker
 
@@ -80,9 +80,7 @@ async def test_other_leases_cost_no_call(
     asked: list[bool] = []
     call = NodeSession.settle_and_claim
 
-    async def noted(
-        session: NodeSession, ended: Sequence[tuple[Claim, Outcome]], quantity: int
-    ) -> Sequence[Claim]:
+    async def noted(session: NodeSession, ended: Sequence[Ended], quantity: int) -> Sequence[Claim]:
         claims = await call(session, ended, quantity)
         if ended:
             asked.append(session.steps_settled.is_set())

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
@@ -75,6 +76,12 @@ def whole_unreadable(params: Path) -> Any:
     return params
 
 
+@wraps(whole_with_context)
+def whole_wrapped(first: Any, second: Any) -> Any:
+    """Takes by position what it hands on, under other names."""
+    return (first, second.attempt)
+
+
 def whole_positional(params: Mapping[str, Any], /) -> Any:
     return params
 
@@ -89,6 +96,7 @@ def whole_positional(params: Mapping[str, Any], /) -> Any:
         (whole_typed_dict, {"a": 1}),
         (whole_unreadable, {"a": 1}),
         (whole_positional, {"a": 1}),
+        (whole_wrapped, ({"a": 1}, 2)),
     ],
 )
 def test_params_as_a_whole_are_left_alone(handler: Any, returned: Any) -> None:

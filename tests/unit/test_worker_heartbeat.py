@@ -138,7 +138,7 @@ async def test_a_claim_is_kept_until_it_is_settled(runner: Runner) -> None:
     runner.start(claim("return", 1))
     await runner.wake.wait()
     await beating.beat()
-    [(ended, _how)] = runner.take_ended()
+    [(ended, *_more)] = runner.take_ended()
     assert ended.claim_token == 1
     await beating.beat()
     assert runner.abandon() != []

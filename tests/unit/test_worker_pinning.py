@@ -60,7 +60,7 @@ async def outcomes(*claims: Claim) -> list[Outcome]:
         runner.start(one)
         await runner.wait(30)
     runner.close()
-    return [how for _claim, how in runner.take_ended()]
+    return [ended.how for ended in runner.take_ended()]
 
 
 async def test_each_lease_has_its_own_cpus() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +22,9 @@ from hwqueue.worker import LeaseContext
 from hwqueue.worker.report import Reports
 from hwqueue.worker.runner import Runner, StopReason
 from tests.unit.claims import claim
+
+LEASES = 20
+MOST_CALLS = 26  # of hwqueue, for a lease whose handler takes the params alone
 
 go = threading.Event()
 app = App()
@@ -44,6 +50,10 @@ def gives_way(params: Any, context: LeaseContext) -> None:
     context.cancelled.wait(30)
     go.wait(30)
     context.raise_if_cancelled()
+
+
+@app.task("nothing")
+async def nothing(params: Any) -> None: ...
 
 
 @app.task("stubborn")
@@ -102,7 +112,7 @@ async def test_a_thread_over_its_timeout_fails_at_once_and_holds_its_slot(
         made.start(granted)
         assert (made.free, made.held) == (0, [granted])
         await woken(made)
-        [(ended, how)] = made.take_ended()
+        [(ended, how, *_more)] = made.take_ended()
         assert how.error is not None
         assert (ended, how.kind, how.error["type"]) == (granted, "fail", "Timeout")
         assert made.held == [granted]  # until it is settled
@@ -123,7 +133,7 @@ async def test_whatever_an_async_handler_does_over_its_timeout_it_has_failed(par
     with runner() as made:
         made.start(claim("returns-late", params))
         await woken(made)
-        [(_claim, how)] = made.take_ended()
+        [(_claim, how, *_more)] = made.take_ended()
     assert how.error == {"type": "Timeout", "message": "ran longer than 0.01 s"}
 
 
@@ -139,7 +149,7 @@ async def test_a_timer_that_is_late_itself_fails_nobody() -> None:
             await asyncio.sleep(0)
         made._on_timeout(execution)
         await woken(made)
-        [(_claim, how)] = made.take_ended()
+        [(_claim, how, *_more)] = made.take_ended()
     assert (how.kind, how.result) == ("complete", "late")
 
 
@@ -161,3 +171,23 @@ async def test_completing_in_spite_of_a_cancel_is_told(caplog: pytest.LogCapture
     )
     Reports(app, unasked).settled(ended, [done])
     assert "of task stubborn completed although asked to stop, in 0." in caplog.text
+
+
+async def test_a_lease_costs_few_calls_beside_its_handler() -> None:
+    """What a handler does not use (dependencies, middleware, log lines, spans) is not called."""
+    seen: Counter[str] = Counter()
+
+    def see(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_globals["__name__"].startswith("hwqueue."):
+            seen[frame.f_code.co_qualname] += 1
+
+    with runner() as made:
+        sys.setprofile(see)
+        try:
+            for _ in range(LEASES):
+                made.start(claim("nothing"))
+                await woken(made)
+        finally:
+            sys.setprofile(None)
+        assert [ended.how.kind for ended in made.take_ended()] == ["complete"] * LEASES
+    assert sum(seen.values()) <= MOST_CALLS * LEASES, seen.most_common()
