@@ -49,6 +49,7 @@ class Load:
         per_second: Leases; all that were done over `seconds`.
         p50_ms: Of a step.
         p99_ms: Of a step.
+        cpu_us: Processor time of the connections' processes for a lease; None: not known.
     """
 
     seconds: float
@@ -56,13 +57,15 @@ class Load:
     per_second: float
     p50_ms: float
     p99_ms: float
+    cpu_us: float | None = None
 
 
 @dataclass(frozen=True)
 class _Run:
-    """What one connection did; `latencies` are its steps in seconds."""
+    """What one connection did; `latencies` are its steps in seconds, `cpu` its process' time."""
 
     seconds: float
+    cpu: float
     done: int
     latencies: "array[float]"
 
@@ -103,6 +106,7 @@ def drive(opener: Opener, connections: int, seconds: float, warmup: float | None
         per_second=done / longest,
         p50_ms=1000 * percentile(latencies, 50),
         p99_ms=1000 * percentile(latencies, 99),
+        cpu_us=1e6 * sum(run.cpu for run in runs) / done,
     )
 
 
@@ -154,6 +158,7 @@ def _run(opener: Opener, number: int, seconds: float, warmup: float) -> _Run:
 def _work(session: Session, seconds: float) -> _Run:
     latencies: array[float] = array("d")
     done = 0
+    cpu = time.process_time()
     started = now = time.perf_counter()
     while now - started < seconds:
         did = session.step()
@@ -162,4 +167,4 @@ def _work(session: Session, seconds: float) -> _Run:
         before, now = now, time.perf_counter()
         done += did
         latencies.append(now - before)
-    return _Run(now - started, done, latencies)
+    return _Run(now - started, time.process_time() - cpu, done, latencies)

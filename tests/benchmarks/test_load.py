@@ -63,6 +63,8 @@ def test_connections_work_side_by_side() -> None:
     assert load.done <= 3 * 2 * (load.seconds / PAUSE)
     assert load.per_second > 2 / PAUSE  # more than one of them alone could do
     assert 1000 * PAUSE <= load.p50_ms <= load.p99_ms
+    assert load.cpu_us is not None
+    assert 0 < load.cpu_us * load.done < 1e6 * 3 * load.seconds  # they sleep most of it
 
 
 def test_a_session_that_runs_dry_counts_for_the_time_it_had_work() -> None:
