@@ -2247,6 +2247,9 @@ CREATE FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_s
 CREATE FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.kept_changes(p_limit integer, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
 
@@ -5379,7 +5382,9 @@ ALTER TABLE ONLY hwqueue.workflow_step
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
 
-CREATE INDEX arrival_at ON hwqueue.arrival USING btree (shard_id, at);
+CREATE INDEX arrival_at ON hwqueue.arrival USING btree (shard_id, at) WHERE (after_xid IS NULL);
+
+CREATE INDEX arrival_kept ON hwqueue.arrival USING btree (shard_id, arrival_id) WHERE (after_xid IS NOT NULL);
 
 CREATE INDEX arrival_of ON hwqueue.arrival USING btree (run_id, step_no, kind);
 
@@ -6778,6 +6783,8 @@ REVOKE ALL ON FUNCTION hwqueue.judge_for_profile(p_profile hwqueue.profile, p_li
 REVOKE ALL ON FUNCTION hwqueue.judge_pinned(p_node hwqueue.node, p_state hwqueue.node_state, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.kept_changes(p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 

@@ -100,7 +100,8 @@ begin
     update hwqueue.ignored_label o set unseen = '{}', next_xid = '0' where o.shard_id = p_shard;
     update hwqueue.workflow w set retired_before = null where w.shard_id = p_shard
       and w.retired_before is not null;
-    update hwqueue.arrival a set after_xid = null where a.shard_id = p_shard and a.after_xid is not null;
+    update hwqueue.arrival a set after_xid = null, at = hwqueue.clock()  -- no mark of reap is above that
+      where a.shard_id = p_shard and a.after_xid is not null;
     delete from hwqueue.spread_fleet f where f.shard_id = p_shard;
     delete from hwqueue.spread_floor f where f.shard_id = p_shard;
     delete from hwqueue.class_range r where r.shard_id = p_shard;

@@ -327,8 +327,8 @@ $$;
 -- The caller should not reap when another session did less than p_unless_within ago, or holds the cursor
 -- now, unless that session's transaction has been open for ten spans and at least a minute.
 -- A transaction that already has an id does not lock the cursor: its id was taken before p_now, so
--- advance_reap_cursor could not rely on it.
--- Locks: the newest row of reap_cursor, skip locked.
+-- advance_reap_cursor could not rely on it. Changes of runs' states are stamped now, before this one has an id.
+-- Locks: arrivals and the newest row of reap_cursor, skip locked.
 create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz, p_shard int,
   out goes boolean, out holds boolean, out reap_cursor hwqueue.reap_cursor)
 language plpgsql volatile
@@ -345,6 +345,7 @@ begin
   if not goes or pg_current_xact_id_if_assigned() is not null then
     return;
   end if;
+  perform hwqueue.stamp_changes(1000, coalesce(reap_cursor.arrivals_from, '-infinity'), p_shard);
   if reap_cursor.version is null then
     insert into hwqueue.reap_cursor (shard_id, version) select s.shard_id, 0 from hwqueue.shard s
       where s.shard_id = p_shard
@@ -397,6 +398,7 @@ begin
      where q.shard_id = p_shard) as scheduled_at,
     (select a.at from hwqueue.arrival a
      where a.shard_id = p_shard and a.at >= p_from.arrivals_from and a.at < p_cursor.next_from
+       and a.after_xid is null
      order by a.at limit 1) as arrival_at
   into v_seen from (select pg_current_snapshot() as snapshot) s;
   v_next.version := p_cursor.version + 1;

@@ -9,42 +9,53 @@
 --
 -- Read sweep_arrivals, then sweep_one.
 
--- Works off up to p_limit tallies, steps and runs that have arrivals, oldest first. p_from: no arrival is
--- older. folded: those it has looked at; released: steps; more: there may be others.
+-- Works off up to p_limit tallies, steps and runs that have arrivals, oldest first, and looks again at up to
+-- p_limit runs whose change of state is kept. p_from: no arrival is older but kept ones. folded: those it
+-- has looked at; released: steps; more: there may be others.
 -- Locks: arrivals, tallies, steps and runs, skip locked. Wakes: waiting workers.
 create or replace function hwqueue.sweep_arrivals(p_limit int, p_from timestamptz, p_shard int,
   out folded int, out released int, out more boolean)
 language plpgsql volatile
 as $$
 declare
+  v_kept uuid[] := hwqueue.kept_changes(p_limit, p_shard);
+  v_fresh record;
   v_item record;
 begin
-  folded := 0;
+  -- before stamps, which take changes of state out of these
+  select coalesce(array_agg(g.run_id order by g.at, g.run_id, g.step_no), '{}') as runs,
+         array_agg(g.step_no order by g.at, g.run_id, g.step_no) as steps,
+         array_agg(g.kind order by g.at, g.run_id, g.step_no) as kinds
+  into v_fresh
+  from (
+    select x.run_id, x.step_no, x.kind, min(x.at) as at
+    from (select a.run_id, a.step_no, a.kind, a.at from hwqueue.arrival a
+          where a.shard_id = p_shard and a.at >= p_from and a.after_xid is null
+          order by a.at limit 10 * p_limit) x
+    group by x.run_id, x.step_no, x.kind order by min(x.at), x.run_id, x.step_no limit p_limit) g;
+  folded := cardinality(v_fresh.runs);
   released := 0;
-  perform 1 from hwqueue.arrival a where a.shard_id = p_shard and a.at >= p_from limit 1;
-  if not found then
-    more := false;
+  more := folded = p_limit;
+  if folded = 0 and v_kept = '{}' then
     return;
   end if;
   perform hwqueue.stamp_changes(p_limit, p_from, p_shard);
+  perform pg_current_xact_id();  -- before a run is read, and before the clock
   for v_item in
-    select x.run_id, x.step_no, x.kind
-    from (select a.run_id, a.step_no, a.kind, a.at from hwqueue.arrival a
-          where a.shard_id = p_shard and a.at >= p_from order by a.at limit 10 * p_limit) x
-    group by x.run_id, x.step_no, x.kind order by min(x.at), x.run_id, x.step_no limit p_limit
+    select * from unnest(v_fresh.runs, v_fresh.steps, v_fresh.kinds) i(run_id, step_no, kind)
+    union all
+    select k.run_id, 0, 'state' from unnest(v_kept) k(run_id)
   loop
-    folded := folded + 1;
     released := released + hwqueue.sweep_one(v_item.run_id, v_item.step_no, v_item.kind, hwqueue.clock(),
       p_shard);
   end loop;
-  more := folded = p_limit;
 end
 $$;
 
 -- Stamps changes of runs' states with a transaction id that is later than they are: a session that may have
 -- read the state before has a lower one. It had its id when it read the run, the change was committed after
--- that, and this id is assigned when the change is visible. In a transaction that has an id already, as in
--- reap, it stamps nothing.
+-- that, and this id is assigned when the change is visible. In a transaction that has an id already it
+-- stamps nothing, so reap calls it before it takes its own (lead_reap).
 -- Locks: the arrivals, skip locked.
 create or replace function hwqueue.stamp_changes(p_limit int, p_from timestamptz, p_shard int) returns void
 language plpgsql volatile
@@ -53,16 +64,50 @@ declare
   v_fresh bigint[] := case when pg_current_xact_id_if_assigned() is null then array(
     select a.arrival_id
     from (select x.* from hwqueue.arrival x
-          where x.shard_id = p_shard and x.at >= p_from order by x.at limit 10 * p_limit) a
-    where a.kind = 'state' and a.after_xid is null) end;
-  v_later xid8 := pg_current_xact_id();  -- also before a run is read, and before the clock
+          where x.shard_id = p_shard and x.at >= p_from and x.after_xid is null
+          order by x.at limit 10 * p_limit) a
+    where a.kind = 'state') end;
+  v_later xid8;
 begin
   if v_fresh <> '{}' then
+    v_later := pg_current_xact_id();
     update hwqueue.arrival a set after_xid = v_later
     where a.shard_id = p_shard and a.arrival_id in (
       select x.arrival_id from hwqueue.arrival x
       where x.shard_id = p_shard and x.arrival_id = any (v_fresh) for update skip locked);
   end if;
+end
+$$;
+
+-- Returns up to p_limit runs whose change of state was stamped and is kept: before the others those that no
+-- open transaction can add to any more. The others take turns by chance: a write that moved them back would
+-- leave dead tuples as long as the old transaction that keeps them.
+create or replace function hwqueue.kept_changes(p_limit int, p_shard int) returns uuid[]
+language plpgsql volatile
+as $$
+declare
+  v_oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  v_ends record;
+  v_from bigint;
+begin
+  select min(a.arrival_id) as first, max(a.arrival_id) as last into v_ends
+  from hwqueue.arrival a where a.shard_id = p_shard and a.after_xid is not null;
+  if v_ends.first is null then
+    return '{}';
+  end if;
+  v_from := v_ends.first + floor(random() * (v_ends.last - v_ends.first + 1))::bigint;
+  return array(
+    select k.run_id
+    from (
+      (select a.run_id, a.after_xid, 0 as turn, a.arrival_id from hwqueue.arrival a
+       where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id >= v_from
+       order by a.arrival_id limit 5 * p_limit)
+      union all
+      (select a.run_id, a.after_xid, 1, a.arrival_id from hwqueue.arrival a
+       where a.shard_id = p_shard and a.after_xid is not null and a.arrival_id < v_from
+       order by a.arrival_id limit 5 * p_limit)) k
+    group by k.run_id
+    order by bool_and(k.after_xid <= v_oldest) desc, min(k.turn), min(k.arrival_id) limit p_limit);
 end
 $$;
 

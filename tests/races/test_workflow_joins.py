@@ -1,18 +1,21 @@
 """Settlements of steps that meet: none waits, and no release is lost, early or doubled."""
 
 from collections.abc import Iterator
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from tests.calls import Calls
 from tests.flows import Flow, broken, fail, finish, step
+from tests.patience import looks
 from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import outlive, read_refusal
 
 pytestmark = pytest.mark.thorough
 
 JOIN = [step("a"), step("b"), step("c", "a", "b")]
+MANY = 300  # runs: more than a sweep looks at
 
 
 @pytest.fixture
@@ -127,8 +130,7 @@ def test_a_step_that_is_released_while_its_run_stops(calls: Calls, one: Actor, h
         calls.rows("advance_workflows")
     assert flow.states()["b"] == "cancelled"
     assert flow.state == ("cancelled" if how == "cancel" else "failed")
-    left = calls.conn.execute("select count(*) from hwqueue.arrival").fetchone()
-    assert left == (0,)
+    assert count_arrivals(calls) == 0
 
 
 def test_a_step_that_is_held_while_its_run_is_resumed(calls: Calls, one: Actor) -> None:
@@ -144,6 +146,74 @@ def test_a_step_that_is_held_while_its_run_is_resumed(calls: Calls, one: Actor) 
     calls.rows("advance_workflows")
     flow.complete("b")
     assert flow.state == "completed"
+
+
+def test_a_join_beside_changes_of_many_runs(calls: Calls, one: Actor, dsn: str) -> None:
+    """An old transaction keeps the changes of more runs than one sweep looks at."""
+    flow, other = Flow(calls, JOIN), Flow(calls, [step("a")])
+    claims = flow.claims()
+    runs = [submit_again(calls, other) for _ in range(MANY)]
+    one.begin()
+    one.conn.execute("select pg_current_xact_id()")
+    for run in runs:
+        calls.rows("pause_workflow_run", run=run)
+        calls.rows("resume_workflow_run", run=run)
+    for _ in range(2):
+        calls.rows("advance_workflows")
+    with interleave(dsn) as actor:
+        two = actor()
+        two.begin()
+        finish(two.direct, claims["a"])
+        finish(calls, claims["b"])
+        two.commit()
+    assert flow.states()["c"] == "waiting"
+    assert calls.row("advance_workflows")["released"] == 1
+    flow.complete("c")
+    one.commit()
+    outlive(calls.conn)
+    for _ in range(MANY // 100):
+        calls.rows("advance_workflows")
+    assert count_arrivals(calls) == 0
+
+
+@pytest.mark.parametrize("held", [0, MANY])
+def test_a_late_step_beside_changes_of_many_runs(
+    calls: Calls, one: Actor, dsn: str, held: int
+) -> None:
+    """It is found although an older transaction is open, and other runs' changes are kept."""
+    flow, other = Flow(calls, [step("a"), step("b", "a")]), Flow(calls, [step("a")])
+    claims = flow.claims()
+    runs = [submit_again(calls, other) for _ in range(held)]
+    one.begin()
+    one.conn.execute("select pg_current_xact_id()")
+    for run in [*runs, flow.run]:
+        calls.rows("pause_workflow_run", run=run)
+    with interleave(dsn) as actor:
+        two = actor()
+        two.begin()
+        finish(two.direct, claims["a"])
+        for run in [*runs, flow.run]:
+            calls.rows("resume_workflow_run", run=run)
+        calls.rows("advance_workflows")
+        two.commit()
+    for _ in looks():
+        calls.rows("advance_workflows")
+        if flow.states()["b"] == "running":
+            break
+    flow.complete("b")
+    assert flow.state == "completed"
+
+
+def test_reap_alone_ends_a_change_of_state(calls: Calls) -> None:
+    """Where nobody calls advance_workflows, too, no change is kept for ever."""
+    flow = Flow(calls, [step("a")])
+    calls.rows("pause_workflow_run", run=flow.run)
+    calls.rows("resume_workflow_run", run=flow.run)
+    for _ in looks():
+        calls.rows("reap")
+        if count_arrivals(calls) == 0:
+            break
+    assert count_arrivals(calls) == 0
 
 
 def test_a_run_whose_row_is_held_ends_later(calls: Calls, one: Actor) -> None:
@@ -237,3 +307,16 @@ def test_an_aborted_settlement_leaves_nothing(calls: Calls, one: Actor) -> None:
     finish(calls, claims["a"])
     flow.complete("b")
     assert flow.state == "completed"
+
+
+def submit_again(calls: Calls, flow: Flow) -> UUID:
+    """Another run of the same workflow."""
+    run: UUID = calls.row("submit_spec", spec=flow.spec, input={}, options={})["run_id"]
+    return run
+
+
+def count_arrivals(calls: Calls) -> int:
+    """How many there are in the whole database."""
+    row = calls.conn.execute("select count(*) from hwqueue.arrival").fetchone()
+    assert row is not None
+    return int(row[0])
