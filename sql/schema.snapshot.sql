@@ -1005,6 +1005,9 @@ CREATE FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boolean, p_o
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
@@ -1661,6 +1664,9 @@ CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now time
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.end_unbound(p_run uuid, p_step integer, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
@@ -2384,6 +2390,9 @@ CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind tex
 CREATE FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -2547,6 +2556,9 @@ CREATE FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_sha
 
 CREATE FUNCTION hwqueue.may_be_long(p_value jsonb) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) RETURNS boolean[]
     LANGUAGE sql IMMUTABLE;
@@ -3750,7 +3762,7 @@ CREATE FUNCTION hwqueue.spawn_options() RETURNS text[]
 CREATE FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_steps hwqueue.step[], p_revived integer[], p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -3801,13 +3813,13 @@ CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolea
 CREATE FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
-    LANGUAGE sql;
-
-CREATE FUNCTION hwqueue.step_requests(p_run hwqueue.run, p_due hwqueue.step[], p_progress hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT progress hwqueue.run_progress) RETURNS record
+CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, p_shard integer, OUT params jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
+    LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) RETURNS text[]
@@ -3901,7 +3913,7 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.take_ended_leases(p_steps hwqueue.step[], p_shard integer, OUT free hwqueue.step[], OUT revived integer[]) RETURNS record
+CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[]) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
@@ -5158,7 +5170,8 @@ CREATE TABLE hwqueue.workflow_step (
     params jsonb NOT NULL,
     reads integer[],
     run_if jsonb,
-    options jsonb
+    options jsonb,
+    children integer[]
 );
 
 COMMENT ON COLUMN hwqueue.workflow_step.class_no IS 'steps of equal numbers ask the same placement: their leases share a class';
@@ -5170,6 +5183,8 @@ COMMENT ON COLUMN hwqueue.workflow_step.on_failure IS 'of its leases: fail_run, 
 COMMENT ON COLUMN hwqueue.workflow_step.runs_at_end IS 'a finally step: runs once when all else has ended, if the run completed, failed, was cancelled, or in any case (ended)';
 
 COMMENT ON COLUMN hwqueue.workflow_step.reads IS 'steps whose results its params or conditions name; null: there is nothing to bind, not even the input';
+
+COMMENT ON COLUMN hwqueue.workflow_step.children IS 'the steps after it, where each comes after it alone and wants it completed; null: workflow_edge says';
 
 ALTER TABLE hwqueue.workflow ALTER COLUMN workflow_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.workflow_workflow_id_seq
@@ -6147,6 +6162,8 @@ REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boole
 
 REVOKE ALL ON FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_claim(p_queues text[], p_qty integer, p_claim_timeout interval) FROM PUBLIC;
@@ -6459,6 +6476,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bi
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.end_unbound(p_run uuid, p_step integer, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6853,6 +6872,8 @@ REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_k
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.leave_releases(p_run uuid, p_steps integer[], p_done integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.level_placement(p_level jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_deliveries(p_name text, p_state text, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
@@ -6959,6 +6980,8 @@ GRANT ALL ON FUNCTION hwqueue.match_page(p_placement jsonb, p_options jsonb, p_l
 REVOKE ALL ON FUNCTION hwqueue.match_question(p_placement jsonb, p_options jsonb, p_shard integer, OUT for_queue hwqueue.queue, OUT for_class hwqueue.placement_class, OUT reach double precision, OUT node_names text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.may_be_long(p_value jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.membership(p_classes bigint[], p_others bigint[]) FROM PUBLIC;
 
@@ -7699,7 +7722,7 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_placement(p_options jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_steps hwqueue.step[], p_revived integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue, p_revived integer[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_time(p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7733,11 +7756,11 @@ REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short
 
 REVOKE ALL ON FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, p_shard integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_requests(p_run hwqueue.run, p_due hwqueue.step[], p_progress hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT progress hwqueue.run_progress) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.still_attested(p_domains text[], p_until timestamp with time zone[], p_now timestamp with time zone) FROM PUBLIC;
 
@@ -7799,7 +7822,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit 
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_steps hwqueue.step[], p_shard integer, OUT free hwqueue.step[], OUT revived integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import psycopg
 
-from benchmarks.core.fill import QUEUE
+from benchmarks.core.fill import QUEUE, TASK
 from benchmarks.core.node import Node
 
 Held: TypeAlias = tuple[UUID, int]
@@ -28,6 +28,7 @@ SETTLE_AND_CLAIM = """
       p_node => %s, p_epoch => %s, p_settle => '[]', p_queues => array[%s], p_qty => %s,
       p_completed => %s, p_completed_tokens => %s)
 """
+SPAWN = "select lease_id from hwqueue.spawn_lease(p_queue => %s, p_task => %s)"
 SETTLE_ONE_AND_CLAIM = """
     select kind, lease_id, claim_token, params from hwqueue.settle_and_claim(
       p_node => %s, p_epoch => %s, p_settle => '[]', p_queues => array[%s], p_qty => %s,
@@ -57,6 +58,14 @@ class SettleAndClaim:
 
     def __call__(self, number: int) -> "SettleAndClaimSession":
         return SettleAndClaimSession(self.dsn, self.nodes[number], self.batch)
+
+
+@dataclass(frozen=True)
+class SpawnSettleAndClaim(SettleAndClaim):
+    """Opens sessions that spawn a lease in a call of its own before each claim."""
+
+    def __call__(self, number: int) -> "SpawnSettleAndClaimSession":
+        return SpawnSettleAndClaimSession(self.dsn, self.nodes[number], self.batch)
 
 
 class ClaimThenSettleSession:
@@ -103,6 +112,16 @@ class SettleAndClaimSession:
         """Settle what is held and close the connection."""
         settle_and_claim(self._connection, self._node, self._held, 0)
         self._connection.close()
+
+
+class SpawnSettleAndClaimSession(SettleAndClaimSession):
+    """The same, with as many leases spawned one by one as it claims."""
+
+    def step(self) -> int:
+        """Spawn, settle what is held and claim the next; counts what was claimed."""
+        for _ in range(self._batch):
+            self._connection.execute(SPAWN, [QUEUE, TASK], prepare=True)
+        return super().step()
 
 
 def complete_many(

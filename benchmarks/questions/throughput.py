@@ -18,7 +18,7 @@ from benchmarks.core.rates import rate, rate_against
 from benchmarks.core.report import Answer, Figure, at_least
 from benchmarks.core.run import Run
 from benchmarks.core.server import calm_down, database, databases, machine
-from benchmarks.core.sessions import ClaimThenSettle, SettleAndClaim
+from benchmarks.core.sessions import ClaimThenSettle, SettleAndClaim, SpawnSettleAndClaim
 
 Backlog = Annotated[int, typer.Option(help="Waiting at the start of each turn", min=1)]
 
@@ -87,25 +87,34 @@ def chains(
     rounds: Rounds = 3,
     backlog: Backlog = 100_000,
 ) -> Answer:
-    """Leases/s of settle_and_claim through runs of a chain of steps, over plain leases."""
+    """Leases/s of settle_and_claim through runs of a chain of steps, over plain leases.
+
+    A settlement of a step spawns the next one, so plain leases are measured twice: spawned before,
+    and each spawned by a call of its own meanwhile.
+    """
     run = Run.of(ctx)
-    with databases(run.dsn, 2) as (plain, chained):
-        measures: dict[str, Callable[[], Load]] = {}
-        for dsn in (plain, chained):
+    openers = (SettleAndClaim, SpawnSettleAndClaim, SettleAndClaim)
+    with databases(run.dsn, len(openers)) as dsns:
+        measures: list[Callable[[], Load]] = []
+        for dsn, make in zip(dsns, openers, strict=True):
             create_queue(dsn)
             nodes = tuple(register(dsn, number) for number in range(count))
-            measures[dsn] = partial(drive, SettleAndClaim(dsn, nodes, 1), count, seconds)
+            measures.append(partial(drive, make(dsn, nodes, 1), count, seconds))
         turns = {
-            "plain leases": _turn(run, plain, backlog, measures[plain]),
-            "chains": _chained(chained, length, backlog, measures[chained]),
+            "plain leases": _turn(run, dsns[0], backlog, measures[0]),
+            "plain leases and their spawns": _turn(run, dsns[1], backlog, measures[1]),
+            "chains": _chained(dsns[2], length, backlog, measures[2]),
         }
-        bases, loads = take_turns(turns, rounds, run.tell).values()
+        plain, spawned, loads = take_turns(turns, rounds, run.tell).values()
+        name = f"chains of {length} steps"
         figures = (
-            rate("plain leases", bases),
-            rate_against(f"chains of {length} steps", loads, bases, at_least(0.6)),
+            rate("plain leases", plain),
+            rate("plain leases and their spawns", spawned),
+            rate_against(f"{name} / plain leases", loads, plain),
+            rate_against(f"{name} / plain leases and their spawns", loads, spawned, at_least(0.6)),
         )
-        compared = f"settle_and_claim, {count} connections / through plain leases"
-        return Answer("chains", compared, figures, ctx.params, machine(plain))
+        compared = f"settle_and_claim, {count} connections"
+        return Answer("chains", compared, figures, ctx.params, machine(dsns[0]))
 
 
 def _chained(

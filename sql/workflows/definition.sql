@@ -73,7 +73,7 @@ begin
   from jsonb_array_elements(p_spec -> 'steps') with ordinality t(spec, step_no)
   cross join lateral jsonb_each_text(coalesce(t.spec -> 'after', '{}')) a;
   insert into hwqueue.workflow_step (shard_id, workflow_id, step_no, name, kind, task_name, class_no,
-    parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options)
+    parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options, children)
   select p_shard, v_workflow.workflow_id, s.ordinality, s.value ->> 'name', 'task', s.value ->> 'task',
     dense_rank() over (order by s.value -> 'task', s.value -> 'queue', s.value -> 'affinity',
       s.value -> 'affinity_tags', s.value -> 'placement',
@@ -87,15 +87,22 @@ begin
     case when s.value ? 'reads' then array(
       select (v_numbers ->> r.name)::int from jsonb_array_elements_text(s.value -> 'reads') r(name)
       order by 1) end,
-    s.value -> 'run_if', s.value -> 'options'
+    s.value -> 'run_if', s.value -> 'options',
+    case when c.from_no is null then '{}' when c.is_straight then c.children end
   from jsonb_array_elements(p_spec -> 'steps') with ordinality s
   left join (
     select e.to_no, count(*)::int from hwqueue.workflow_edge e
     where e.shard_id = p_shard and e.workflow_id = v_workflow.workflow_id group by e.to_no) p
     on p.to_no = s.ordinality
   left join (
-    select e.from_no, bool_or(e.wants <> 'completed') as is_picked_up from hwqueue.workflow_edge e
-    where e.shard_id = p_shard and e.workflow_id = v_workflow.workflow_id group by e.from_no) c
+    select e.from_no, bool_or(e.wants <> 'completed') as is_picked_up,
+           bool_and(e.wants = 'completed' and e.parents = 1) as is_straight,
+           array_agg(e.to_no order by e.to_no) as children
+    from (
+      select x.from_no, x.to_no, x.wants, count(*) over (partition by x.to_no) as parents
+      from hwqueue.workflow_edge x
+      where x.shard_id = p_shard and x.workflow_id = v_workflow.workflow_id) e
+    group by e.from_no) c
     on c.from_no = s.ordinality;
   return v_workflow;
 end

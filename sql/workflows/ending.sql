@@ -11,6 +11,8 @@
 
 -- Carries on with the run of a lease that has ended. p_is_short: the caller's transaction ends with its
 -- call. A lease whose step an operator has ended already changes nothing.
+-- Children of a completed step that come after it alone are due at once, and the definition has their list:
+-- a chain reads no edges.
 -- Locks: the step; then tallies, steps and the run, skip locked. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard int)
 returns void
@@ -19,46 +21,78 @@ as $$
 declare
   -- after the caller has its transaction id, so that no entry lies below a mark of reap
   v_now timestamptz := hwqueue.clock();
-  v_step record;
+  v_found record;
+  v_opened int;
 begin
   update hwqueue.step s set state = p_state, ended_at = v_now
   from hwqueue.lease l
+  join hwqueue.run r on r.shard_id = p_shard and r.run_id = l.run_id
+  join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
+    and d.step_no = l.step_no
   where l.shard_id = p_shard and l.lease_id = p_lease and s.shard_id = p_shard and s.run_id = l.run_id
     and s.step_no = l.step_no and s.state = 'running'
-  returning s.run_id, s.step_no into v_step;
+  returning s.step_no, r as run, d.children into v_found;
   if found then
-    perform hwqueue.carry_on(v_step.run_id, hwqueue.new_progress(array[v_step.step_no], array[p_state]), 1,
-      p_is_short, v_now, p_shard);
+    v_opened := hwqueue.carry_run(v_found.run, case
+      when p_state = 'completed' and v_found.children is not null
+        then hwqueue.new_progress(p_released => v_found.children)
+      else hwqueue.new_progress(array[v_found.step_no], array[p_state]) end, 1, p_is_short, v_now, p_shard);
   end if;
 end
 $$;
 
--- The same for some leases. Locks and wakes: as step_ended.
-create or replace function hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard int) returns void
+-- The same for some leases. Steps of one run are counted together, once for each of their children.
+-- Locks and wakes: as step_ended.
+create or replace function hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard int,
+  p_is_short boolean default false) returns void
 language plpgsql volatile
 as $$
+declare
+  v_now timestamptz := hwqueue.clock();  -- as in step_ended
+  v_item record;
 begin
-  perform hwqueue.step_ended(l.lease_id, p_state, false, p_shard)
-  from unnest(p_leases) l(lease_id);
+  for v_item in
+    with ended as (
+      update hwqueue.step s set state = p_state, ended_at = v_now
+      from hwqueue.lease l
+      where l.shard_id = p_shard and l.lease_id = any (p_leases) and s.shard_id = p_shard
+        and s.run_id = l.run_id and s.step_no = l.step_no and s.state = 'running'
+      returning s.run_id, s.step_no
+    )
+    select e.run_id, array_agg(e.step_no order by e.step_no) as steps
+    from ended e group by e.run_id order by e.run_id
+  loop
+    perform hwqueue.carry_on(v_item.run_id, hwqueue.new_progress(v_item.steps,
+      array_fill(p_state, array[cardinality(v_item.steps)])), cardinality(v_item.steps), p_is_short, v_now,
+      p_shard);
+  end loop;
 end
 $$;
 
 -- Carries on with a run, and counts what that does to its open work. p_closed: how many open steps the
--- caller has ended, or taken arrivals of.
+-- caller has ended, or taken arrivals of. Returns how many it has opened.
 -- Locks and wakes: as go_on; the tally of the open work, skip locked. Not idempotent.
 create or replace function hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed int,
   p_is_short boolean, p_now timestamptz, p_shard int) returns int
+language sql volatile
+as $$
+  select coalesce((
+    select hwqueue.carry_run(r, p_progress, p_closed, p_is_short, p_now, p_shard)
+    from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run), 0)
+$$;
+
+-- The same of a run that the caller has read.
+create or replace function hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress,
+  p_closed int, p_is_short boolean, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_run hwqueue.run;
   p hwqueue.run_progress;
 begin
-  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
-  p := hwqueue.go_on(v_run, p_progress, p_is_short, p_now, p_shard);
+  p := hwqueue.go_on(p_run, p_progress, p_is_short, p_now, p_shard);
   -- a step that releases one other leaves the open work as it was
   if p.opened <> p_closed + p.closed or p.failed > 0 then
-    perform hwqueue.count_work(p_run, p.opened, p_closed + p.closed, p.failed, p_now, p_shard);
+    perform hwqueue.count_work(p_run.run_id, p.opened, p_closed + p.closed, p.failed, p_now, p_shard);
   end if;
   return p.opened;
 end

@@ -58,6 +58,8 @@ as $$
 declare
   v_child record;
   v_due record;
+  v_verdict text;
+  v_reason text;
 begin
   for v_child in
     select e.to_no, d.parent_count, d.is_any, count(*)::int as arrived,
@@ -79,15 +81,17 @@ begin
         row(0, v_child.arrived, v_child.unmet, v_child.failed, v_child.skipped), p_is_short, p_now, p_shard);
       p.opened := p.opened + v_due.opened;
       p.closed := p.closed + v_due.closed;
+      v_verdict := v_due.verdict;
+      v_reason := v_due.reason;
     else
-      select case when v_child.unmet = 0 then 'release' else 'skip' end as verdict,
-             hwqueue.skip_reason(v_child.failed, v_child.skipped) as reason into v_due;
+      v_verdict := case when v_child.unmet = 0 then 'release' else 'skip' end;
+      v_reason := hwqueue.skip_reason(v_child.failed, v_child.skipped);
     end if;
-    if v_due.verdict = 'release' then
+    if v_verdict = 'release' then
       p.released := p.released || v_child.to_no;
-    elsif v_due.verdict = 'skip' then
+    elsif v_verdict = 'skip' then
       p.skipped := p.skipped || v_child.to_no;
-      p.reasons := p.reasons || v_due.reason;
+      p.reasons := p.reasons || v_reason;
     end if;
   end loop;
   p.ended := '{}';

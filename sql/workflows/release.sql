@@ -7,7 +7,7 @@
 -- Invariant: nothing in here raises for what a run contains. A step that cannot be bound fails, with the
 -- reason in its row.
 --
--- Read release_steps first, then step_requests and spawn_steps.
+-- Read release_steps first, then step_params and spawn_steps.
 
 -- Returns progress with nothing in it but what is given.
 create or replace function hwqueue.new_progress(p_ended int[] default '{}', p_states text[] default '{}',
@@ -29,131 +29,148 @@ create or replace function hwqueue.release_steps(p_run hwqueue.run, p hwqueue.ru
 language plpgsql volatile
 as $$
 declare
-  v_due hwqueue.step[];
-  v_left int[];
+  v_holds boolean := p_run.state = 'paused' and not p_run.is_finishing;
+  v_priority jsonb := case when p_run.priority is null then '{}'
+    else jsonb_build_object('priority', p_run.priority) end;
+  v_due int[] := p.released[1 : p.most];
   v_revived int[] := '{}';
-  v_found record;
-  v_requests hwqueue.spawn_request[];
+  v_done int[] := '{}';
+  v_item record;
+  v_bound record;
+  v_queue hwqueue.queue;
+  v_requests hwqueue.spawn_request[] := '{}';
 begin
-  v_due := array(
-    select s from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p.released[1 : p.most])
-      and s.state in ('waiting', 'held')
-    order by s.step_no for no key update skip locked);
   if p_run.attempt > 1 then
-    v_found := hwqueue.take_ended_leases(v_due, p_shard);
-    v_due := v_found.free;
-    v_revived := v_found.revived;
+    select t.free, t.revived into v_due, v_revived
+    from hwqueue.take_ended_leases(p_run.run_id, v_due, p_shard) t;
   end if;
-  if cardinality(v_due) < cardinality(p.released) then
-    v_left := array(  -- held by others
-      select s.step_no from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p.released)
-        and s.state in ('waiting', 'held')
-        and s.step_no <> all (array(select d.step_no from unnest(v_due) d)));
-  end if;
-  if v_left <> '{}' then
-    perform hwqueue.leave_arrivals(p_run.run_id, v_left, 'release', '{}', p_now, p_shard);
-    p.opened := p.opened + cardinality(v_left);
+  for v_item in  -- one statement takes the steps and reads all that their leases need
+    update hwqueue.step s
+    set state = case when v_holds then 'held' else 'running' end, reason = null, error = null, ended_at = null
+    from (
+      select x.ctid as place, x.step_no, x.lease_id, x.class_id, x.queue_id, x.own, d.*,
+             (select q from hwqueue.queue q
+              where q.shard_id = p_shard and q.queue_id = x.queue_id and q.dropped_at is null) as queue,
+             (select t.defaults from hwqueue.task t
+              where t.shard_id = p_shard and t.name = d.task_name) as defaults
+      from hwqueue.step x
+      cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+        select y.name, y.task_name, y.params, y.reads, y.run_if, y.options from hwqueue.workflow_step y
+        where y.shard_id = p_shard and y.workflow_id = p_run.workflow_id and y.step_no = x.step_no offset 0) d
+      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = any (v_due)
+        and x.state in ('waiting', 'held')
+      order by x.queue_id, x.step_no for no key update of x skip locked) u
+    where s.ctid = u.place
+    returning u.*
+  loop
+    v_done := v_done || v_item.step_no;
+    continue when v_holds;
+    v_bound := hwqueue.step_params(p_run, v_item.params, v_item.reads, v_item.run_if,
+      (v_item.queue).max_params_bytes, p_shard);
+    if v_bound.bad is not null then
+      p := hwqueue.end_unbound(p_run.run_id, v_item.step_no, v_bound.bad, p, p_now, p_shard);
+      continue;
+    end if;
+    if v_item.queue_id <> v_queue.queue_id then
+      p.opened := p.opened + hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now, p_shard);
+      v_requests := '{}';
+    end if;
+    v_queue := v_item.queue;
+    v_requests := v_requests || hwqueue.step_request(p_run, v_item.step_no, v_item.lease_id, v_item.class_id,
+      array[v_item.task_name, v_item.name], v_bound.params, coalesce(v_item.defaults, '{}') || v_priority
+        || coalesce(v_item.options, '{}') || coalesce(v_item.own, '{}'), p_now);
+  end loop;
+  p.opened := p.opened + case when v_holds then cardinality(v_done)
+    else hwqueue.spawn_steps(v_requests, v_queue, v_revived, p_now, p_shard) end;
+  if cardinality(v_done) < cardinality(p.released) then
+    p.opened := p.opened + hwqueue.leave_releases(p_run.run_id, p.released, v_done, p_now, p_shard);
   end if;
   p.released := '{}';
-  if p_run.state = 'paused' and not p_run.is_finishing then
-    update hwqueue.step s set state = 'held'
-    where s.shard_id = p_shard and s.run_id = p_run.run_id
-      and s.step_no = any (array(select d.step_no from unnest(v_due) d)) and s.state = 'waiting';
-    p.opened := p.opened + cardinality(v_due);
-    return p;
-  end if;
-  v_found := hwqueue.step_requests(p_run, v_due, p, p_now, p_shard);
-  p := v_found.progress;
-  v_requests := v_found.requests;
-  if v_requests <> '{}' then
-    update hwqueue.step s set state = 'running', reason = null, error = null, ended_at = null
-    where s.shard_id = p_shard and s.run_id = p_run.run_id
-      and s.step_no = any (array(select r.step_no from unnest(v_requests) r));
-    perform hwqueue.spawn_steps(v_requests, v_due, v_revived, p_now, p_shard);
-    p.opened := p.opened + cardinality(v_requests);
-  end if;
   return p;
 end
 $$;
 
--- Reads what the leases of steps ask, with params that are bound. Of steps whose condition does not hold, or
--- that cannot be bound, it writes the end, and adds them to progress.
--- Locks: the caller holds the steps. Not idempotent: each request draws a position.
-create or replace function hwqueue.step_requests(p_run hwqueue.run, p_due hwqueue.step[],
-  p_progress hwqueue.run_progress, p_now timestamptz, p_shard int,
-  out requests hwqueue.spawn_request[], out progress hwqueue.run_progress)
+-- Leaves arrivals for those of these steps that still wait, but for p_done, and returns their number.
+create or replace function hwqueue.leave_releases(p_run uuid, p_steps int[], p_done int[], p_now timestamptz,
+  p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_item record;
-  v_results jsonb;
-  v_bound record;
-  v_bad jsonb;
-  v_priority jsonb := hwqueue.present('priority', to_jsonb(p_run.priority));
+  v_left int[] := array(
+    select s.step_no from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
+      and s.state in ('waiting', 'held') and s.step_no <> all (p_done));
 begin
-  requests := '{}';
-  progress := p_progress;
-  for v_item in
-    select u.step_no, u.lease_id, u.class_id, u.own, (d.d).*, q.max_params_bytes, t.defaults
-    from unnest(p_due) u
-    cross join lateral (
-      select x as d from hwqueue.workflow_step x
-      where x.shard_id = p_shard and x.workflow_id = p_run.workflow_id and x.step_no = u.step_no offset 0) d
-    left join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = u.queue_id and q.dropped_at is null
-    left join hwqueue.task t on t.shard_id = p_shard and t.name = (d.d).task_name
-    order by u.step_no
-  loop
-    v_bad := null;
-    v_bound := null;
-    if v_item.max_params_bytes is null then
-      v_bad := '{"reason": "queue_dropped"}';
-    elsif v_item.reads is null then
-      select v_item.params as value into v_bound;
-    else
-      v_results := hwqueue.results_of(p_run, v_item.reads, p_shard);
-      if not hwqueue.conditions_hold(v_item.run_if, p_run, v_results) then
-        v_bad := '{"reason": "condition"}';
-      else
-        v_bound := hwqueue.bind_value(v_item.params, p_run, v_results);
-        if v_bound.missing is not null then
-          v_bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing);
-        end if;
-      end if;
-    end if;
-    if v_bad is null and hwqueue.text_bytes(v_bound.value, v_item.max_params_bytes)
-      > v_item.max_params_bytes then
-      v_bad := jsonb_build_object('reason', 'params_too_large', 'limit', v_item.max_params_bytes);
-    end if;
-    if v_bad is not null then
-      progress.ended := progress.ended || v_item.step_no;
-      progress.states := progress.states
-        || case v_bad ->> 'reason' when 'condition' then 'skipped' else 'failed' end;
-      update hwqueue.step s
-      set state = progress.states[cardinality(progress.states)], reason = v_bad ->> 'reason',
-        error = nullif(v_bad - 'reason', '{}'), ended_at = p_now
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = v_item.step_no;
-    else
-      requests := requests || hwqueue.step_request(p_run, v_item.step_no, v_item.lease_id, v_item.class_id,
-        jsonb_build_array(v_item.task_name, v_item.name, v_bound.value),
-        coalesce(v_item.defaults, '{}') || v_priority || coalesce(v_item.options, '{}')
-          || coalesce(v_item.own, '{}'), p_now);
-    end if;
-  end loop;
+  perform hwqueue.leave_arrivals(p_run, v_left, 'release', '{}', p_now, p_shard);
+  return cardinality(v_left);
 end
 $$;
 
--- Returns the lease of one step. p_what: its task, the name of the step, and its params. p_options were
--- checked when they were given. The priority is that of the step, else of the run, else of the task.
+-- Returns the params of a step, bound to results by now. bad: why it cannot run, {"reason", ...}. p_most:
+-- the limit of its queue in bytes; null: the queue is dropped.
+create or replace function hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads int[],
+  p_run_if jsonb, p_most int, p_shard int, out params jsonb, out bad jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_results jsonb;
+  v_bound record;
+begin
+  params := p_params;
+  if p_most is null then
+    bad := '{"reason": "queue_dropped"}';
+  elsif p_reads is not null then
+    v_results := hwqueue.results_of(p_run, p_reads, p_shard);
+    if not hwqueue.conditions_hold(p_run_if, p_run, v_results) then
+      bad := '{"reason": "condition"}';
+    else
+      v_bound := hwqueue.bind_value(p_params, p_run, v_results);
+      params := v_bound.value;
+      if v_bound.missing is not null then
+        bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing);
+      end if;
+    end if;
+  end if;
+  if bad is not null or params = '{}' then
+    return;
+  elsif hwqueue.may_be_long(params) then
+    if hwqueue.text_bytes(params, p_most) <= p_most then
+      return;
+    end if;
+  elsif octet_length(params::text) <= p_most then
+    return;
+  end if;
+  bad := jsonb_build_object('reason', 'params_too_large', 'limit', p_most);
+end
+$$;
+
+-- Writes the end of a step that cannot run, and adds it to progress.
+-- Locks: the caller holds the step.
+create or replace function hwqueue.end_unbound(p_run uuid, p_step int, p_bad jsonb, p hwqueue.run_progress,
+  p_now timestamptz, p_shard int) returns hwqueue.run_progress
+language plpgsql volatile
+as $$
+declare
+  v_state text := case p_bad ->> 'reason' when 'condition' then 'skipped' else 'failed' end;
+begin
+  update hwqueue.step s
+  set state = v_state, reason = p_bad ->> 'reason', error = nullif(p_bad - 'reason', '{}'), ended_at = p_now
+  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step;
+  p.ended := p.ended || p_step;
+  p.states := p.states || v_state;
+  return p;
+end
+$$;
+
+-- Returns the lease of one step. p_what: its task, and the name of the step. p_options were checked when
+-- they were given. The priority is that of the step, else of the run, else of the task.
 create or replace function hwqueue.step_request(p_run hwqueue.run, p_step int, p_lease uuid, p_class bigint,
-  p_what jsonb, p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
+  p_what text[], p_params jsonb, p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
 language sql volatile
 as $$
-  select row(p_step, p_lease, false, nextval('hwqueue.ready_position_seq'), p_class, p_what ->> 0,
-    p_what -> 2,
+  select row(p_step, p_lease, false, nextval('hwqueue.ready_position_seq'), p_class, p_what[1], p_params,
     p_run.headers || jsonb_build_object('workflow_run_id', p_run.run_id, 'workflow', p_run.name,
-      'step', p_what ->> 1, 'root_run_id', p_run.root_run_id),
+      'step', p_what[2], 'root_run_id', p_run.root_run_id),
     coalesce((p_options ->> 'priority')::smallint, 0), (p_options ->> 'max_attempts')::smallint,
     hwqueue.normalise_retry(p_options -> 'retry', 'options.retry'),
     hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout'), null,
@@ -179,63 +196,79 @@ as $$
       and s.state = 'completed' offset 0) r
 $$;
 
--- Writes the leases of steps: new ones, and of a retry those that are there (p_revived).
+-- Writes the leases of steps of one queue: new ones, and of a retry those that are there (p_revived). Returns
+-- their number.
 -- Locks: new rows; the caller has deleted the outcomes of the others. Not idempotent. Wakes: waiting
 -- workers.
-create or replace function hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_steps hwqueue.step[],
-  p_revived int[], p_now timestamptz, p_shard int) returns void
+create or replace function hwqueue.spawn_steps(p_requests hwqueue.spawn_request[], p_queue hwqueue.queue,
+  p_revived int[], p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
+  v_fresh hwqueue.spawn_request[] := p_requests;
   v_item record;
-  v_queues int[];  -- by number of step: a join of two arrays may run as a nested loop
 begin
-  for v_item in select s.step_no, s.queue_id from unnest(p_steps) s loop
-    v_queues[v_item.step_no] := v_item.queue_id;
-  end loop;
-  for v_item in
-    select q as queue, n.requests
-    from (
-      select v_queues[r.step_no] as queue_id, array_agg(r order by r.ordinal) as requests
-      from unnest(p_requests) r where r.step_no <> all (p_revived) group by 1) n
-    join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = n.queue_id
-  loop
-    perform hwqueue.insert_spawns(v_item.requests, v_item.queue, p_now, p_shard);
-    if exists (select from unnest(v_item.requests) r where r.available_at <= p_now) then
-      perform hwqueue.wake_workers(v_item.queue, p_shard);
+  if p_revived <> '{}' then
+    v_fresh := array(select r from unnest(p_requests) r where r.step_no <> all (p_revived) order by r.ordinal);
+    for v_item in
+      select r as request, l.claim_token
+      from unnest(p_requests) r
+      cross join lateral (  -- as in release_steps
+        select x.claim_token from hwqueue.lease x
+        where x.shard_id = p_shard and x.lease_id = r.lease_id offset 0) l
+      where r.step_no = any (p_revived) order by r.lease_id
+    loop
+      update hwqueue.lease l
+      set params = (v_item.request).params, headers = (v_item.request).headers, deadline = null
+      where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
+      perform hwqueue.put_back((v_item.request).lease_id, 0,
+        (v_item.claim_token & ((1::bigint << 40) - 1))::int, (v_item.request).available_at, p_now, p_shard);
+    end loop;
+  end if;
+  if v_fresh <> '{}' then
+    perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
+    if v_fresh[1].available_at <= p_now  -- mostly, and without a statement for it
+      or cardinality(v_fresh) > 1 and hwqueue.may_start(v_fresh, p_now) then
+      perform hwqueue.wake_workers(p_queue, p_shard);
     end if;
-  end loop;
-  for v_item in
-    select r as request, l.attempt_count, l.claim_token
-    from unnest(p_requests) r
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = r.lease_id
-    where r.step_no = any (p_revived) order by r.lease_id
-  loop
-    update hwqueue.lease l
-    set params = (v_item.request).params, headers = (v_item.request).headers, deadline = null
-    where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
-    perform hwqueue.put_back((v_item.request).lease_id, 0,
-      (v_item.claim_token & ((1::bigint << 40) - 1))::int, (v_item.request).available_at, p_now, p_shard);
-  end loop;
+  end if;
+  return cardinality(p_requests);
+end
+$$;
+
+-- Whether one of these may be claimed at once.
+create or replace function hwqueue.may_start(p_requests hwqueue.spawn_request[], p_now timestamptz)
+returns boolean
+language plpgsql immutable
+as $$
+begin
+  return exists (select from unnest(p_requests) r where r.available_at <= p_now);
 end
 $$;
 
 -- Deletes the outcomes of leases that steps had in an earlier attempt of their run, so that they can be
--- claimed again under the same ids. free: the steps that may be released; revived: those of them that have
--- a lease already. A step whose outcome another session holds is in neither.
--- Locks: the outcomes, skip locked; the lease rows. Not idempotent.
-create or replace function hwqueue.take_ended_leases(p_steps hwqueue.step[], p_shard int,
-  out free hwqueue.step[], out revived int[])
+-- claimed again under the same ids. free: those of the steps that may be released; revived: those of them
+-- that have a lease already. A step that another session holds, or whose outcome it holds, is in neither.
+-- Locks: the steps and outcomes, skip locked; the lease rows. Not idempotent.
+create or replace function hwqueue.take_ended_leases(p_run uuid, p_steps int[], p_shard int,
+  out free int[], out revived int[])
 language plpgsql volatile
 as $$
 declare
+  v_steps hwqueue.step[];
   v_ended hwqueue.outcome[];
+  v_one hwqueue.outcome;
   v_known uuid[];
   v_is_free jsonb;  -- by lease: a join of thousands of them may run as a nested loop
 begin
+  v_steps := array(
+    select s from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = any (p_steps)
+      and s.state in ('waiting', 'held')
+    order by s.step_no for no key update skip locked);
   v_known := array(
-    select l.lease_id from unnest(p_steps) s
-    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id);
+    select l.lease_id from hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = any (array(select s.lease_id from unnest(v_steps) s)));
   v_ended := array(
     select o from hwqueue.outcome o
     where o.shard_id = p_shard and o.lease_id = any (v_known) order by o.lease_id for update skip locked);
@@ -244,15 +277,17 @@ begin
   -- roll_up may not have counted them yet
   insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
   select p_shard, e.queue_id, e.state, e.finished_at, e.lease_id from unnest(v_ended) e;
-  update hwqueue.lease l
-  set claim_token = e.claim_token, node_id = e.node_id, claimed_at = e.claimed_at
-  from unnest(v_ended) e where l.shard_id = p_shard and l.lease_id = e.lease_id;
+  foreach v_one in array v_ended loop  -- by key, however many leases there are
+    update hwqueue.lease l
+    set claim_token = v_one.claim_token, node_id = v_one.node_id, claimed_at = v_one.claimed_at
+    where l.shard_id = p_shard and l.lease_id = v_one.lease_id;
+  end loop;
   v_is_free := (
     select jsonb_object_agg(k.lease_id, false) from unnest(v_known) k(lease_id)) || coalesce((
     select jsonb_object_agg(e.lease_id, true) from unnest(v_ended) e), '{}');
   free := array(
-    select s from unnest(p_steps) s where coalesce((v_is_free -> s.lease_id::text)::boolean, true));
+    select s.step_no from unnest(v_steps) s where coalesce((v_is_free -> s.lease_id::text)::boolean, true));
   revived := array(
-    select s.step_no from unnest(p_steps) s where (v_is_free -> s.lease_id::text)::boolean);
+    select s.step_no from unnest(v_steps) s where (v_is_free -> s.lease_id::text)::boolean);
 end
 $$;
