@@ -1,5 +1,6 @@
 """Runs of workflows in tests: submitted, and driven step by step by the names of their steps."""
 
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
@@ -103,6 +104,17 @@ class Flow:
 def finish(calls: Calls, claim: Row, *, result: Any = None) -> None:
     """Complete a claim."""
     calls.rows("complete_lease", lease=claim["lease_id"], token=claim["claim_token"], result=result)
+
+
+def finish_all(calls: Calls, claims: Iterable[Row]) -> None:
+    """Complete claims in one call."""
+    chosen = list(claims)
+    left = calls.rows(
+        "complete_leases",
+        lease_ids=[claim["lease_id"] for claim in chosen],
+        tokens=[claim["claim_token"] for claim in chosen],
+    )
+    assert left == []
 
 
 def fail(calls: Calls, claim: Row) -> None:

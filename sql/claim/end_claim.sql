@@ -134,10 +134,9 @@ end
 $$;
 
 -- Like end_completed_claim for many, in one statement: claims that have no room allocated, no counters of
--- affinity terms and no result, and are no steps of runs. With p_node only that node's, else only the
--- caller's. It skips claims that other sessions hold. Returns the ordinals, in the lists, of those that
--- it completed.
--- Locks: the claims by lease_id; the rows of leases that go. Not idempotent.
+-- affinity terms and no result. With p_node only that node's, else only the caller's. It skips claims that
+-- other sessions hold. Returns the ordinals, in the lists, of those that it completed.
+-- Locks: the claims by lease_id; the rows of leases that go; as steps_ended. Not idempotent.
 create or replace function hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid,
   p_shard int) returns int[]
 language plpgsql volatile
@@ -147,6 +146,7 @@ declare
   v_done int[];
   v_gone uuid[];
   v_awaited uuid[];
+  v_steps uuid[];
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
@@ -154,25 +154,28 @@ begin
     delete from hwqueue.claim c using hwqueue.ordered_items(p_leases, p_tokens, p_shard) i
     where c.shard_id = i.shard_id and c.lease_id = i.lease_id and c.claim_token = i.claim_token
       and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
-      and c.assignment is null and c.term_deltas is null and c.is_step is null
+      and c.assignment is null and c.term_deltas is null
       and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
-      c.eligible_at, c.is_awaited
+      c.eligible_at, c.is_awaited, c.is_step
   ), noted as (
     insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
-      attempt, state, eligible_at)
+      attempt, state, eligible_at, is_step)
     select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt,
-           'completed', e.eligible_at
+           'completed', e.eligible_at, e.is_step
     from ended e
   )
   select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null),
-         array_agg(e.lease_id) filter (where e.is_awaited)
-  into v_done, v_gone, v_awaited from ended e;
+         array_agg(e.lease_id) filter (where e.is_awaited), array_agg(e.lease_id) filter (where e.is_step)
+  into v_done, v_gone, v_awaited, v_steps from ended e;
   if v_awaited is not null then
     perform hwqueue.notify_ended(v_awaited, p_shard);
   end if;
   if v_gone is not null then
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (v_gone);
+  end if;
+  if v_steps is not null then
+    perform hwqueue.steps_ended(v_steps, 'completed', p_shard, p_node is not null);
   end if;
   return v_done;
 end

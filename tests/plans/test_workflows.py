@@ -7,7 +7,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.flows import Flow, fail, finish, step
+from tests.flows import Flow, fail, finish, finish_all, step
 from tests.plans.backlog import BIG
 from tests.plans.explain import Work, explained
 from tests.sql.api import Api
@@ -100,6 +100,21 @@ def test_settling_a_step(api: Api, ended: str, as_worker: bool) -> None:
         else:
             finish(api, claims[ended])
     by_key(work)
+
+
+def test_settling_parents_together(api: Api) -> None:
+    """One update of the tally of their join, one of that of the open work."""
+    names = [f"p{number}" for number in range(8)]
+    flow = Flow(api, [*(step(name) for name in names), step("c", *names)])
+    claims = flow.claims()
+    last = claims.pop("p0")
+    with explained(api.conn) as work:
+        finish_all(api, claims.values())
+    updates = [plan for plan in work.plans if "update hwqueue.tally" in plan["Query Text"]]
+    assert len(updates) == 2
+    by_key(work, rows=8 * ROWS)
+    finish(api, last)
+    flow.complete("c")
 
 
 def test_a_failure(api: Api) -> None:

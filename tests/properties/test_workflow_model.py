@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.calls import Calls, Row
 from tests.fix_db import fresh_database
-from tests.flows import Flow, broken, fail, finish
+from tests.flows import Flow, broken, fail, finish, finish_all
 from tests.patience import looks
 
 pytestmark = pytest.mark.thorough
@@ -103,7 +103,7 @@ class Driver:
         self.flow = flow
         self.data = data
         self.claims: dict[str, Row] = {}
-        self.open: dict[int, tuple[str, Row]] = {}
+        self.open: dict[int, dict[str, Row]] = {}
         for calls in self.others:  # what a failed example left open
             calls.conn.rollback()
 
@@ -141,23 +141,31 @@ class Driver:
             else:
                 assert broken_of(self.flow) == []
         elif who in self.open:
-            name, claim = self.open.pop(who)
+            settled = self.open.pop(who)
             commits = self.data.draw(st.integers(0, 4), label="commits") > 0
             self.others[who].conn.execute("commit" if commits else "rollback")
             if not commits:
-                self.claims[name] = claim
+                self.claims |= settled
         elif self.claims:
             name = self.data.draw(st.sampled_from(sorted(self.claims)), label="ends")
-            claim = self.claims.pop(name)
             calls = self.others[who]
             stays_open = self.data.draw(st.booleans(), label="stays open")
+            completes = outcomes[int(name[1:])] == "completed"
+            names = [name]
+            # a batch holds the node, so it does not stay open
+            batch = completes and not stays_open
+            if batch and self.data.draw(st.booleans(), label="with all others"):
+                names = [n for n in self.claims if outcomes[int(n[1:])] == "completed"]
+            settled = {n: self.claims.pop(n) for n in names}
             if stays_open:
                 calls.conn.execute("begin")
-                self.open[who] = (name, claim)
-            if outcomes[int(name[1:])] == "completed":
-                finish(calls, claim)
+                self.open[who] = settled
+            if len(settled) > 1:
+                finish_all(calls, settled.values())
+            elif completes:
+                finish(calls, settled[name])
             else:
-                fail(calls, claim)
+                fail(calls, settled[name])
 
 
 @EFFORT

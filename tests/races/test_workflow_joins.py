@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.calls import Calls
-from tests.flows import Flow, broken, fail, finish, step
+from tests.flows import Flow, broken, fail, finish, finish_all, step
 from tests.patience import looks
 from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import outlive, read_refusal
@@ -83,6 +83,23 @@ def test_the_next_parent_folds_what_was_left(calls: Calls, one: Actor) -> None:
     one.commit()
     finish(calls, claims["x"])
     assert flow.states()["c"] == "running"
+
+
+def test_a_batch_leaves_one_arrival(calls: Calls, one: Actor) -> None:
+    """Parents of a join that one call completes are counted once, with their sum."""
+    names = [f"p{number}" for number in range(6)]
+    flow = Flow(calls, [*(step(name) for name in names), step("c", *names)])
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims.pop("p0"))
+    finish_all(calls, claims.values())
+    left = "select arrived from hwqueue.arrival where run_id = %s and step_no > 0"
+    assert calls.conn.execute(left, [flow.run]).fetchall() == [(5,)]
+    assert broken(calls) == []
+    one.commit()
+    calls.rows("advance_workflows")
+    flow.complete("c")
+    assert flow.state == "completed"
 
 
 def test_any_is_released_while_another_parent_stays_open(calls: Calls, one: Actor) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.testing import Clock
-from tests.flows import Flow, broken, fail, finish, step
+from tests.flows import Flow, broken, fail, finish, finish_all, step
 from tests.sql.api import Api, outlive, refusing, token
 
 
@@ -56,14 +56,19 @@ def test_a_join_waits_for_all_of_its_parents(api: Api) -> None:
 
 def test_a_batch_of_completions_releases_a_join(api: Api) -> None:
     flow = Flow(api, [step("a"), step("b"), step("c", "a", "b")])
-    claims = list(flow.claims().values())
-    api.rows(
-        "complete_leases",
-        lease_ids=[claim["lease_id"] for claim in claims],
-        tokens=[claim["claim_token"] for claim in claims],
-    )
+    finish_all(api, flow.claims().values())
     flow.complete("c")
     assert flow.state == "completed"
+
+
+def test_a_batch_of_steps_and_other_leases_of_several_runs(api: Api) -> None:
+    flows = [Flow(api, [step("a"), step("b"), step("c", "a"), step("d", "a", "b")]) for _ in "12"]
+    plain = api.running(api.queue())
+    finish_all(api, [plain, *(claim for flow in flows for claim in flow.claims().values())])
+    assert api.state(plain["lease_id"]) == "completed"
+    for flow in flows:
+        flow.complete("c", "d")
+        assert flow.state == "completed"
 
 
 def test_any_is_released_by_the_first_edge_that_holds(api: Api) -> None:
