@@ -2309,10 +2309,19 @@ CREATE TABLE hwqueue.prune_cursor (
     shard_id integer NOT NULL,
     class_id bigint DEFAULT 0 NOT NULL,
     profile_id bigint DEFAULT 0 NOT NULL,
-    pruned_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    pruned_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    leases_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    leases_counted timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    leases_policy text
 );
 
 COMMENT ON COLUMN hwqueue.prune_cursor.pruned_at IS 'when somebody last pruned';
+
+COMMENT ON COLUMN hwqueue.prune_cursor.leases_at IS 'when a call last deleted all leases past their retention: what it left is kept for runs';
+
+COMMENT ON COLUMN hwqueue.prune_cursor.leases_counted IS 'up to where roll_up had counted by then';
+
+COMMENT ON COLUMN hwqueue.prune_cursor.leases_policy IS 'a digest of the retentions by then';
 
 CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) RETURNS record
     LANGUAGE plpgsql;
@@ -3078,7 +3087,7 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard int
 CREATE FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -7297,7 +7306,7 @@ REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -1,8 +1,9 @@
-"""Indexes that keep changes of runs' states apart from arrivals that can be worked off at once.
+"""What sweeps, settlements and prune read of workflows: indexes, children of steps, marks of prune.
 
-Why: hundreds of changes that wait for an old transaction kept sweeps from all other arrivals.
-Locks: `arrival`, access exclusive, for a moment: it is mostly empty.
-Expected duration: under a second.
+Why: hundreds of changes that wait for an old transaction kept sweeps from all other arrivals. A
+chain of steps need not read edges. Outcomes of steps that are kept were read by each prune.
+Locks: `arrival`, `workflow_step` and `prune_cursor`, access exclusive, for a moment each.
+Expected duration: under a second: `arrival` is mostly empty, the new columns hold nothing.
 """
 
 from alembic import op
@@ -16,7 +17,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the indexes from the SQL file beside this one."""
+    """Create indexes and columns from the SQL file beside this one."""
     run_revision_sql(op, __file__)
 
 

@@ -16,3 +16,12 @@ drop function if exists hwqueue.step_request(hwqueue.run, int, uuid, bigint, jso
 drop function if exists hwqueue.spawn_steps(hwqueue.spawn_request[], hwqueue.step[], int[], timestamptz, int);
 drop function if exists hwqueue.take_ended_leases(hwqueue.step[], int);
 drop function if exists hwqueue.steps_ended(uuid[], text, int);
+drop function if exists hwqueue.prune_leases(int, timestamptz, int);
+
+-- Outcomes of steps stay until their run goes: prune does not read them again at each call.
+alter table hwqueue.prune_cursor add column leases_at timestamptz not null default '-infinity',
+  add column leases_counted timestamptz not null default '-infinity', add column leases_policy text;
+comment on column hwqueue.prune_cursor.leases_at is
+  'when a call last deleted all leases past their retention: what it left is kept for runs';
+comment on column hwqueue.prune_cursor.leases_counted is 'up to where roll_up had counted by then';
+comment on column hwqueue.prune_cursor.leases_policy is 'a digest of the retentions by then';

@@ -101,7 +101,7 @@ begin
     v_now := hwqueue.clock();
     select t.* into v_lead from hwqueue.lead_prune(p_unless_within, v_now, p_shard) t;
     if v_lead.goes then
-      leases := hwqueue.prune_leases(p_limit, v_now, p_shard);
+      leases := hwqueue.prune_leases(v_lead.prune_cursor, p_limit, v_now, p_shard);
       v_runs := hwqueue.prune_runs(p_limit, v_now, p_shard);
       leases := leases + v_runs;
       perform hwqueue.prune_workflows(p_limit, p_shard);

@@ -432,14 +432,25 @@ $$;
 -- Deletes finished leases past their queue's retention, the oldest of each queue first, and returns their
 -- number. Leases of steps go with their run (prune_runs). Takes only leases that roll_up has counted, or
 -- that ended more than an hour ago.
+-- Once an hour it reads from the start. If it deletes all that is due, it leaves only steps, and rows that
+-- another session holds. So the other calls start an hour before where that one ended, unless a retention
+-- has changed or the clock was set back. p_cursor: the row of prune_cursor, if the caller holds it.
 -- Locks: their outcomes, skip locked; then the lease rows.
-create or replace function hwqueue.prune_leases(p_limit int, p_now timestamptz, p_shard int) returns int
+create or replace function hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit int,
+  p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_counted_before timestamptz := greatest(p_now - interval '1 hour', (
+  v_counted_to timestamptz := (
     select m.counted_to from hwqueue.reap_cursor m where m.shard_id = p_shard
-    order by m.version desc limit 1));
+    order by m.version desc limit 1);
+  v_counted_before timestamptz := greatest(p_now - interval '1 hour', v_counted_to);
+  v_policy text := (
+    select md5(string_agg(format('%s %s %s', q.queue_id, q.retain_completed, q.retain_failed), ','
+             order by q.queue_id))
+    from hwqueue.queue q where q.shard_id = p_shard);
+  v_starts boolean := (p_cursor.leases_policy = v_policy
+    and p_now between p_cursor.leases_at and p_cursor.leases_at + interval '1 hour') is not true;
   v_old uuid[];
 begin
   v_old := array(
@@ -447,16 +458,25 @@ begin
     from hwqueue.queue q
     cross join unnest(array['completed', 'cancelled', 'failed']) s(state)
     cross join lateral (
+      select case when s.state = 'failed' then q.retain_failed else q.retain_completed end as retain) t
+    cross join lateral (
       select o.lease_id from hwqueue.outcome o
       where o.shard_id = p_shard and o.queue_id = q.queue_id and o.state = s.state and o.is_step is null
-        and o.finished_at < least(v_counted_before, p_now - case when s.state = 'failed' then q.retain_failed
-            else q.retain_completed end)
+        and o.finished_at < least(v_counted_before, p_now - t.retain)
+        and o.finished_at >= case when v_starts then '-infinity' else
+          least(p_cursor.leases_counted, p_cursor.leases_at - t.retain) - interval '1 hour' end
       order by o.finished_at limit p_limit
       for update skip locked
     ) f
     where q.shard_id = p_shard
     limit p_limit);
-  return hwqueue.remove_leases(v_old, p_shard);
+  perform hwqueue.remove_leases(v_old, p_shard);
+  if v_starts and cardinality(v_old) < p_limit and p_cursor.shard_id is not null then
+    update hwqueue.prune_cursor m
+    set leases_at = p_now, leases_counted = v_counted_to, leases_policy = v_policy
+    where m.shard_id = p_shard;
+  end if;
+  return cardinality(v_old);
 end
 $$;
 

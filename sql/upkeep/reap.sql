@@ -327,7 +327,7 @@ $$;
 -- The caller should not reap when another session did less than p_unless_within ago, or holds the cursor
 -- now, unless that session's transaction has been open for ten spans and at least a minute.
 -- A transaction that already has an id does not lock the cursor: its id was taken before p_now, so
--- advance_reap_cursor could not rely on it. Changes of runs' states are stamped now, before this one has an id.
+-- advance_reap_cursor could not rely on it. Changes of runs' states are stamped before this one takes its id.
 -- Locks: arrivals and the newest row of reap_cursor, skip locked.
 create or replace function hwqueue.lead_reap(p_unless_within interval, p_now timestamptz, p_shard int,
   out goes boolean, out holds boolean, out reap_cursor hwqueue.reap_cursor)

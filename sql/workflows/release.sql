@@ -209,7 +209,8 @@ declare
   v_item record;
 begin
   if p_revived <> '{}' then
-    v_fresh := array(select r from unnest(p_requests) r where r.step_no <> all (p_revived) order by r.ordinal);
+    v_fresh := array(
+      select r from unnest(p_requests) r where r.step_no <> all (p_revived) order by r.ordinal);
     for v_item in
       select r as request, l.claim_token
       from unnest(p_requests) r

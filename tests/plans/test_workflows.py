@@ -10,7 +10,7 @@ import pytest
 from tests.flows import Flow, fail, finish, finish_all, step
 from tests.plans.backlog import BIG
 from tests.plans.explain import Work, explained
-from tests.sql.api import Api
+from tests.sql.api import Api, count_all
 
 RUNS = 3_000
 WIDE = 600
@@ -48,6 +48,17 @@ COPIES = """
   insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)
   select 0, f.id, 3, 'count', now() + interval '1 day' from fresh f
 """
+
+# Outcomes of steps that ended long ago, of runs that are kept for longer than their queue's leases.
+KEPT = """
+  insert into hwqueue.outcome
+  select (jsonb_populate_record(o, jsonb_build_object('lease_id', gen_random_uuid(),
+    'finished_at', now() - interval '100 days'))).*
+  from hwqueue.outcome o join hwqueue.queue q using (shard_id, queue_id)
+  cross join generate_series(1, %(times)s)
+  where q.name = %(queue)s
+"""
+KEPT_STEPS = 1_000
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +126,23 @@ def test_settling_parents_together(api: Api) -> None:
     by_key(work, rows=8 * ROWS)
     finish(api, last)
     flow.complete("c")
+
+
+def test_pruning_beside_steps_that_are_kept(api: Api, conn: psycopg.Connection) -> None:
+    """A call that follows another reads none of those that ended long ago."""
+    flow = Flow(api, [step("a"), step("b")])
+    flow.complete("a", "b")
+    conn.execute(KEPT, {"times": KEPT_STEPS, "queue": flow.queue})
+    count_all(conn)
+    for _ in range(2):
+        with explained(conn) as work:
+            api.row("prune")
+    assert work.rows_read("outcome") <= 3 * ROWS
+    old = api.running(api.queue(retain_completed=0))
+    finish(api, old)
+    count_all(conn)
+    api.row("prune")
+    assert api.rows("list_leases", filter={"queue": old["queue"]}) == []
 
 
 def test_a_failure(api: Api) -> None:
