@@ -132,7 +132,7 @@ begin
   cross join lateral (
     select x.ctid as place from hwqueue.tally x
     where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = c.step_no and x.part = 0
-    offset 0) k
+    for no key update offset 0) k
   where t.ctid = k.place;
   update hwqueue.tally t set need = 0, arrived = 0, failed = 0
   where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = 0 and t.part = 0;
