@@ -210,6 +210,9 @@ LIST_WORKFLOWS = _call(
 )
 SUBMIT_WORKFLOW = _call("submit_workflow", {"p_workflow": "text"}, _RUN_OPTIONS, types.SubmittedRun)
 SUBMIT_SPEC = _call("submit_spec", {"p_spec": "jsonb"}, _RUN_OPTIONS, types.SubmittedRun)
+CHECK_WORKFLOW = _call(
+    "check_workflow", {"p_spec": "jsonb"}, {"p_options": "jsonb"}, types.CheckedStep
+)
 GET_WORKFLOW_RUN = _call("get_workflow_run", _RUN, row=types.WorkflowRun)
 LIST_WORKFLOW_STEPS = _call("list_workflow_steps", _RUN, row=types.WorkflowStep)
 LIST_WORKFLOW_RUNS = _call(

@@ -23,6 +23,7 @@ grant execute on function
   hwqueue.match_groups(jsonb, jsonb, int),
   hwqueue.submit_workflow(text, jsonb, jsonb, int),
   hwqueue.submit_spec(jsonb, jsonb, jsonb, int),
+  hwqueue.check_workflow(jsonb, jsonb, int),
   hwqueue.get_workflow_run(uuid, int),
   hwqueue.list_workflow_steps(uuid, int),
   hwqueue.list_workflow_runs(jsonb, int, uuid, int),

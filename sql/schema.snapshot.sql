@@ -1122,6 +1122,9 @@ CREATE FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now ti
 CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1168,8 +1171,16 @@ CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
 CREATE FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, queue text, task_name text, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) RETURNS hwqueue.workflow
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -2256,6 +2267,9 @@ CREATE FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now timestamp 
 CREATE FUNCTION hwqueue.kept_changes(p_limit integer, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) RETURNS text
     LANGUAGE plpgsql STABLE;
 
@@ -2449,7 +2463,7 @@ CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer)
+CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
@@ -2457,6 +2471,9 @@ CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 
 CREATE FUNCTION hwqueue.list_workflows(p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, step_count integer, created_at timestamp with time zone, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) RETURNS tid[]
     LANGUAGE plpgsql;
@@ -2953,6 +2970,9 @@ CREATE FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_field t
 CREATE FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.part_origins(p_levels jsonb, p_path text[], p_part jsonb, p_rest text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone) RETURNS hwqueue.headline
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'auto';
@@ -3027,6 +3047,9 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql;
@@ -3352,6 +3375,9 @@ CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RE
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.refuse_version() RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text DEFAULT NULL::text) RETURNS void
@@ -3816,14 +3842,23 @@ CREATE FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) RETURNS 
 CREATE FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT queue_id integer, OUT class_id bigint) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.step_content(p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) RETURNS hwqueue.class_content
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, p_shard integer, OUT params jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
@@ -6223,6 +6258,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_patterns(p_placement jsonb, p_field text) FROM PUBLIC;
@@ -6255,7 +6292,14 @@ REVOKE ALL ON FUNCTION hwqueue.check_trust_domain(p_domain text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
@@ -6814,6 +6858,8 @@ REVOKE ALL ON FUNCTION hwqueue.judged_node(p_state hwqueue.node_state, p_now tim
 
 REVOKE ALL ON FUNCTION hwqueue.kept_changes(p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.kept_out_of(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kept_out_places(p_class hwqueue.placement_class, p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -6934,6 +6980,8 @@ GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) T
 REVOKE ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.listed_origins(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lock_between(p_request hwqueue.claim_request, p_queue_id integer, p_seen hwqueue.seen_entries, p_limit integer) FROM PUBLIC;
 
@@ -7220,6 +7268,8 @@ REVOKE ALL ON FUNCTION hwqueue.parse_wire_domain(p_bytes bytea, p_at integer, p_
 
 REVOKE ALL ON FUNCTION hwqueue.parse_wire_entry(p_blob bytea, p_at integer, p_length integer, p_field text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.part_origins(p_levels jsonb, p_path text[], p_part jsonb, p_rest text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.part_reason(p_part text, p_expr jsonb, p_class hwqueue.placement_class, p_node hwqueue.node, p_tells boolean, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.parts_of_devices(p_node hwqueue.node, p_used integer[]) FROM PUBLIC;
@@ -7268,6 +7318,8 @@ GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint
 REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
 
@@ -7482,6 +7534,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workf
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text, p_hint text, p_code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_version() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
 
@@ -7761,11 +7815,17 @@ REVOKE ALL ON FUNCTION hwqueue.stamp_retired(p_limit integer, p_shard integer) F
 
 REVOKE ALL ON FUNCTION hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_shard integer, OUT queue_id integer, OUT class_id bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.step_content(p_run hwqueue.run, p_step jsonb, p_own jsonb, p_target hwqueue.spawn_target) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, p_shard integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -284,6 +284,7 @@ _EXPLANATION: _Converters = {
 }
 _CONVERTERS: Mapping[type, _Converters] = {
     types.WorkflowStep: {"waits_for": tuple},
+    types.CheckedStep: {"reasons": _blockers},
     types.SpawnResult: {"state": types.LeaseState},
     types.AwaitedLease: {"state": _state},
     types.LeaseSummary: _LEASE,

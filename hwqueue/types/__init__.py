@@ -87,6 +87,7 @@ from hwqueue.types.webhooks import (
 )
 from hwqueue.types.workflows import (
     AdvanceResult,
+    CheckedStep,
     DefinedWorkflow,
     RetryMode,
     RunOptions,
@@ -116,6 +117,7 @@ __all__ = [
     "BrokenInvariant",
     "BulkPage",
     "BulkResult",
+    "CheckedStep",
     "Claim",
     "ClaimHint",
     "ClaimedDelivery",

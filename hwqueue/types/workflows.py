@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 from uuid import UUID
 
+from hwqueue.types.explain import SoleBlocker
+
 RunState = Literal["running", "paused", "failing", "cancelling", "completed", "failed", "cancelled"]
 """The state of a run; the last three are ends."""
 
@@ -158,6 +160,7 @@ class WorkflowStep:
         lease_state, node_id, attempt: Of its lease.
         result: Of its lease, or what `skip_step` gave.
         waits_for: Its parents that have not ended.
+        came_from: As in `CheckedStep`.
     """
 
     step_no: int
@@ -175,6 +178,39 @@ class WorkflowStep:
     error: Mapping[str, Any] | None
     ended_at: datetime | None
     waits_for: tuple[str, ...]
+    shard_id: int
+    came_from: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedStep:
+    """Where a step of a workflow could run, if it were submitted now.
+
+    Attributes:
+        step_no: Its place in topological order, from 1.
+        placement: What its lease would ask of a node, the run's part included.
+        came_from: For each part of `placement` the levels that ask for it: `workflow`,
+            `submission`, `step`, `task` or `near`. The same keys: a list of levels for each entry
+            of a list, or for each key of `resources` and `isolation`.
+        headline: One sentence.
+        code: A reason code; `ready` if a node could take it now.
+        permanent: Whether that lasts until nodes or the step change.
+        nodes_matching, nodes_free: Nodes that could ever run it, and that could now.
+        reasons: What alone keeps nodes from it, as `sole_blockers` of `explain_lease`.
+    """
+
+    step_no: int
+    step: str
+    queue: str
+    task_name: str
+    placement: Mapping[str, Any]
+    came_from: Mapping[str, Any]
+    headline: str
+    code: str
+    permanent: bool | None
+    nodes_matching: int
+    nodes_free: int
+    reasons: tuple[SoleBlocker, ...]
     shard_id: int
 
 

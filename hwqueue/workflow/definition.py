@@ -14,7 +14,7 @@ from hwqueue.client._arguments import check_span
 from hwqueue.client._json import plain
 from hwqueue.errors import ConfigError
 from hwqueue.options import check_options
-from hwqueue.types import AsJson, DefinedWorkflow, Json, RunOptions, SubmittedRun
+from hwqueue.types import AsJson, CheckedStep, DefinedWorkflow, Json, RunOptions, SubmittedRun
 from hwqueue.workflow.step import Step, plain_value
 from hwqueue.workflow.values import Value
 
@@ -151,6 +151,31 @@ class Workflow:
         SQL: submit_spec. Safe inside your transaction: yes, waits for nobody.
         """
         return client.submit_spec(self, input, shard=shard, **options)
+
+    @overload
+    def check(
+        self, client: AsyncClient, *, shard: int = 0, **options: Unpack[RunOptions]
+    ) -> Coroutine[Any, Any, list[CheckedStep]]: ...
+
+    @overload
+    def check(
+        self, client: Client, *, shard: int = 0, **options: Unpack[RunOptions]
+    ) -> list[CheckedStep]: ...
+
+    def check(
+        self, client: AsyncClient | Client, *, shard: int = 0, **options: Unpack[RunOptions]
+    ) -> Coroutine[Any, Any, list[CheckedStep]] | list[CheckedStep]:
+        """Where each step could run if it were submitted now; changes nothing.
+
+        `client.check_workflow("gpu_training")` checks what is defined.
+
+        Args:
+            **options: Those of the submission.
+
+        Raises: As `submit_spec`.
+        SQL: check_workflow. Safe inside your transaction: yes.
+        """
+        return client.check_workflow(self, shard=shard, **options)
 
 
 _OPTIONS = ("affinity_tags", "placement", "labels", "priority")

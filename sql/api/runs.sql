@@ -76,18 +76,20 @@ $$;
 -- The steps of a run in topological order. state: waiting, running (its lease waits or runs), completed,
 -- failed, cancelled or skipped. lease_id: null until the step is released. lease_state, node_id, result and
 -- error: of its lease; an operator's skip_step may have set the result. waits_for: parents that have not
--- ended. placement: what its lease asks.
+-- ended. placement: what its lease asks. came_from: the same keys, with the levels that ask for each part, as
+-- in check_workflow, or near; a part that none of them asks any more came from its task.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
   lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb,
-  ended_at timestamptz, waits_for text[], shard_id int)
+  ended_at timestamptz, waits_for text[], shard_id int, came_from jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
 declare
   v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
   v_parents jsonb := hwqueue.open_parents(v_run, p_shard);
+  v_origins jsonb := hwqueue.listed_origins(v_run, p_shard);
 begin
   return query
     select d.step_no, d.name, hwqueue.shown_state(s.state, v_run), hwqueue.shown_reason(s, v_run),
@@ -96,7 +98,7 @@ begin
       coalesce(s.result, o.result), coalesce(s.error, o.error), s.ended_at,
       case when s.state = 'waiting'
         then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
-      p_shard
+      p_shard, v_origins -> d.step_no::text
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.* from hwqueue.step x

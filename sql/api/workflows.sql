@@ -140,13 +140,69 @@ begin
   perform hwqueue.check_shard(p_shard);
   perform hwqueue.json_object(p_options, 'options');
   if p_options ? 'version' then
-    perform hwqueue.refuse('QHA01', 'options.version is for named workflows', '{"field": "options.version"}',
-      'leave it out, or call submit_workflow');
+    perform hwqueue.refuse_version();
   end if;
   v_workflow := hwqueue.adhoc_workflow(p_spec, hwqueue.clock(), p_shard);
   v_written := hwqueue.write_run(v_workflow, p_input, coalesce(p_options, '{}'), hwqueue.clock(), p_shard);
   return query
     select v_written.run_id, v_written.created, r.state, p_shard
     from hwqueue.run r where r.shard_id = p_shard and r.run_id = v_written.run_id;
+end
+$$;
+
+-- Returns where each step of a workflow could run if it were submitted now: a dry run of submit_workflow and
+-- submit_spec, which refuses what they refuse. Changes nothing.
+--
+-- p_spec: a specification, or the name of a defined workflow, a JSON string. p_options: as they take them.
+-- placement: what the step's lease would ask. came_from: the same keys, with the levels that ask for each
+-- part: workflow, submission, step or task. nodes_matching, nodes_free: nodes that could ever run it, and
+-- now. headline: one sentence; code: a reason code, or "ready"; permanent: it lasts until nodes or the step
+-- change; reasons: what alone keeps nodes from it, as sole_blockers in explain_lease.
+--
+-- A step with `near` is judged without it, since its place is not known yet. Steps without a task are left
+-- out.
+--
+-- Raises: as submit_workflow and submit_spec.
+create or replace function hwqueue.check_workflow(p_spec jsonb, p_options jsonb default '{}',
+  p_shard int default 0)
+returns table (step_no int, step text, queue text, task_name text, placement jsonb, came_from jsonb,
+  headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb,
+  shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_workflow hwqueue.workflow;
+  v_run hwqueue.run;
+  v_step record;
+  v_found record;
+  v_known jsonb := '{}';
+begin
+  perform hwqueue.check_shard(p_shard), hwqueue.json_object(p_options, 'options');
+  v_workflow := hwqueue.checked_workflow(p_spec, p_options, p_shard);
+  v_run := hwqueue.read_run(v_workflow, '{}', coalesce(p_options, '{}'), v_now, p_shard);
+  shard_id := p_shard;
+  for v_step in
+    select * from hwqueue.planned_steps(v_workflow, v_run,
+      coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_shard)
+  loop
+    if not v_known ? encode((v_step.class).digest, 'hex') then  -- each class once
+      select * into v_found from hwqueue.explain_waiting(v_step.class, null, null, null, v_now, p_shard);
+      v_known := v_known || jsonb_build_object(encode((v_step.class).digest, 'hex'), to_jsonb(v_found));
+    end if;
+    step_no := v_step.step_no;
+    step := v_step.step ->> 'name';
+    queue := hwqueue.queue_name((v_step.class).queue_id, p_shard);
+    task_name := (v_step.class).task_name;
+    placement := (v_step.class).placement;
+    came_from := v_step.came_from;
+    select f.headline, coalesce(f.code, 'ready'), f.permanent, f.nodes_matching, f.nodes_free,
+           f.sole_blockers
+    into headline, code, permanent, nodes_matching, nodes_free, reasons
+    from jsonb_to_record(v_known -> encode((v_step.class).digest, 'hex'))
+      f(headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint,
+        sole_blockers jsonb);
+    return next;
+  end loop;
 end
 $$;

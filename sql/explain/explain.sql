@@ -225,7 +225,7 @@ begin
   elsif v_matching = 0 then
     select h.headline, h.code, h.permanent into headline, code, permanent
     from hwqueue.unmatched_headline(p_class, p_fleet) h;
-  elsif not hwqueue.are_terms_published(p_class, p_shard) then
+  elsif p_class.class_id is not null and not hwqueue.are_terms_published(p_class, p_shard) then
     code := 'unpublished';
     headline := 'what it asks about other leases is not published yet'
       || coalesce(': ' || hwqueue.term_wait(p_now), '');

@@ -329,13 +329,13 @@ as $$
 $$;
 
 -- Returns what recount_terms does, read from the counters: "spread" is counted as claims count it, and
--- there are no "terms". If some terms are not published, recounts all instead.
+-- there are no "terms". If some terms are not published, or the class is a draft, recounts all instead.
 create or replace function hwqueue.facts_of_others(p_class hwqueue.placement_class, p_lease uuid,
   p_now timestamptz, p_shard int) returns jsonb
 language plpgsql stable
 as $$
 begin
-  if not hwqueue.are_terms_published(p_class, p_shard) then
+  if p_class.class_id is null or not hwqueue.are_terms_published(p_class, p_shard) then
     return hwqueue.recount_terms(p_class, p_lease, p_now, p_shard);
   end if;
   return hwqueue.kept_out_places(p_class, p_lease, p_shard) || jsonb_build_object('spread', (

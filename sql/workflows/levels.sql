@@ -37,6 +37,11 @@ begin
 end
 $$;
 
+-- Returns {key: value}, or {} for a value that is null.
+create or replace function hwqueue.present(p_key text, p_value jsonb) returns jsonb
+language sql immutable parallel safe
+as $$ select case when p_value is null then '{}' else jsonb_build_object(p_key, p_value) end $$;
+
 -- Returns an object without the keys that are null.
 create or replace function hwqueue.without_nulls(p_object jsonb) returns jsonb
 language sql immutable parallel safe
@@ -52,41 +57,46 @@ as $$
     else jsonb_build_object('require', hwqueue.normalise_tags(hwqueue.without_nulls(p_tags), p_field)) end
 $$;
 
--- Returns two levels as one. p_mode says what the inner one does to the outer one:
---   and       both must hold.
---   override  its tags replace those of the outer one key by key, its resources and isolation as a whole;
---             all else must hold, too.
---   replace   the outer one is not looked at.
+-- Returns what an outer level still asks beside an inner one, as p_mode of the inner one says:
+--   and       all of it.
+--   override  not the tags that the inner one has, and not resources and isolation if that has either.
+--   replace   nothing.
+create or replace function hwqueue.kept_level(p_outer jsonb, p_inner jsonb, p_mode text) returns jsonb
+language sql immutable parallel safe
+as $$
+  select case p_mode when 'replace' then '{}' when 'and' then p_outer
+    else hwqueue.present('affinity_tags', nullif((p_outer -> 'affinity_tags')
+        - array(select jsonb_object_keys(coalesce(p_inner -> 'affinity_tags', '{}'))), '{}'))
+      || hwqueue.present('placement', nullif((p_outer -> 'placement') - array(
+        select k from unnest(array['resources', 'isolation']) k
+        where p_inner -> 'placement' ?| array['resources', 'isolation']), '{}')) end
+$$;
+
+-- Returns two levels as one; what the inner one leaves of the outer one (kept_level) must hold, too.
 -- Raises: QHC04 where both cannot hold.
 create or replace function hwqueue.merge_levels(p_outer jsonb, p_inner jsonb, p_mode text, p_field text)
 returns jsonb
 language plpgsql stable
 as $$
 declare
-  v_outer jsonb := coalesce(p_outer -> 'placement', '{}');
-  v_inner jsonb := coalesce(p_inner -> 'placement', '{}');
-  v_outer_tags jsonb := coalesce(p_outer -> 'affinity_tags', '{}');
+  v_kept jsonb := hwqueue.kept_level(p_outer, p_inner, p_mode);
+  v_outer jsonb := coalesce(v_kept -> 'placement', '{}');
+  v_outer_tags jsonb := coalesce(v_kept -> 'affinity_tags', '{}');
   v_inner_tags jsonb := coalesce(p_inner -> 'affinity_tags', '{}');
   v_both jsonb;
   v_placement jsonb;
 begin
-  if p_mode = 'replace' or p_outer = '{}' then
+  if v_kept = '{}' then
     return p_inner;
   end if;
-  if p_mode = 'override' then
-    v_outer := v_outer - array(
-      select k from unnest(array['resources', 'isolation']) k
-      where v_inner ?| array['resources', 'isolation']);
-  else
-    -- tags of one key with two values: one goes into the placement, so that merging compares them
-    select jsonb_object_agg(t.key, t.value) into v_both
-    from jsonb_each(v_outer_tags) t
-    where v_inner_tags -> t.key <> t.value and 'null' not in (t.value, v_inner_tags -> t.key);
-    if v_both is not null then
-      v_outer := hwqueue.merge_placements(v_outer, hwqueue.tags_placement(v_both, p_field), p_field);
-    end if;
+  -- tags of one key with two values: one goes into the placement, so that merging compares them
+  select jsonb_object_agg(t.key, t.value) into v_both
+  from jsonb_each(v_outer_tags) t
+  where v_inner_tags -> t.key <> t.value and 'null' not in (t.value, v_inner_tags -> t.key);
+  if v_both is not null then
+    v_outer := hwqueue.merge_placements(v_outer, hwqueue.tags_placement(v_both, p_field), p_field);
   end if;
-  v_placement := hwqueue.merge_placements(v_outer, v_inner, p_field);
+  v_placement := hwqueue.merge_placements(v_outer, coalesce(p_inner -> 'placement', '{}'), p_field);
   v_both := v_outer_tags || v_inner_tags;
   perform hwqueue.merge_placements(v_placement, hwqueue.tags_placement(v_both, p_field), p_field);
   return case when v_both <> '{}' then jsonb_build_object('affinity_tags', v_both) else '{}' end

@@ -55,11 +55,6 @@ begin
 end
 $$;
 
--- Returns {key: value}, or {} for a value that is null.
-create or replace function hwqueue.present(p_key text, p_value jsonb) returns jsonb
-language sql immutable parallel safe
-as $$ select case when p_value is null then '{}' else jsonb_build_object(p_key, p_value) end $$;
-
 -- Returns how long runs are kept after their end, {"completed", "failed"}, in seconds.
 -- Raises: QHF02, QHA01.
 create or replace function hwqueue.read_retention(p_retain jsonb, p_field text) returns jsonb

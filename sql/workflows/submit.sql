@@ -189,26 +189,43 @@ begin
     v_queues[d.class_no]
   from hwqueue.workflow_step d
   where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id;
+  perform hwqueue.check_own_steps(p_workflow, p_own, p_shard);
   for v_item in
-    select o.key, o.value, d.step_no
-    from jsonb_each(hwqueue.json_object(p_own, 'options.steps')) o
-    left join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id
+    select o.value, d.step_no
+    from jsonb_each(p_own) o
+    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id
       and d.name = o.key
   loop
-    if v_item.step_no is null then
-      perform hwqueue.refuse_step(v_item.key, p_workflow, 'options.steps', p_shard);
-    end if;
-    perform hwqueue.check_object(v_item.value, array['affinity_tags', 'placement', 'wire', 'options'],
-        'options.steps.' || v_item.key),
-      hwqueue.read_step_options(v_item.value -> 'options', format('options.steps.%s.options', v_item.key));
     v_class := hwqueue.step_class(p_workflow, p_run, p_workflow.steps -> (v_item.step_no - 1), v_item.value,
       p_shard);
-    update hwqueue.step s set class_id = v_class.class_id, own = nullif(v_item.value -> 'options', 'null')
+    update hwqueue.step s
+    set class_id = v_class.class_id, own = nullif(coalesce(nullif(v_item.value -> 'options', 'null'), '{}')
+      || hwqueue.present('level', nullif(hwqueue.read_level(v_item.value, 'options', true), '{}')), '{}')
     where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = v_item.step_no;
   end loop;
   insert into hwqueue.run_class (shard_id, class_id, run_id)
   select distinct p_shard, s.class_id, p_run.run_id from hwqueue.step s
   where s.shard_id = p_shard and s.run_id = p_run.run_id;
+end
+$$;
+
+-- Checks what a submission says about single steps.
+-- Raises: QHF06, QHF02, QHA01.
+create or replace function hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb, p_shard int)
+returns void
+language plpgsql stable
+as $$
+declare
+  v_item record;
+begin
+  for v_item in select o.key, o.value from jsonb_each(hwqueue.json_object(p_own, 'options.steps')) o loop
+    if not p_workflow.steps @> jsonb_build_array(jsonb_build_object('name', v_item.key)) then
+      perform hwqueue.refuse_step(v_item.key, p_workflow, 'options.steps', p_shard);
+    end if;
+    perform hwqueue.check_object(v_item.value, array['affinity_tags', 'placement', 'wire', 'options'],
+        'options.steps.' || v_item.key),
+      hwqueue.read_step_options(v_item.value -> 'options', format('options.steps.%s.options', v_item.key));
+  end loop;
 end
 $$;
 
@@ -227,26 +244,48 @@ begin
 end
 $$;
 
--- Returns the queue and the class of a step's lease, and writes the class if it is new. The placements of
--- the run and the step are merged as the step's affinity says; defaults of its task are the step's own.
--- Locks: a new class. Raises: QHQ01, QHC04 naming both sides, QHC03, QHA03.
+-- Returns the queue and the class of a step's lease, and writes the class if it is new.
+-- Locks: a new class. Raises: as step_content.
 create or replace function hwqueue.step_class(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
   p_own jsonb, p_shard int, out queue_id int, out class_id bigint)
 language plpgsql volatile
 as $$
 declare
-  v_field text := 'steps.' || (p_step ->> 'name');
   v_target hwqueue.spawn_target := hwqueue.find_spawn_queue(
-    coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default'), p_step ->> 'task', p_shard);
+    hwqueue.step_queue(p_workflow, p_step), p_step ->> 'task', p_shard);
+begin
+  queue_id := (v_target.queue).queue_id;
+  class_id := hwqueue.find_class(hwqueue.step_content(p_run, p_step, p_own, v_target), p_shard);
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.check_own_class(c, 'options', null, p_shard)
+    from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = step_class.class_id;
+  end if;
+end
+$$;
+
+-- Returns the name of a step's queue.
+create or replace function hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) returns text
+language sql immutable
+as $$ select coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default') $$;
+
+-- Returns the content of the class that a step's lease has. The placements of the run and the step are
+-- merged as the step's affinity says; defaults of its task are the step's own.
+-- Raises: QHC04 naming both sides, QHC03, QHQ01, QHA03.
+create or replace function hwqueue.step_content(p_run hwqueue.run, p_step jsonb, p_own jsonb,
+  p_target hwqueue.spawn_target) returns hwqueue.class_content
+language plpgsql stable
+as $$
+declare
+  v_field text := 'steps.' || (p_step ->> 'name');
   v_mode text := coalesce(p_step ->> 'affinity', 'and');
   v_step jsonb;
-  v_options jsonb := coalesce(v_target.defaults, '{}') || coalesce(p_step -> 'options', '{}')
+  v_options jsonb := coalesce(p_target.defaults, '{}') || coalesce(p_step -> 'options', '{}')
     || hwqueue.without_nulls(coalesce(nullif(p_own -> 'options', 'null'), '{}'));
   v_placement jsonb;
 begin
   begin
     v_step := hwqueue.merge_levels(
-      hwqueue.read_level(coalesce(v_target.defaults, '{}') || (p_step - 'wire'), v_field, v_mode <> 'and'),
+      hwqueue.read_level(coalesce(p_target.defaults, '{}') || (p_step - 'wire'), v_field, v_mode <> 'and'),
       hwqueue.read_level(p_own, v_field, v_mode <> 'and'), 'and', v_field);
     v_placement := hwqueue.level_placement(
       hwqueue.merge_levels(p_run.level, v_step, v_mode, v_field), v_field);
@@ -257,15 +296,10 @@ begin
         'level', '["workflow", "step"]'::jsonb, 'left', p_run.level, 'right', coalesce(v_step, p_step)),
       'use affinity "override" or "replace" on the step, or drop one of them');
   end;
-  queue_id := (v_target.queue).queue_id;
-  class_id := hwqueue.find_class(row(queue_id, p_step ->> 'task', p_run.tenant,
+  return row((p_target.queue).queue_id, p_step ->> 'task', p_run.tenant,
     hwqueue.json_uuid(v_options -> 'service_id', v_field || '.options.service_id'),
     p_run.labels || hwqueue.check_labels(v_options -> 'labels', v_field || '.options.labels'),
-    v_placement, hwqueue.json_interval(v_options -> 'patience', v_field || '.options.patience'), null),
-    p_shard);
-  if hwqueue.my_tenants() is not null then
-    perform hwqueue.check_own_class(c, 'options', null, p_shard)
-    from hwqueue.placement_class c where c.shard_id = p_shard and c.class_id = step_class.class_id;
-  end if;
+    v_placement, hwqueue.json_interval(v_options -> 'patience', v_field || '.options.patience'),
+    null)::hwqueue.class_content;
 end
 $$;

@@ -77,6 +77,18 @@ async def test_changes(client: AsyncClient, queue: str, node: Node) -> None:
     assert (advanced.released, advanced.more) == (0, False)
 
 
+async def test_a_check(client: AsyncClient, queue: str, node: Node) -> None:
+    steps = [{"name": "a", "task": "t"}, {"name": "b", "task": "t", "affinity_tags": {"gpu": 7}}]
+    spec = {"name": "film", "queue": queue, "steps": steps}
+    await client.define_workflow(spec)
+    for given in (spec, "film"):
+        a, b = await client.check_workflow(given, tenant="acme")
+        assert (a.step, a.code, a.queue, a.placement) == ("a", "ready", queue, {})
+        assert b.came_from == {"require": [["step"]]}
+        assert (b.nodes_matching, b.permanent, b.reasons[0].code) == (0, True, "label_mismatch")
+    assert await client.list_workflow_runs() == []
+
+
 async def test_what_is_refused(client: AsyncClient, queue: str) -> None:
     with pytest.raises(WorkflowInvalid) as caught:
         await client.define_workflow(

@@ -92,6 +92,7 @@ MAY_CALL: dict[str, set[str]] = {
     "skip_step": {OPERATOR, ADMIN},
     "submit_workflow": {PRODUCER, OPERATOR, ADMIN},
     "submit_spec": {PRODUCER, OPERATOR, ADMIN},
+    "check_workflow": {PRODUCER, OPERATOR, ADMIN},
     "get_workflow_run": {PRODUCER, OPERATOR, ADMIN},
     "list_workflow_steps": {PRODUCER, OPERATOR, ADMIN},
     "list_workflow_runs": {PRODUCER, OPERATOR, ADMIN},

@@ -200,6 +200,7 @@ ALIKE: dict[str, Calls] = {
     "explain_lease": _by_lease(),
     "submit_workflow": _submit,
     "submit_spec": _submit_spec,
+    "check_workflow": _submit_spec,
     "get_workflow_run": _by_run(),
     "list_workflow_steps": _by_run(),
     "list_workflow_runs": lambda _caller, _queue, its: [{"filter": {"tenant": its.tenant}}],

@@ -13,6 +13,7 @@ from hwqueue.client._json import aware, given, plain
 from hwqueue.types import (
     AdvanceResult,
     AsJson,
+    CheckedStep,
     DefinedWorkflow,
     Json,
     RetryMode,
@@ -136,6 +137,31 @@ class AsyncWorkflows(AsyncCaller):
             SubmittedRun,
             p_spec=plain(spec, "spec"),
             p_input=input,
+            p_options=_options(options),
+            p_shard=shard,
+        )
+
+    async def check_workflow(
+        self,
+        workflow: str | AsJson | Mapping[str, Any],
+        *,
+        shard: int = 0,
+        **options: Unpack[RunOptions],
+    ) -> list[CheckedStep]:
+        """Where each step could run if it were submitted now; changes nothing.
+
+        Args:
+            workflow: The name of a defined workflow, or a specification as `define_workflow` takes
+                it.
+            **options: Those of the submission; see `hwqueue.types.RunOptions`.
+
+        Raises: As `submit_workflow` and `submit_spec`.
+        SQL: check_workflow. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.CHECK_WORKFLOW,
+            CheckedStep,
+            p_spec=workflow if isinstance(workflow, str) else plain(workflow, "workflow"),
             p_options=_options(options),
             p_shard=shard,
         )

@@ -14,6 +14,7 @@ from hwqueue.client._sync.caller import Caller
 from hwqueue.types import (
     AdvanceResult,
     AsJson,
+    CheckedStep,
     DefinedWorkflow,
     Json,
     RetryMode,
@@ -137,6 +138,31 @@ class Workflows(Caller):
             SubmittedRun,
             p_spec=plain(spec, "spec"),
             p_input=input,
+            p_options=_options(options),
+            p_shard=shard,
+        )
+
+    def check_workflow(
+        self,
+        workflow: str | AsJson | Mapping[str, Any],
+        *,
+        shard: int = 0,
+        **options: Unpack[RunOptions],
+    ) -> list[CheckedStep]:
+        """Where each step could run if it were submitted now; changes nothing.
+
+        Args:
+            workflow: The name of a defined workflow, or a specification as `define_workflow` takes
+                it.
+            **options: Those of the submission; see `hwqueue.types.RunOptions`.
+
+        Raises: As `submit_workflow` and `submit_spec`.
+        SQL: check_workflow. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.CHECK_WORKFLOW,
+            CheckedStep,
+            p_spec=workflow if isinstance(workflow, str) else plain(workflow, "workflow"),
             p_options=_options(options),
             p_shard=shard,
         )

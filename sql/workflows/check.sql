@@ -1,0 +1,166 @@
+-- Dry runs of submissions, and where each part of a step's placement came from.
+--
+-- check_workflow calls planned_steps, list_workflow_steps calls listed_origins. Example: a run asks
+-- {"gpu": true}, and its submission {"region": "us-east"}. A step then has the origins
+-- {"require": [["workflow"], ["submission"]]}, one for each entry of `require`.
+--
+-- Invariant: a dry run refuses what a submission refuses, and writes nothing: the content of a class is made
+-- by step_content in both.
+--
+-- Read planned_steps first.
+
+-- Returns the definition that a dry run is about: a specification that is not written, or by name.
+-- Raises: QHF01, QHF02, QHF07, QHA01, as submit_spec and submit_workflow.
+create or replace function hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard int)
+returns hwqueue.workflow
+language plpgsql stable
+as $$
+declare
+  v_workflow hwqueue.workflow;
+  v_spec jsonb;
+begin
+  if jsonb_typeof(p_spec) = 'string' then
+    return hwqueue.find_workflow(p_spec #>> '{}',
+      hwqueue.json_integer(p_options -> 'version', 'options.version', 1, 2147483647)::int, p_shard);
+  elsif p_options ? 'version' then
+    perform hwqueue.refuse_version();
+  end if;
+  v_spec := hwqueue.read_workflow(p_spec);
+  v_workflow.shard_id := p_shard;
+  v_workflow.name := v_spec ->> 'name';
+  v_workflow.settings := v_spec - 'steps';
+  v_workflow.steps := v_spec -> 'steps';
+  return v_workflow;
+end
+$$;
+
+-- Refuses the version of a specification, which has none.
+-- Raises: QHA01, always.
+create or replace function hwqueue.refuse_version() returns void
+language plpgsql immutable
+as $$
+begin
+  perform hwqueue.refuse('QHA01', 'options.version is for named workflows', '{"field": "options.version"}',
+    'leave it out, or call submit_workflow');
+end
+$$;
+
+-- Returns the steps of a run that is not written, in topological order, each with the class that its lease
+-- would have. Steps of equal content share one.
+-- p_own: what the submission says about single steps.
+-- Raises: QHF06, QHQ01, QHC03, QHC04, QHA01, QHA03.
+create or replace function hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
+  p_shard int)
+returns table (step_no int, step jsonb, class hwqueue.placement_class, came_from jsonb)
+language plpgsql stable
+as $$
+declare
+  v_item record;
+  v_target hwqueue.spawn_target;
+  v_content hwqueue.class_content;
+begin
+  perform hwqueue.check_own_steps(p_workflow, p_own, p_shard);
+  for v_item in
+    select s.value as step, s.ordinality::int as step_no, coalesce(p_own -> (s.value ->> 'name'), '{}') as own
+    from jsonb_array_elements(p_workflow.steps) with ordinality s where s.value ? 'task' order by s.ordinality
+  loop
+    v_target := null;
+    v_target.queue := hwqueue.find_queue(hwqueue.step_queue(p_workflow, v_item.step), p_shard);
+    v_target.defaults := (
+      select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = v_item.step ->> 'task');
+    v_content := hwqueue.step_content(p_run, v_item.step, v_item.own, v_target);
+    step_no := v_item.step_no;
+    step := v_item.step;
+    select c.* into class from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.digest = hwqueue.class_digest(v_content) and c.retired_at is null
+    order by c.class_id limit 1;
+    if not found then
+      class := hwqueue.draft_class(v_content, hwqueue.service_away_from(v_content.service_id, p_shard),
+        p_shard);
+    end if;
+    perform hwqueue.check_own_class(class, 'options', null, p_shard);
+    came_from := hwqueue.step_origins(p_workflow, p_run, step, v_item.own, v_target.defaults,
+      v_content.placement);
+    return next;
+  end loop;
+end
+$$;
+
+-- Returns the levels that ask for each part of a step's placement: workflow, submission, step, task, near.
+-- The result has the keys of the placement: a list of levels for each entry of a list, or for each key of
+-- resources and isolation. What several levels ask names each of them.
+create or replace function hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
+  p_own jsonb, p_defaults jsonb, p_placement jsonb) returns jsonb
+language plpgsql stable
+as $$
+declare
+  v_mode text := coalesce(p_step ->> 'affinity', 'and');
+  v_step jsonb := hwqueue.read_level(p_step - 'wire', 'step', true);
+  v_own jsonb := hwqueue.read_level(p_own, 'step', true);
+  v_task jsonb := hwqueue.read_level(
+    coalesce(p_defaults, '{}') - array(select jsonb_object_keys(p_step)), 'task', true);
+  v_workflow jsonb := hwqueue.level_placement(p_workflow.settings, 'workflow');
+  v_run jsonb := hwqueue.level_placement(hwqueue.kept_level(hwqueue.kept_level(hwqueue.kept_level(
+    p_run.level, v_task, v_mode), v_step, v_mode), v_own, v_mode), 'run');
+  v_levels jsonb := jsonb_build_array(v_workflow, v_run, hwqueue.level_placement(v_own, 'step'),
+    hwqueue.level_placement(v_step, 'step'), hwqueue.level_placement(v_task, 'task'));
+  v_rest text := case when p_step ? 'near' then 'near' else 'task' end;
+begin
+  return (
+    select coalesce(jsonb_object_agg(p.key, case jsonb_typeof(p.value)
+      when 'array' then (
+        select jsonb_agg(hwqueue.part_origins(v_levels, array[p.key], e.value, v_rest) order by e.ordinality)
+        from jsonb_array_elements(p.value) with ordinality e)
+      when 'object' then (
+        select jsonb_object_agg(e.key, hwqueue.part_origins(v_levels, array[p.key, e.key], e.value, v_rest))
+        from jsonb_each(p.value) e)
+      else hwqueue.part_origins(v_levels, array[p.key], p.value, v_rest) end), '{}')
+    from jsonb_each(p_placement) p);
+end
+$$;
+
+-- Returns the names of the levels that have a part at a path: the value itself, or in a list there.
+-- p_levels: placements of the workflow, the run, the submission's own for the step, the step, the task. What
+-- the run asks came from the workflow if that asks it, too. p_rest: of a part that none of them has.
+create or replace function hwqueue.part_origins(p_levels jsonb, p_path text[], p_part jsonb, p_rest text)
+returns jsonb
+language sql immutable
+as $$
+  with level as (
+    select l.ordinality as n
+    from jsonb_array_elements(p_levels) with ordinality l
+    cross join lateral (select l.value #> p_path as found) f
+    where f.found = p_part or jsonb_typeof(f.found) = 'array' and exists (
+      select from jsonb_array_elements(f.found) e where e.value = p_part)
+  ), named as (
+    select distinct case when l.n = 2 and 1 in (select n from level) then 1 when l.n = 3 then 2
+      else l.n end as n
+    from level l where l.n <> 1
+  )
+  select coalesce(jsonb_agg((array['workflow', 'submission', null, 'step', 'task'])[n.n] order by n.n),
+    jsonb_build_array(p_rest))
+  from named n
+$$;
+
+-- Returns the origins of the placements of a run's steps, by "number of step".
+-- Steps with one class and one placement of their own have the same ones, so each is computed once.
+create or replace function hwqueue.listed_origins(p_run hwqueue.run, p_shard int) returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_object_agg(n.step_no, o.came_from), '{}')
+  from (
+    select array_agg(s.step_no) as steps, min(s.step_no) as first_no, s.class_id, s.own -> 'level' as own
+    from hwqueue.workflow_step d
+    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+      select x.* from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
+    group by d.class_no, s.class_id, s.own -> 'level') g
+  join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = p_run.workflow_id
+  join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = g.class_id
+  left join hwqueue.task t on t.shard_id = p_shard and t.name = c.task_name
+  cross join lateral (
+    select hwqueue.step_origins(w, p_run, w.steps -> (g.first_no - 1), coalesce(g.own, '{}'), t.defaults,
+      c.placement) as came_from offset 0) o
+  cross join lateral unnest(g.steps) n(step_no)
+$$;
