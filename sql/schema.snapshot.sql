@@ -1104,6 +1104,9 @@ CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue,
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_node_labels(p_labels jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -2633,7 +2636,16 @@ CREATE FUNCTION hwqueue.my_tenants() RETURNS text[]
 CREATE FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text, p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT are_there boolean) RETURNS record
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
@@ -2740,6 +2752,9 @@ CREATE FUNCTION hwqueue.node_numbers(p_shard integer) RETURNS TABLE(number integ
 
 CREATE FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3199,6 +3214,9 @@ CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
@@ -3737,7 +3755,7 @@ WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_sc
 
 COMMENT ON COLUMN hwqueue.step.state IS 'waiting, held (due, but the run is paused), running, completed, failed, cancelled or skipped';
 
-COMMENT ON COLUMN hwqueue.step.own IS 'options that the submission has set for this step alone';
+COMMENT ON COLUMN hwqueue.step.own IS 'what the submission has said for this step alone: options, level; base_class: the class before the place of other steps came in (near)';
 
 COMMENT ON COLUMN hwqueue.step.result IS 'given by an operator (skip_step); else the result is its lease''s';
 
@@ -5086,8 +5104,11 @@ CREATE TABLE hwqueue.run_key (
     name text NOT NULL,
     idempotency_key text NOT NULL,
     run_id uuid NOT NULL,
-    content bytea NOT NULL
+    content bytea NOT NULL,
+    while_running boolean
 );
+
+COMMENT ON COLUMN hwqueue.run_key.while_running IS 'true: it goes when its run ends; null: with its run';
 
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
@@ -5215,7 +5236,8 @@ CREATE TABLE hwqueue.workflow_step (
     reads integer[],
     run_if jsonb,
     options jsonb,
-    children integer[]
+    children integer[],
+    near jsonb
 );
 
 COMMENT ON COLUMN hwqueue.workflow_step.class_no IS 'steps of equal numbers ask the same placement: their leases share a class';
@@ -5229,6 +5251,8 @@ COMMENT ON COLUMN hwqueue.workflow_step.runs_at_end IS 'a finally step: runs onc
 COMMENT ON COLUMN hwqueue.workflow_step.reads IS 'steps whose results its params or conditions name; null: there is nothing to bind, not even the input';
 
 COMMENT ON COLUMN hwqueue.workflow_step.children IS 'the steps after it, where each comes after it alone and wants it completed; null: workflow_edge says';
+
+COMMENT ON COLUMN hwqueue.workflow_step.near IS 'the steps in whose places it runs, by number: {"steps", "what", "mode", "away", "gone", "weight"}';
 
 ALTER TABLE hwqueue.workflow ALTER COLUMN workflow_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.workflow_workflow_id_seq
@@ -6246,6 +6270,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_numbers(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
@@ -7070,7 +7096,13 @@ REVOKE ALL ON FUNCTION hwqueue.my_tenants() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT are_there boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
@@ -7119,6 +7151,8 @@ REVOKE ALL ON FUNCTION hwqueue.node_metrics(p_now timestamp with time zone, p_sh
 REVOKE ALL ON FUNCTION hwqueue.node_numbers(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
 
@@ -7417,6 +7451,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overri
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 

@@ -2,6 +2,7 @@
 
 from hwqueue.workflow.builder import WorkflowBuilder
 from hwqueue.workflow.definition import Workflow
+from hwqueue.workflow.near import Near, near
 from hwqueue.workflow.step import Step
 from hwqueue.workflow.values import (
     After,
@@ -17,6 +18,6 @@ from hwqueue.workflow.values import (
 )
 
 __all__ = [
-    "After", "Condition", "Step", "Value", "Workflow", "WorkflowBuilder", "completed",
-    "ended", "failed", "literal", "result", "run", "run_input",
+    "After", "Condition", "Near", "Step", "Value", "Workflow", "WorkflowBuilder", "completed",
+    "ended", "failed", "literal", "near", "result", "run", "run_input",
 ]  # fmt: skip

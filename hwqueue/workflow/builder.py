@@ -11,6 +11,7 @@ from hwqueue.errors import ConfigError
 from hwqueue.task import Task
 from hwqueue.types import AsJson, SpawnOptions
 from hwqueue.workflow.definition import Workflow
+from hwqueue.workflow.near import Near
 from hwqueue.workflow.step import AfterLike, Step
 from hwqueue.workflow.values import Condition, Value
 
@@ -85,6 +86,7 @@ class WorkflowBuilder:
         run_if: Iterable[Condition] = (),
         on_failure: str | None = None,
         final: str | None = None,
+        near: Near | None = None,
         **options: Unpack[SpawnOptions],
     ) -> WorkflowBuilder:
         """Add a step; see `Step`, and `hwqueue.types.SpawnOptions` for the options.
@@ -112,6 +114,7 @@ class WorkflowBuilder:
             run_if=run_if,
             on_failure=on_failure,
             final=final,
+            near=near,
             options=SpawnOptions(**asked),  # type: ignore[typeddict-item]
         )
         return self.step(step)

@@ -198,13 +198,16 @@ def _check_graph(steps: tuple[Step, ...], where: str) -> None:
         if step.name in parents:
             raise ConfigError(f"{where}two steps are called {step.name!r}")
         parents[step.name] = [edge.step for edge in step.edges]
-    for name, before in parents.items():
-        for other in before:
-            if other not in parents:
-                raise ConfigError(
-                    f"{where}step {name!r} comes after {other!r}, which is not there",
-                    hint=f"its steps are {', '.join(parents)}",
-                )
+    named = [(step.name, "comes after", edge.step) for step in steps for edge in step.edges]
+    named += [
+        (step.name, "is near", other) for step in steps if step.near for other in step.near.steps
+    ]
+    for name, how, other in named:
+        if other not in parents:
+            raise ConfigError(
+                f"{where}step {name!r} {how} {other!r}, which is not there",
+                hint=f"its steps are {', '.join(parents)}",
+            )
     try:
         TopologicalSorter(parents).prepare()
     except CycleError as error:

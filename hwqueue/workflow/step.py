@@ -12,6 +12,7 @@ from hwqueue.errors import ConfigError
 from hwqueue.options import check_options
 from hwqueue.task import Task
 from hwqueue.types import AsJson, SpawnOptions
+from hwqueue.workflow.near import Near
 from hwqueue.workflow.values import After, Condition, StepLike, Value, completed
 
 AfterLike: TypeAlias = "After | StepLike | Iterable[After | StepLike]"
@@ -46,6 +47,7 @@ class Step:
             steps behind it are skipped, the run goes on and ends failed; `ignore`: it counts as
             completed, its result is null.
         final: It runs once when all else has ended: `failed`, `cancelled` or `ended` says when.
+        near: The place where steps before it have run, such as `near("train", "rack")`.
         options: Further options of its lease: priority, max_attempts, retry, claim_timeout,
             patience, delay, deadline, labels, service_id, wire.
 
@@ -65,6 +67,7 @@ class Step:
     run_if: Iterable[Condition] = ()
     on_failure: str | None = None
     final: str | None = None
+    near: Near | None = None
     options: SpawnOptions = field(default_factory=SpawnOptions)
     _after: tuple[After, ...] = field(init=False, repr=False, compare=False, default=())
 
@@ -114,6 +117,7 @@ class Step:
             "affinity": self.affinity,
             "join": self.join,
             "run_if": [condition.as_json() for condition in self.run_if],
+            "near": None if self.near is None else self.near.as_json(),
             "on_failure": self.on_failure,
             "finally": self.final,
             "options": plain(options, f"step {self.name!r}: options"),

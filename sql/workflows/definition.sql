@@ -73,7 +73,7 @@ begin
   from jsonb_array_elements(p_spec -> 'steps') with ordinality t(spec, step_no)
   cross join lateral jsonb_each_text(coalesce(t.spec -> 'after', '{}')) a;
   insert into hwqueue.workflow_step (shard_id, workflow_id, step_no, name, kind, task_name, class_no,
-    parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options, children)
+    parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options, children, near)
   select p_shard, v_workflow.workflow_id, s.ordinality, s.value ->> 'name', 'task', s.value ->> 'task',
     dense_rank() over (order by s.value -> 'task', s.value -> 'queue', s.value -> 'affinity',
       s.value -> 'affinity_tags', s.value -> 'placement',
@@ -88,7 +88,10 @@ begin
       select (v_numbers ->> r.name)::int from jsonb_array_elements_text(s.value -> 'reads') r(name)
       order by 1) end,
     s.value -> 'run_if', s.value -> 'options',
-    case when c.from_no is null then '{}' when c.is_straight then c.children end
+    case when c.from_no is null then '{}' when c.is_straight then c.children end,
+    s.value -> 'near' || jsonb_build_object('steps', (
+      select jsonb_agg(v_numbers -> n.name order by v_numbers -> n.name)
+      from jsonb_array_elements_text(s.value #> '{near,steps}') n(name)))
   from jsonb_array_elements(p_spec -> 'steps') with ordinality s
   left join (
     select e.to_no, count(*)::int from hwqueue.workflow_edge e

@@ -37,6 +37,7 @@ declare
   v_done int[] := '{}';
   v_item record;
   v_bound record;
+  v_near record;
   v_queue hwqueue.queue;
   v_requests hwqueue.spawn_request[] := '{}';
 begin
@@ -55,7 +56,8 @@ begin
               where t.shard_id = p_shard and t.name = d.task_name) as defaults
       from hwqueue.step x
       cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-        select y.name, y.task_name, y.params, y.reads, y.run_if, y.options from hwqueue.workflow_step y
+        select y.name, y.task_name, y.params, y.reads, y.run_if, y.options, y.near
+        from hwqueue.workflow_step y
         where y.shard_id = p_shard and y.workflow_id = p_run.workflow_id and y.step_no = x.step_no offset 0) d
       where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = any (v_due)
         and x.state in ('waiting', 'held')
@@ -67,6 +69,11 @@ begin
     continue when v_holds;
     v_bound := hwqueue.step_params(p_run, v_item.params, v_item.reads, v_item.run_if,
       (v_item.queue).max_params_bytes, p_shard);
+    if v_bound.bad is null and v_item.near is not null then
+      v_near := hwqueue.near_class(p_run, v_item.step_no, v_item.near, p_now, p_shard);
+      v_item.class_id := v_near.class_id;
+      v_bound.bad := v_near.bad;
+    end if;
     if v_bound.bad is not null then
       p := hwqueue.end_unbound(p_run.run_id, v_item.step_no, v_bound.bad, p, p_now, p_shard);
       continue;
@@ -220,7 +227,8 @@ begin
       where r.step_no = any (p_revived) order by r.lease_id
     loop
       update hwqueue.lease l
-      set params = (v_item.request).params, headers = (v_item.request).headers, deadline = null
+      set params = (v_item.request).params, headers = (v_item.request).headers, deadline = null,
+        class_id = (v_item.request).class_id  -- of a step near another one, where that ran this time
       where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
       perform hwqueue.put_back((v_item.request).lease_id, 0,
         (v_item.claim_token & ((1::bigint << 40) - 1))::int, (v_item.request).available_at, p_now, p_shard);

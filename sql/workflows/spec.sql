@@ -43,6 +43,7 @@ begin
     || hwqueue.present('retain', hwqueue.read_retention(p_spec -> 'retain', 'spec.retain'));
   v_steps := hwqueue.read_steps(p_spec -> 'steps');
   v_order := hwqueue.order_named_steps(v_steps);
+  perform hwqueue.check_near_steps(v_steps, v_order);
   v_spec := v_spec || jsonb_build_object('steps', (
     select jsonb_agg(s.value order by o.new_no)
     from unnest(v_steps, v_order) o(value, new_no) cross join lateral (select o.value) s));
@@ -110,8 +111,8 @@ $$;
 
 -- Returns one step in normal form, without what is absent or the default: {"name", "task", "queue",
 -- "params", "after": {step: completed|failed|ended}, "join", "run_if", "options", "affinity",
--- "affinity_tags", "placement", "on_failure", "finally", "reads"}. A binding adds its edge by itself; reads
--- are the steps that bindings and conditions name, and [] where there are only other bindings.
+-- "affinity_tags", "placement", "near", "on_failure", "finally", "reads"}. A binding adds its edge by
+-- itself; reads are the steps that bindings and conditions name, and [] where there are only other bindings.
 -- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
 create or replace function hwqueue.read_step(p_step jsonb, p_field text) returns jsonb
 language plpgsql stable
@@ -137,7 +138,7 @@ begin
   end if;
   v_kind := coalesce(hwqueue.json_choice(p_step -> 'kind', p_field || '.kind',
     array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'], 'QHF02'), 'task');
-  if v_kind <> 'task' or p_step ?| array['near', 'over', 'max_parallel', 'tolerate', 'size', 'min', 'domain',
+  if v_kind <> 'task' or p_step ?| array['over', 'max_parallel', 'tolerate', 'size', 'min', 'domain',
     'signal', 'timeout', 'on_timeout', 'for', 'until', 'workflow', 'input'] then
     perform hwqueue.refuse('QHF02', format('%s is reserved: step %s is not a task', p_field, to_json(v_name)),
       jsonb_build_object('field', p_field || '.kind', 'step', v_name, 'reserved', true),
@@ -170,6 +171,7 @@ begin
       'QHF02'), '{}'))
     || hwqueue.present('run_if', nullif(nullif(p_step -> 'run_if', '[]'), 'null'))
     || hwqueue.present('after', nullif(v_after, '{}'))
+    || hwqueue.present('near', hwqueue.read_near(p_step -> 'near', p_field || '.near'))
     || hwqueue.present('options', hwqueue.read_step_options(p_step -> 'options', p_field || '.options'))
     || case when v_bound.binds or v_reads <> '{}' or jsonb_array_length(
         coalesce(nullif(p_step -> 'run_if', 'null'), '[]')) > 0

@@ -8,9 +8,9 @@ import pytest
 
 from hwqueue import App, Client, NodeSpec, Placement, Step, Workflow, WorkflowBuilder
 from hwqueue.client import AsyncClient
-from hwqueue.errors import PlacementContradictory
+from hwqueue.errors import ConfigError, PlacementContradictory
 from hwqueue.testing import drain
-from hwqueue.workflow import ended, literal, result, run, run_input
+from hwqueue.workflow import ended, literal, near, result, run, run_input
 
 app = App()
 
@@ -129,6 +129,28 @@ def test_everything_that_can_be_written_is_understood(client: Client) -> None:
     with client:
         assert workflow.define(client).created
         assert client.get_workflow("all").spec["on_failure"] == "fail_fast"
+
+
+def test_a_step_near_another_one(client: Client) -> None:
+    flow = (
+        WorkflowBuilder("racks")
+        .with_options(queue="work")
+        .task("a", "prepare", params={"dataset": "x"})
+        .task("b", "t", after="a", near=near("a", "rack", mode="require", gone="fail"))
+        .step(Step("c", "t", after="a", near=near(["a"], weight=30)))
+        .step(Step("d", "t", after="a", near=near(Step("a", "t"), "label:zone", away=True)))
+        .build()
+    )
+    with client:
+        run_id = flow.submit(client).run_id
+        drain(client, app, node=NodeSpec(name="n", instance_id="1", rack=7))
+        placements = {step.step: step.placement for step in client.list_workflow_steps(run_id)}
+    assert placements["b"] == {"require": [{"rack": [7]}]}
+    [preferred] = (placements["c"] or {})["prefer"]
+    assert preferred["weight"] == 30
+    assert placements["d"] == {}
+    with pytest.raises(ConfigError, match="is near 'x', which is not there"):
+        Workflow(name="w", tasks=[Step("a", "t", near=near("x"))])
 
 
 async def test_with_an_async_client(dsn: str) -> None:

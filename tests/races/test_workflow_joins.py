@@ -74,6 +74,24 @@ def test_a_settler_that_stays_open_holds_up_nobody(calls: Calls, one: Actor) -> 
     assert flow.state == "completed"
 
 
+def test_releases_near_one_step_do_not_wait_for_the_class(calls: Calls, one: Actor) -> None:
+    """Both find no class of that place: each writes its own."""
+    near = {"step": "a", "mode": "require"}
+    steps = [step("a"), step("b", "a"), step("c", "a")]
+    steps += [step(n, p, near=near, task="near") for n, p in (("d", "b"), ("e", "c"))]
+    flow = Flow(calls, steps)
+    finish(calls, flow.claims()["a"])
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["b"])
+    finish(calls, claims["c"])
+    assert flow.states()["e"] == "running"
+    one.commit()
+    assert flow.steps()["d"]["placement"] == flow.steps()["e"]["placement"]
+    flow.complete("d", "e")
+    assert flow.state == "completed"
+
+
 def test_the_next_parent_folds_what_was_left(calls: Calls, one: Actor) -> None:
     flow = Flow(calls, [step("a"), step("b"), step("x"), step("c", "a", "b", "x")])
     claims = flow.claims()

@@ -1,0 +1,202 @@
+-- Steps near other steps: in the place where those have run.
+--
+-- workflows/spec reads `near`, workflows/release asks near_class when such a step is released. Example:
+-- "score" is near "train", by rack. Train ran on a node of rack 7, so the lease of score gets the class of
+-- its step with {"rack": [7]} besides. All runs share the class of a task and a place.
+--
+-- Invariant: a release never raises, and waits for nobody. A step whose place contradicts its placement
+-- fails, with the reason in its row. The class needs no row in run_class: the lease refers to it from the
+-- transaction that finds it.
+--
+-- Read read_near first, then near_class.
+
+-- Returns `near` of a step in normal form: {"steps", "what", "mode", "away", "gone", "weight"}, without
+-- defaults. Null: the step has none.
+-- Raises: QHF02, QHC03, naming the field.
+create or replace function hwqueue.read_near(p_near jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_steps jsonb := p_near -> 'step';
+  v_mode text;
+  v_away boolean;
+begin
+  if p_near is null or p_near = 'null' then
+    return null;
+  end if;
+  perform hwqueue.check_object(p_near, array['step', 'what', 'mode', 'away', 'gone', 'weight'], p_field,
+    'QHF02');
+  if jsonb_typeof(v_steps) is distinct from 'array' then
+    v_steps := jsonb_build_array(v_steps);
+  end if;
+  v_steps := (
+    select jsonb_agg(distinct hwqueue.json_text(s.value, format('%s.step[%s]', p_field, s.ordinality - 1),
+      100, 'QHF02'))
+    from jsonb_array_elements(hwqueue.json_list(v_steps, p_field || '.step', 100, 'a step, or a list of them',
+      'for example {"step": "train", "what": "rack"}', 'QHF02')) with ordinality s);
+  v_mode := coalesce(hwqueue.json_choice(p_near -> 'mode', p_field || '.mode', array['prefer', 'require'],
+    'QHF02'), 'prefer');
+  v_away := coalesce(hwqueue.json_boolean(p_near -> 'away', p_field || '.away', 'QHF02'), false);
+  if v_steps is null or v_steps @> '[null]' then
+    perform hwqueue.refuse('QHF02', format('%s names no step', p_field),
+      jsonb_build_object('field', p_field || '.step'), 'for example {"step": "train", "what": "rack"}');
+  elsif p_near ? 'weight' and v_mode <> 'prefer' or p_near ? 'gone' and (v_mode <> 'require' or v_away) then
+    perform hwqueue.refuse('QHF02', case when p_near ? 'gone'
+        then format('%s.gone is for mode "require" without away', p_field)
+        else format('%s.weight is for mode "prefer"', p_field) end,
+      jsonb_build_object('field', p_field || case when p_near ? 'gone' then '.gone' else '.weight' end),
+      'leave it out, or set mode');
+  end if;
+  return jsonb_strip_nulls(jsonb_build_object('steps', v_steps,
+    'what', coalesce(hwqueue.json_domain(p_near -> 'what', p_field || '.what', 'QHC03'), 'node'),
+    'mode', nullif(v_mode, 'prefer'), 'away', nullif(v_away, false),
+    'gone', nullif(hwqueue.json_choice(p_near -> 'gone', p_field || '.gone',
+      array['wait', 'anywhere', 'fail'], 'QHF02'), 'wait'),
+    'weight', nullif(hwqueue.json_integer(p_near -> 'weight', p_field || '.weight', 1, 100, 'QHF02'), 100)));
+end
+$$;
+
+-- Refuses steps that are near a step which does not come before them. A finally step comes after all others.
+-- p_order: the number of each step in topological order.
+-- Raises: QHF02, naming the step.
+create or replace function hwqueue.check_near_steps(p_steps jsonb[], p_order int[]) returns void
+language plpgsql immutable
+as $$
+declare
+  v_numbers jsonb := (
+    select jsonb_object_agg(u.s ->> 'name', u.n) from unnest(p_steps, p_order) u(s, n));
+  v_none bit varying := repeat('0', cardinality(p_steps))::bit varying;
+  -- by number: all that come before
+  v_before bit varying[] := array_fill(v_none, array[cardinality(p_steps)]);
+  v_mask bit varying;
+  v_step record;
+  v_name text;
+begin
+  if not exists (select from unnest(p_steps) s where s ? 'near') then
+    return;
+  end if;
+  for v_step in
+    select u.s as spec, u.n as no, u.o - 1 as at, u.s ? 'finally' as is_final
+    from unnest(p_steps, p_order) with ordinality u(s, n, o) order by u.n
+  loop
+    v_mask := v_none;
+    for v_name in select k from jsonb_object_keys(coalesce(v_step.spec -> 'after', '{}')) k loop
+      v_mask := set_bit(v_mask | v_before[(v_numbers ->> v_name)::int], (v_numbers ->> v_name)::int - 1, 1);
+    end loop;
+    v_before[v_step.no] := v_mask;
+    for v_name in select jsonb_array_elements_text(v_step.spec #> '{near,steps}') loop
+      if not v_numbers ? v_name
+        or get_bit(v_mask, (v_numbers ->> v_name)::int - 1) = 0 and not v_step.is_final
+        or v_step.is_final and exists (
+          select from unnest(p_steps) s where s ->> 'name' = v_name and s ? 'finally') then
+        perform hwqueue.refuse('QHF02', format('step %s is near %s, which does not come before it',
+            v_step.spec -> 'name', to_json(v_name)),
+          jsonb_build_object('field', format('spec.steps[%s].near', v_step.at),
+            'step', v_step.spec -> 'name'),
+          'add it to after: the place of a step is known when it has run');
+      end if;
+    end loop;
+  end loop;
+end
+$$;
+
+-- Returns the class of a step that is released near others, and writes it into the step. bad: why the step
+-- fails instead; else null. Steps that never had a node have no place: then it runs anywhere, unless `gone`
+-- is fail. The class of the step before that stays in step.own for another attempt of the run.
+-- Locks: the caller holds the step; a new class.
+create or replace function hwqueue.near_class(p_run hwqueue.run, p_step int, p_near jsonb, p_now timestamptz,
+  p_shard int, out class_id bigint, out bad jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_step hwqueue.step;
+  v_base hwqueue.placement_class;
+  v_places record;
+  v_near jsonb := p_near;
+  v_placement jsonb;
+begin
+  select s.* into v_step from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
+  class_id := coalesce((v_step.own ->> 'base_class')::bigint, v_step.class_id);
+  v_places := hwqueue.near_places(p_run.run_id, p_near, p_now, p_shard);
+  if p_near ->> 'gone' is not null and not v_places.are_there then
+    if p_near ->> 'gone' = 'fail' then
+      bad := jsonb_build_object('reason', 'near_gone', 'near', p_near ->> 'what',
+        'places', v_places.places);
+      return;
+    end if;
+    v_near := v_near - 'mode';
+  end if;
+  if v_places.places <> '[]' then
+    select c.* into v_base from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = near_class.class_id;
+    begin
+      v_placement := hwqueue.check_cost(hwqueue.merge_placements(v_base.placement,
+        hwqueue.normalise_placement(hwqueue.near_placement(v_near, v_places.places), 'near'), 'near'),
+        'near');
+    exception when sqlstate 'QHC03' or sqlstate 'QHC04' then
+      bad := jsonb_build_object('reason', 'near_contradicts', 'near', p_near ->> 'what',
+        'places', v_places.places, 'message', sqlerrm);
+      return;
+    end;
+    class_id := hwqueue.find_class(row(v_base.queue_id, v_base.task_name, v_base.tenant, v_base.service_id,
+      v_base.labels, v_placement,
+      -- what requires its place waits for no better one
+      case when v_near ? 'mode' then coalesce(v_base.patience, '0') else v_base.patience end, null), p_shard);
+  end if;
+  if class_id <> v_step.class_id then
+    update hwqueue.step s
+    set class_id = near_class.class_id,
+      own = jsonb_build_object('base_class', v_step.class_id) || coalesce(s.own, '{}')
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
+  end if;
+end
+$$;
+
+-- Returns the places where steps of a run have run last, or run: node ids, racks, or values of a label.
+-- are_there: a live node that is not cordoned is in one of them.
+create or replace function hwqueue.near_places(p_run uuid, p_near jsonb, p_now timestamptz, p_shard int,
+  out places jsonb, out are_there boolean)
+language sql stable
+as $$
+  with place as materialized (
+    select distinct hwqueue.node_place(n, p_near ->> 'what') as value
+    from jsonb_array_elements_text(p_near -> 'steps') e(step_no)
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = e.step_no::int
+    join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
+    left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+    join hwqueue.node n on n.shard_id = p_shard and n.node_id = coalesce(k.node_id, o.node_id, l.node_id)
+  )
+  select coalesce(jsonb_agg(p.value order by p.value), '[]'),
+    p_near ? 'gone' and exists (  -- else nobody asks, and the fleet is not read
+      select from hwqueue.node n
+      join hwqueue.node_state t on t.shard_id = p_shard and t.node_id = n.node_id
+      where n.shard_id = p_shard and n.deregistered_at is null and n.cordoned_at is null
+        and hwqueue.is_live(n, t, p_now)
+        and hwqueue.node_place(n, p_near ->> 'what') in (select x.value from place x))
+  from place p where p.value is not null
+$$;
+
+-- Returns the place of a node in a domain; null: it has none.
+create or replace function hwqueue.node_place(p_node hwqueue.node, p_what text) returns jsonb
+language sql immutable
+as $$
+  select case p_what when 'node' then to_jsonb(p_node.node_id) when 'rack' then to_jsonb(p_node.rack)
+    else (select v from (select p_node.labels -> substr(p_what, 7)) l(v)
+          where jsonb_typeof(l.v) in ('string', 'number', 'boolean')) end
+$$;
+
+-- Returns what a lease asks that is to be near places, or away from them.
+create or replace function hwqueue.near_placement(p_near jsonb, p_places jsonb) returns jsonb
+language sql immutable
+as $$
+  select case when p_near ->> 'mode' = 'require' then jsonb_build_object('require', e.exprs)
+    else jsonb_build_object('prefer', jsonb_build_array(jsonb_build_object('when', e.exprs,
+      'weight', coalesce(p_near -> 'weight', '100')))) end
+  from (select jsonb_build_array(case
+    when p_near ->> 'what' in ('node', 'rack') then jsonb_build_object(p_near ->> 'what', p_places)
+      || hwqueue.present('away', p_near -> 'away')
+    else jsonb_build_object('label', substr(p_near ->> 'what', 7), 'values', p_places,
+      'op', case when p_near ? 'away' then 'not_in' else 'in' end) end) as exprs) e
+$$;
