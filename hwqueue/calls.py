@@ -215,6 +215,13 @@ CHECK_WORKFLOW = _call(
 )
 GET_WORKFLOW_RUN = _call("get_workflow_run", _RUN, row=types.WorkflowRun)
 LIST_WORKFLOW_STEPS = _call("list_workflow_steps", _RUN, row=types.WorkflowStep)
+STEP_RESULTS = _call(
+    "step_results",
+    {**_RUN, "p_step": "text"},
+    {"p_after": "integer", "p_limit": "integer", "p_lease": "uuid"},
+    types.StepResult,
+)
+RUN_INPUT = _call("run_input", _RUN, {"p_lease": "uuid"}, returns="jsonb")
 LIST_WORKFLOW_RUNS = _call(
     "list_workflow_runs",
     optional={"p_filter": "jsonb", "p_limit": "integer", "p_before": "uuid"},

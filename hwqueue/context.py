@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, NoReturn, Protocol, Self
 from uuid import UUID
 
 from hwqueue.attempt_log import log_line
-from hwqueue.errors import BadArgument
+from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.logs import LogLevel, TellLine
-from hwqueue.types import Assignment, Claim, Json
+from hwqueue.types import Assignment, Claim, Json, StepResult
 
 Report = dict[str, Any]
 """What a handler has said of its progress, as the database takes it."""
 
 _MOST_MESSAGE_CHARS = 200
 _TOO_MUCH = 2**63  # for a bigint
+
+
+class Named(Protocol):
+    """What has a name, such as a step."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
 
 
 class Cancelled(BaseException):
@@ -61,6 +69,14 @@ def _said(value: float) -> str:
 
 def _forget(_said: dict[str, Any]) -> None:
     """Where nobody keeps reports and lines, as in a test of a handler."""
+
+
+def _refuse_read(*_asked: object) -> NoReturn:
+    raise ConfigError(
+        "the run of a step cannot be read here: a handler in a process, or one that a test calls, "
+        "has no connection",
+        hint="bind what it needs into its params: result(...), run_input(...)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,6 +136,27 @@ class _LeaseFacts:
         return dict(self.claim.headers or {})
 
     @property
+    def run_id(self) -> UUID | None:
+        """The run of a workflow that the lease is a step of; None outside of runs."""
+        found = (self.claim.headers or {}).get("workflow_run_id")
+        return UUID(found) if isinstance(found, str) else None
+
+    @property
+    def step(self) -> str | None:
+        """The name of the step; None outside of runs."""
+        return (self.claim.headers or {}).get("step") if self.run_id else None
+
+    def _step_of_run(self, step: str | Named) -> tuple[UUID, str]:
+        """This run, and the name of a step of it. Raises: BadArgument outside of runs."""
+        run = self.run_id
+        if run is None:
+            raise BadArgument(
+                f"lease {self.lease_id} is no step of a run, so it has no other steps",
+                hint="submit a workflow; leases that are spawned one by one have no run",
+            )
+        return run, step if isinstance(step, str) else step.name
+
+    @property
     def assignment(self) -> Assignment | None:
         """What was set aside (CPU, memory, GPUs); None when nothing is counted."""
         return self.claim.assignment
@@ -173,6 +210,8 @@ class LeaseContext(_LeaseFacts):
 
     cancelled: threading.Event = field(default_factory=threading.Event)
     extend_claim: Callable[[timedelta], datetime]
+    read_results: Callable[[UUID, str, int], Sequence[StepResult]] = _refuse_read
+    read_input: Callable[[UUID], Json] = _refuse_read
 
     def raise_if_cancelled(self) -> None:
         """Raise `hwqueue.Cancelled` when the handler should stop; call it now and then."""
@@ -195,6 +234,37 @@ class LeaseContext(_LeaseFacts):
         """
         return self.extend_claim(by)
 
+    def run_input(self) -> Json:
+        """What the run was submitted with; None outside of runs. Not available in a process.
+
+        Raises: RunNotFound, LeaseLost, ConfigError.
+        SQL: run_input.
+        """
+        return None if (run := self.run_id) is None else self.read_input(run)
+
+    def result(self, step: str | Named) -> Json:
+        """What a step of the run returned; None if it has not completed. Not for a process.
+
+        A binding in the step's params, `result("prepare")`, is read when the step starts. This
+        reads when it is called, so it may also look at a step that does not come before.
+
+        Raises: StepUnknown, LeaseLost, ConfigError; BadArgument outside of runs.
+        SQL: step_results.
+        """
+        found = self.read_results(*self._step_of_run(step), -1)
+        return found[0].result if found else None
+
+    def results(self, step: str | Named) -> Iterator[StepResult]:
+        """What the items of a step returned, by item; a page is read at a time.
+
+        Raises: As `result`.
+        SQL: step_results.
+        """
+        (run, name), after = self._step_of_run(step), -1
+        while page := self.read_results(run, name, after):
+            yield from page
+            after = page[-1].item
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AsyncLeaseContext(_LeaseFacts):
@@ -206,7 +276,26 @@ class AsyncLeaseContext(_LeaseFacts):
 
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     extend_claim: Callable[[timedelta], Awaitable[datetime]]
+    read_results: Callable[[UUID, str, int], Awaitable[Sequence[StepResult]]] = _refuse_read
+    read_input: Callable[[UUID], Awaitable[Json]] = _refuse_read
 
     async def extend(self, by: timedelta) -> datetime:
         """See `LeaseContext.extend`."""
         return await self.extend_claim(by)
+
+    async def run_input(self) -> Json:
+        """See `LeaseContext.run_input`."""
+        return None if (run := self.run_id) is None else await self.read_input(run)
+
+    async def result(self, step: str | Named) -> Json:
+        """See `LeaseContext.result`."""
+        found = await self.read_results(*self._step_of_run(step), -1)
+        return found[0].result if found else None
+
+    async def results(self, step: str | Named) -> AsyncIterator[StepResult]:
+        """See `LeaseContext.results`: `async for each in context.results("score")`."""
+        (run, name), after = self._step_of_run(step), -1
+        while page := await self.read_results(run, name, after):
+            for each in page:
+                yield each
+            after = page[-1].item

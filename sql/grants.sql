@@ -26,6 +26,8 @@ grant execute on function
   hwqueue.check_workflow(jsonb, jsonb, int),
   hwqueue.get_workflow_run(uuid, int),
   hwqueue.list_workflow_steps(uuid, int),
+  hwqueue.step_results(uuid, text, int, int, uuid, int),
+  hwqueue.run_input(uuid, uuid, int),
   hwqueue.list_workflow_runs(jsonb, int, uuid, int),
   hwqueue.cancel_workflow_run(uuid, text, int),
   hwqueue.pause_workflow_run(uuid, int),
@@ -56,7 +58,9 @@ grant execute on function
   hwqueue.wake_payloads(text[], int),
   hwqueue.node_wake_payload(uuid, int),
   hwqueue.deregister_own_node(uuid, bigint, int),
-  hwqueue.advance_workflows(int, int)
+  hwqueue.advance_workflows(int, int),
+  hwqueue.step_results(uuid, text, int, int, uuid, int),
+  hwqueue.run_input(uuid, uuid, int)
   to hwqueue_worker, hwqueue_admin;
 
 -- Operators: everything that people on call need. They cannot claim.

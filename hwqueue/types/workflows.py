@@ -183,6 +183,22 @@ class WorkflowStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step returned.
+
+    Attributes:
+        item: 0: the step has one lease.
+        result, error: Of its lease, or what `skip_step` gave; None while it has not ended.
+    """
+
+    item: int
+    state: StepState
+    result: Any
+    error: Mapping[str, Any] | None
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedStep:
     """Where a step of a workflow could run, if it were submitted now.
 

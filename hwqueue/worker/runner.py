@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from hwqueue import tracing
 from hwqueue.app import App, Cancelled, Task
@@ -17,7 +18,7 @@ from hwqueue.attempt_log import Line, numbered
 from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
 from hwqueue.logs import about, lease_fields
 from hwqueue.text import exact_duration
-from hwqueue.types import Claim
+from hwqueue.types import Claim, Json, StepResult
 from hwqueue.worker import outcome, process
 from hwqueue.worker.outcome import Ended, Outcome
 from hwqueue.worker.pinning import pinned
@@ -28,6 +29,9 @@ _log = logging.getLogger("hwqueue.worker")
 TellProgress = Callable[[Claim, Report], None]
 TellLine = Callable[[Claim, Line], None]
 ExtendClaim = Callable[[Claim, timedelta], Awaitable[datetime]]
+ReadResults = Callable[[Claim, UUID, str, int], Coroutine[Any, Any, list[StepResult]]]
+ReadInput = Callable[[Claim, UUID], Coroutine[Any, Any, Json]]
+T = TypeVar("T")
 OnError = Callable[[BaseException], object]
 
 
@@ -116,6 +120,7 @@ class Runner:
         now: Ends that grace when set.
         gpu_names: What `CUDA_VISIBLE_DEVICES` calls the node's GPUs, by position.
         extend_claim: Extends the claim of one lease.
+        read_results, read_input: Read a step's results, and the input of the run of a claim.
         tell_progress: Keeps how far a handler says it has come.
         tell_line: Keeps what a handler logs.
         pass_environment: What child processes get of the worker's own variables.
@@ -133,6 +138,8 @@ class Runner:
         now: asyncio.Event,
         gpu_names: tuple[str, ...],
         extend_claim: ExtendClaim,
+        read_results: ReadResults,
+        read_input: ReadInput,
         tell_progress: TellProgress,
         tell_line: TellLine,
         pass_environment: tuple[str, ...] = (),
@@ -144,6 +151,8 @@ class Runner:
         self._now = now
         self._gpu_names = gpu_names
         self._extend_claim = extend_claim
+        self._read_results = read_results
+        self._read_input = read_input
         self._tell_progress = tell_progress
         self._tell_line = tell_line
         self._pass_environment = pass_environment
@@ -315,13 +324,14 @@ class Runner:
     def _in_thread(self, execution: Execution) -> asyncio.Future[Outcome | None]:
         claim = execution.claim
 
-        def extend(by: timedelta) -> datetime:
-            asked = asyncio.run_coroutine_threadsafe(self._extend(claim, by), self._loop)
-            return asked.result()
+        def wait(asked: Coroutine[Any, Any, T]) -> T:
+            return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
 
         context = LeaseContext(
             claim=claim,
-            extend_claim=extend,
+            extend_claim=lambda by: wait(self._extend(claim, by)),
+            read_results=lambda *asked: wait(self._read_results(claim, *asked)),
+            read_input=lambda run: wait(self._read_input(claim, run)),
             tell_progress=partial(self._tell_progress, claim),
             tell_line=numbered(partial(self._tell_line, claim)),
         )
@@ -333,6 +343,8 @@ class Runner:
         context = AsyncLeaseContext(
             claim=claim,
             extend_claim=lambda by: self._extend(claim, by),
+            read_results=partial(self._read_results, claim),
+            read_input=partial(self._read_input, claim),
             tell_progress=partial(self._tell_progress, claim),
             tell_line=numbered(partial(self._tell_line, claim)),
         )

@@ -121,6 +121,8 @@ class Worker:
             now=shutdown.now,
             gpu_names=node.gpu_names,
             extend_claim=session.extend,
+            read_results=session.step_results,
+            read_input=session.run_input,
             tell_progress=session.progress.tell,
             tell_line=session.logs.tell,
             pass_environment=settings.pass_environment,

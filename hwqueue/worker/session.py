@@ -37,12 +37,14 @@ from hwqueue.types import (
     Claim,
     Death,
     Heartbeat,
+    Json,
     LeaseOutlook,
     NodeSpec,
     PruneResult,
     ReapResult,
     SettledAndClaimed,
     Settlement,
+    StepResult,
     Verdict,
 )
 from hwqueue.worker import outcome
@@ -248,6 +250,24 @@ class NodeSession:
             lambda client: client.extend_claim(
                 claim.lease_id, claim.claim_token, extend=by, shard=self._shard
             ),
+        )
+
+    async def step_results(
+        self, claim: Claim, run: UUID, step: str, after: int
+    ) -> list[StepResult]:
+        """What a step of a claim's run returned. SQL: step_results."""
+        return await self._call(
+            "read results",
+            lambda client: client.step_results(
+                run, step, after=after, lease_id=claim.lease_id, shard=self._shard
+            ),
+        )
+
+    async def run_input(self, claim: Claim, run: UUID) -> Json:
+        """What a claim's run was submitted with. SQL: run_input."""
+        return await self._call(
+            "read an input",
+            lambda client: client.run_input(run, lease_id=claim.lease_id, shard=self._shard),
         )
 
     async def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:

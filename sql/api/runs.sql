@@ -307,3 +307,39 @@ begin
       order by m.version desc limit 1), '-infinity'), p_shard) s;
 end
 $$;
+
+-- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A step with
+-- one lease has the item 0. state, result and error: as in list_workflow_steps. p_lease: of a worker, the
+-- lease whose handler asks; others need none. p_limit: from 1 to 10,000.
+-- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
+create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
+  p_limit int default 1000, p_lease uuid default null, p_shard int default 0)
+returns table (item int, state text, result jsonb, error jsonb, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_run hwqueue.run;
+  v_no int;
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
+  v_run := hwqueue.readable_run(p_run, p_lease, p_shard);
+  v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
+  return query
+    select 0, hwqueue.shown_state(s.state, v_run), coalesce(s.result, o.result), coalesce(s.error, o.error),
+      p_shard
+    from hwqueue.step s
+    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = s.lease_id
+    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no and p_after < 0;
+end
+$$;
+
+-- The input of a run. p_lease: as in step_results.
+-- Raises: QHF03; of a worker QHL01, QHN04.
+create or replace function hwqueue.run_input(p_run uuid, p_lease uuid default null, p_shard int default 0)
+returns jsonb
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return (hwqueue.readable_run(p_run, p_lease, p_shard)).input;
+end
+$$;

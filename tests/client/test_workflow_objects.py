@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from hwqueue import App, Client, NodeSpec, Placement, Step, Workflow, WorkflowBuilder
+from hwqueue import (
+    App,
+    AsyncLeaseContext,
+    Client,
+    LeaseContext,
+    NodeSpec,
+    Placement,
+    Step,
+    Workflow,
+    WorkflowBuilder,
+)
 from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError, PlacementContradictory
 from hwqueue.testing import drain
@@ -129,6 +140,47 @@ def test_everything_that_can_be_written_is_understood(client: Client) -> None:
     with client:
         assert workflow.define(client).created
         assert client.get_workflow("all").spec["on_failure"] == "fail_fast"
+
+
+@app.task("read", queue="work")
+def read(context: LeaseContext) -> Any:
+    return [context.run_input(), context.result("prepare")]
+
+
+@app.task("read-async", queue="work")
+async def read_async(context: AsyncLeaseContext) -> Any:
+    [prepared] = [each.result async for each in context.results("prepare")]
+    return [await context.run_input(), prepared]
+
+
+READS = Workflow(
+    name="reads",
+    tasks=[
+        Step("prepare", prepare, params={"dataset": "x"}),
+        Step("read", read, after="prepare"),
+        Step("read-async", read_async, after="prepare"),
+    ],
+    result=literal(1),
+)
+
+
+def test_handlers_of_drained_leases_read_their_run(client: Client) -> None:
+    with client:
+        run_id = READS.submit(client, {"n": 1}).run_id
+        drain(client, app)
+        for name in ("read", "read-async"):
+            [found] = client.step_results(run_id, name)
+            assert found.result == [{"n": 1}, {"uri": "x/prepared"}]
+
+
+async def test_handlers_of_drained_leases_read_their_run_async(dsn: str) -> None:
+    async with AsyncClient(dsn) as client:
+        await client.create_queue("work")
+        run_id = (await READS.submit(client, {"n": 1})).run_id
+        await drain(client, app)
+        for name in ("read", "read-async"):
+            [found] = await client.step_results(run_id, name)
+            assert found.result == [{"n": 1}, {"uri": "x/prepared"}]
 
 
 def test_a_step_near_another_one(client: Client) -> None:

@@ -77,6 +77,15 @@ async def test_changes(client: AsyncClient, queue: str, node: Node) -> None:
     assert (advanced.released, advanced.more) == (0, False)
 
 
+async def test_results_of_steps(client: AsyncClient, queue: str, node: Node) -> None:
+    run = (await client.submit_spec({"name": "f", "queue": queue, "steps": STEPS}, {"n": 1})).run_id
+    await end(client, queue, node)
+    [found] = await client.step_results(run, "a")
+    assert (found.item, found.state, found.result) == (0, "completed", {"done": True})
+    assert await client.step_results(run, "a", after=found.item) == []
+    assert await client.run_input(run) == {"n": 1}
+
+
 async def test_a_check(client: AsyncClient, queue: str, node: Node) -> None:
     steps = [{"name": "a", "task": "t"}, {"name": "b", "task": "t", "affinity_tags": {"gpu": 7}}]
     spec = {"name": "film", "queue": queue, "steps": steps}

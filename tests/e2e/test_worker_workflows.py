@@ -109,3 +109,29 @@ async def test_a_refusal_ends_nothing(
         async with asyncio.timeout(BOUND_SECONDS):
             while (await client.get_workflow_run(run)).state != "completed":
                 await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("task", ["read-run", "read-run-async"])
+async def test_a_handler_reads_its_run(client: AsyncClient, dsn: str, task: str) -> None:
+    spec = flow("read", add("a"), {"name": "b", "task": task, "after": ["a"]})
+    run = (await client.submit_spec(spec, {"n": 1})).run_id
+    lease: UUID | None = None
+    async with worker(dsn):
+        while (lease := await lease_of(client, run, "b")) is None:
+            await asyncio.sleep(0.01)
+        read = await ended(client, lease)
+    assert read.result == {
+        "run": str(run),
+        "step": "b",
+        "input": {"n": 1},
+        "result": 3,
+        "all": [[0, 3]],
+    }
+
+
+async def test_outside_of_runs_there_is_nothing_to_read(client: AsyncClient, dsn: str) -> None:
+    lease = (await client.spawn_lease(QUEUE, "read-no-run")).lease_id
+    async with worker(dsn):
+        [*facts, said] = (await ended(client, lease)).result
+    assert facts == [None, None, None]
+    assert "is no step of a run" in said

@@ -19,6 +19,7 @@ import hwqueue.app
 from hwqueue import AsyncLeaseContext, Depends, LeaseContext
 from hwqueue.app import App, Cancelled, Reject, Retry, Snooze
 from hwqueue.client import Client
+from hwqueue.errors import BadArgument
 
 app = App()
 shop = logging.getLogger("shop")
@@ -372,3 +373,34 @@ def picky_process() -> None:
 @app.task("picky-thread", queue="work", no_retry_on=ValueError)
 def picky_thread() -> None:
     raise ValueError("for good")
+
+
+@app.task("read-run")
+def read_run(context: LeaseContext) -> dict[str, Any]:
+    return {
+        "run": str(context.run_id),
+        "step": context.step,
+        "input": context.run_input(),
+        "result": context.result("a"),
+        "all": [(each.item, each.result) for each in context.results("a")],
+    }
+
+
+@app.task("read-run-async")
+async def read_run_async(context: AsyncLeaseContext) -> dict[str, Any]:
+    return {
+        "run": str(context.run_id),
+        "step": context.step,
+        "input": await context.run_input(),
+        "result": await context.result("a"),
+        "all": [(each.item, each.result) async for each in context.results("a")],
+    }
+
+
+@app.task("read-no-run")
+def read_no_run(context: LeaseContext) -> list[Any]:
+    try:
+        context.result("a")
+    except BadArgument as error:
+        return [context.run_id, context.step, context.run_input(), str(error)]
+    return []

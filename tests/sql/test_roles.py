@@ -95,6 +95,8 @@ MAY_CALL: dict[str, set[str]] = {
     "check_workflow": {PRODUCER, OPERATOR, ADMIN},
     "get_workflow_run": {PRODUCER, OPERATOR, ADMIN},
     "list_workflow_steps": {PRODUCER, OPERATOR, ADMIN},
+    "step_results": {PRODUCER, WORKER, OPERATOR, ADMIN},
+    "run_input": {PRODUCER, WORKER, OPERATOR, ADMIN},
     "list_workflow_runs": {PRODUCER, OPERATOR, ADMIN},
     "cancel_workflow_run": {PRODUCER, OPERATOR, ADMIN},
     "pause_workflow_run": {PRODUCER, OPERATOR, ADMIN},

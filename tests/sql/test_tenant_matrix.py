@@ -203,6 +203,8 @@ ALIKE: dict[str, Calls] = {
     "check_workflow": _submit_spec,
     "get_workflow_run": _by_run(),
     "list_workflow_steps": _by_run(),
+    "step_results": _by_run(step="a"),
+    "run_input": _by_run(),
     "list_workflow_runs": lambda _caller, _queue, its: [{"filter": {"tenant": its.tenant}}],
     "cancel_workflow_run": _by_run(reason="no"),
     "pause_workflow_run": _by_run(),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from unittest.mock import AsyncMock
 from uuid import UUID, uuid4
 
 import pytest
@@ -89,6 +90,8 @@ async def runner() -> Runner:
         now=asyncio.Event(),
         gpu_names=(),
         extend_claim=no_extension,
+        read_results=AsyncMock(),
+        read_input=AsyncMock(),
         tell_progress=lambda _claim, _report: None,
         tell_line=lambda _claim, _line: None,
     )

@@ -7,6 +7,7 @@ import os
 import threading
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -53,6 +54,8 @@ async def outcomes(*claims: Claim) -> list[Outcome]:
         now=asyncio.Event(),
         gpu_names=(),
         extend_claim=extend,
+        read_results=AsyncMock(),
+        read_input=AsyncMock(),
         tell_progress=lambda _claim, _report: None,
         tell_line=lambda _claim, _line: None,
     )

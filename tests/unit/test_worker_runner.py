@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from types import FrameType
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import pytest
@@ -80,6 +81,8 @@ def runner() -> Iterator[Runner]:
         now=asyncio.Event(),
         gpu_names=(),
         extend_claim=never,
+        read_results=AsyncMock(),
+        read_input=AsyncMock(),
         tell_progress=lambda _claim, _report: None,
         tell_line=lambda _claim, _line: None,
     )

@@ -20,6 +20,7 @@ from hwqueue.types import (
     RunOptions,
     RunState,
     RunSummary,
+    StepResult,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowRun,
@@ -185,6 +186,53 @@ class AsyncWorkflows(AsyncCaller):
         return await self._rows(
             calls.LIST_WORKFLOW_STEPS, WorkflowStep, p_run=run_id, p_shard=shard
         )
+
+    async def step_results(
+        self,
+        run_id: UUID | str,
+        step: str,
+        *,
+        after: int = -1,
+        limit: int = 1000,
+        lease_id: UUID | None = None,
+        shard: int = 0,
+    ) -> list[StepResult]:
+        """What a step returned.
+
+        Args:
+            after: Only items behind this one: the last of the previous page.
+            limit: Most to return.
+            lease_id: Of a worker: the lease of the run that it has claimed.
+
+        Raises: RunNotFound, StepUnknown, BadArgument; for a worker LeaseLost, NodeNotYours.
+        SQL: step_results. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.STEP_RESULTS,
+            StepResult,
+            p_run=run_id,
+            p_step=step,
+            p_after=after,
+            p_limit=limit,
+            p_lease=lease_id,
+            p_shard=shard,
+        )
+
+    async def run_input(
+        self, run_id: UUID | str, *, lease_id: UUID | None = None, shard: int = 0
+    ) -> Json:
+        """What a run was submitted with.
+
+        Args:
+            lease_id: As for `step_results`.
+
+        Raises: RunNotFound; for a worker LeaseLost, NodeNotYours.
+        SQL: run_input. Safe inside your transaction: yes.
+        """
+        found: Json = await self._value(
+            calls.RUN_INPUT, p_run=run_id, p_lease=lease_id, p_shard=shard
+        )
+        return found
 
     async def list_workflow_runs(
         self,
