@@ -40,7 +40,7 @@ from hwqueue.types import (
     Taint,
     Unique,
 )
-from hwqueue.workflow import Step, Workflow, WorkflowBuilder
+from hwqueue.workflow import Step, Workflow, WorkflowBuilder, WorkflowTask
 
 if TYPE_CHECKING:
     from hwqueue.worker import Worker, WorkerSettings
@@ -79,6 +79,7 @@ __all__ = [
     "WorkerSettings",
     "Workflow",
     "WorkflowBuilder",
+    "WorkflowTask",
     "any_of",
     "label",
     "lease",

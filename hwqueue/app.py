@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 from hwqueue.binding import BadParams, Binding, Handler
 from hwqueue.client._arguments import check_span
@@ -18,6 +18,8 @@ from hwqueue.middleware import Function, Middleware
 from hwqueue.options import check_options
 from hwqueue.task import ParamsTask, Task, TaskDecorator, TaskDefaults
 from hwqueue.types import AsJson, RetryPolicy
+from hwqueue.workflow.definition import WorkflowOptions
+from hwqueue.workflow.flow import Flow
 
 __all__ = [
     "App",
@@ -152,6 +154,7 @@ class App(Hooks):
         self.keep_logs = keep_logs
         self._tasks: dict[str, Task[..., Any]] = {}
         self._included: dict[str, App] = {}
+        self._workflows: dict[str, Flow] = {}
         self._middleware = Middleware()
 
     @property
@@ -159,17 +162,45 @@ class App(Hooks):
         """The tasks by name, read-only."""
         return MappingProxyType(self._tasks)
 
+    @property
+    def workflows(self) -> Mapping[str, Flow]:
+        """The workflows by name, read-only."""
+        return MappingProxyType(self._workflows)
+
+    def workflow(self, name: str, **options: Unpack[WorkflowOptions]) -> Flow:
+        """A workflow whose steps are functions: `@flow.step(after=[prepare])` adds one.
+
+        Its steps are tasks of this app. `flow.workflow.define(client)` defines it, as at a
+        deployment; a worker does not.
+
+        Args:
+            **options: See `hwqueue.Workflow`.
+
+        Raises:
+            ConfigError: This app has a workflow of that name.
+        """
+        if name in self._workflows:
+            raise ConfigError(f"workflow {name!r} is defined twice in this app")
+        self._workflows[name] = Flow(name, self.task, **options)
+        return self._workflows[name]
+
     def include(self, other: App) -> None:
         """Let workers of this app also run the tasks of another one, with the other's middleware.
 
+        Its workflows are this app's, too.
+
         Raises:
-            ConfigError: Both have a task of the same name.
+            ConfigError: Both have a task or a workflow of the same name.
         """
+        for name in other.workflows:
+            if name in self._workflows:
+                raise ConfigError(f"workflow {name!r} is defined twice in this app")
         for name in other.tasks:
             if name in self._tasks:
                 raise ConfigError(f"task {name!r} is defined twice in this app")
         self._included |= dict.fromkeys(other.tasks, other)
         self._tasks |= other.tasks
+        self._workflows |= other.workflows
 
     def child_import_of(self, task: str) -> str | None:
         """What a child process imports for the handler of a task: `child_import` of its app."""

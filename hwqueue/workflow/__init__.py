@@ -2,8 +2,9 @@
 
 from hwqueue.workflow.builder import WorkflowBuilder
 from hwqueue.workflow.definition import Workflow
+from hwqueue.workflow.flow import Flow
 from hwqueue.workflow.near import Near, near
-from hwqueue.workflow.step import Step
+from hwqueue.workflow.step import Step, WorkflowTask, without_affinity
 from hwqueue.workflow.values import (
     After,
     Condition,
@@ -18,6 +19,7 @@ from hwqueue.workflow.values import (
 )
 
 __all__ = [
-    "After", "Condition", "Near", "Step", "Value", "Workflow", "WorkflowBuilder", "completed",
-    "ended", "failed", "literal", "near", "result", "run", "run_input",
+    "After", "Condition", "Flow", "Near", "Step", "Value", "Workflow", "WorkflowBuilder",
+    "WorkflowTask", "completed", "ended", "failed", "literal", "near", "result", "run", "run_input",
+    "without_affinity",
 ]  # fmt: skip

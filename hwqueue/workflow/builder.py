@@ -93,6 +93,7 @@ class WorkflowBuilder:
 
         Args:
             override_affinity: Tags that win over the run's, key by key; excludes `affinity_tags`.
+                `without_affinity("gpu")` takes tags away.
             replace_affinity: Whether the step asks only what it says itself, not what its run does.
 
         Raises: ConfigError, when a value is of the wrong type.
@@ -118,6 +119,11 @@ class WorkflowBuilder:
             options=SpawnOptions(**asked),  # type: ignore[typeddict-item]
         )
         return self.step(step)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps so far."""
+        return self._steps
 
     def step(self, step: Step) -> WorkflowBuilder:
         """Add a step that exists."""

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Unpack, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from hwqueue.client import AsyncClient, Client
 from hwqueue.client._arguments import check_span
@@ -19,6 +19,22 @@ from hwqueue.workflow.step import Step, plain_value
 from hwqueue.workflow.values import Value
 
 _NAME = re.compile(r"[a-z0-9_-]{1,100}")
+
+
+class WorkflowOptions(TypedDict, total=False):
+    """What `Workflow` takes beside its name and its steps."""
+
+    affinity_tags: Mapping[str, Any] | None
+    placement: AsJson | Mapping[str, Any] | None
+    queue: str | None
+    labels: Mapping[str, str] | None
+    tenant: str | None
+    priority: int | None
+    deadline: timedelta | None
+    on_failure: str | None
+    result: Value | None
+    retain_completed: timedelta | None
+    retain_failed: timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

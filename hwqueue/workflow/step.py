@@ -127,6 +127,15 @@ class Step:
         }
 
 
+WorkflowTask = Step
+"""Another name of `Step`."""
+
+
+def without_affinity(*labels: str) -> dict[str, None]:
+    """Tags that take those of the run away: `override_affinity=without_affinity("gpu")`."""
+    return dict.fromkeys(labels)
+
+
 def plain_value(value: Any) -> Any:
     """JSON with each `Value` in it written as the specification has it."""
     if isinstance(value, Value):
