@@ -209,6 +209,9 @@ LIST_WORKFLOWS = _call(
     "list_workflows", optional={"p_after": "text", "p_limit": "integer"}, row=types.WorkflowSummary
 )
 SUBMIT_WORKFLOW = _call("submit_workflow", {"p_workflow": "text"}, _RUN_OPTIONS, types.SubmittedRun)
+SUBMIT_WORKFLOWS = _call(
+    "submit_workflows", {"p_workflow": "text", "p_runs": "jsonb"}, row=types.SubmittedRun
+)
 SUBMIT_SPEC = _call("submit_spec", {"p_spec": "jsonb"}, _RUN_OPTIONS, types.SubmittedRun)
 CHECK_WORKFLOW = _call(
     "check_workflow", {"p_spec": "jsonb"}, {"p_options": "jsonb"}, types.CheckedStep

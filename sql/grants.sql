@@ -22,6 +22,7 @@ grant execute on function
   hwqueue.match_page(jsonb, jsonb, int, int, int),
   hwqueue.match_groups(jsonb, jsonb, int),
   hwqueue.submit_workflow(text, jsonb, jsonb, int),
+  hwqueue.submit_workflows(text, jsonb, int),
   hwqueue.submit_spec(jsonb, jsonb, jsonb, int),
   hwqueue.check_workflow(jsonb, jsonb, int),
   hwqueue.get_workflow_run(uuid, int),

@@ -984,6 +984,9 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.cancel_unclaimed(p_lease uuid, p_step text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3942,6 +3945,16 @@ CREATE FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb DEFAULT '
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, run_id uuid, created boolean, state text, version integer, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4019,6 +4032,9 @@ CREATE FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS uuid
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) RETURNS TABLE(class_id bigint, code text, is_only boolean, term_id bigint, domain text, value text)
@@ -4111,6 +4127,9 @@ CREATE FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) RETURNS
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.unique_key(p_options jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.unique_run_key(p_options jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) RETURNS timestamp with time zone
@@ -6228,6 +6247,8 @@ REVOKE ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_li
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.cancel_unclaimed(p_lease uuid, p_step text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) FROM PUBLIC;
@@ -7920,6 +7941,11 @@ GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_
 GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.submit_workflow(p_workflow text, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7965,6 +7991,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp wi
 REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.taken_places(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -8029,6 +8057,8 @@ REVOKE ALL ON FUNCTION hwqueue.undated_taints(p_taints jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.unfull_mask(p_none bit varying, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_key(p_options jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.unique_run_key(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.unique_until(p_unique jsonb, p_now timestamp with time zone) FROM PUBLIC;
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 from hwqueue.types.explain import SoleBlocker
+from hwqueue.types.leases import Unique
 
 RunState = Literal["running", "paused", "failing", "cancelling", "completed", "failed", "cancelled"]
 """The state of a run; the last three are ends."""
@@ -32,6 +33,9 @@ class RunOptions(TypedDict, total=False):
         tenant, priority, labels, headers: Of the leases of all steps.
         deadline: When the run fails unless it has ended; with a time zone.
         idempotency_key: The same key with the same content is the same run.
+        unique: At most one run of the workflow and tenant has the key until it ends; no `hold`.
+            While one has it a submission returns that one (`keep`), raises `UniqueConflict`
+            (`raise`), or cancels it and takes the key (`replace`).
         run_id: An id of your own.
         steps: By the name of a step: `affinity_tags`, `placement`, `wire`, `options`.
     """
@@ -47,8 +51,16 @@ class RunOptions(TypedDict, total=False):
     headers: Mapping[str, Any] | None
     deadline: datetime | None
     idempotency_key: str | None
+    unique: Unique | Mapping[str, Any] | None
     run_id: UUID | str | None
     steps: Mapping[str, Mapping[str, Any]] | None
+
+
+class RunSpec(TypedDict, total=False):
+    """A run of a list of them: its input, and the options of its submission."""
+
+    input: Any
+    options: RunOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

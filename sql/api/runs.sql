@@ -133,12 +133,7 @@ begin
   elsif v_run.finished_at is not null then
     perform hwqueue.refuse_run_state(v_run, 'a run that has ended cannot be cancelled');
   end if;
-  update hwqueue.run r
-  set state = 'cancelling', reason = 'cancelled', stops = true,
-    detail = jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'by', hwqueue.current_actor()))
-  where r.shard_id = p_shard and r.run_id = p_run returning r.* into v_run;
-  perform hwqueue.leave_arrivals(p_run, array[0], 'state', '{}', hwqueue.clock(), p_shard);
-  perform hwqueue.count_work(p_run, 0, hwqueue.stop_run(v_run, 1000, p_shard), 0, hwqueue.clock(), p_shard);
+  perform hwqueue.cancel_run(v_run, p_reason, p_shard);
   return (hwqueue.find_run(p_run, p_shard)).state;
 end
 $$;
@@ -193,7 +188,8 @@ $$;
 -- p_options: {"mode", "steps", "input"}. mode: failed (all that has not completed; the default),
 -- failed_and_downstream, all. steps: names; these and all that come after them, and all that has not
 -- completed. input: only with mode all.
--- Locks: the run; outcomes, skip locked. Raises: QHF03, QHF04, QHF06, QHA01, QHA02. Not idempotent.
+-- Locks: the run; its unique key; outcomes, skip locked. Raises: QHF03, QHF04, QHF06, QHT02 if another run
+-- has its unique key, QHA01, QHA02. Not idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.retry_workflow_run(p_run uuid, p_options jsonb default '{}',
   p_shard int default 0) returns text
@@ -220,6 +216,9 @@ begin
   end if;
   if v_run.finished_at is null then
     perform hwqueue.refuse_run_state(v_run, 'cancel it first, or wait until it has ended');
+  end if;
+  if v_run.policy ? 'unique' then
+    perform hwqueue.take_unique_run(v_run, 'raise', p_shard);
   end if;
   v_named := hwqueue.named_steps(v_run, p_options -> 'steps', 'options.steps', p_shard);
   if v_run.state = 'completed' and v_named = '{}' and v_mode is distinct from 'all' then

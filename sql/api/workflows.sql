@@ -91,13 +91,18 @@ $$;
 -- first steps. created is false if its idempotency key had a run already, whose id and state are returned.
 --
 -- p_options: {"version", "affinity_tags", "placement", "wire", "affinity": and|override|replace, "tenant",
--- "priority", "labels", "headers", "deadline", "idempotency_key", "run_id", "steps": {name:
--- {"affinity_tags", "placement", "wire", "options"}}}. What the submission, the workflow and a step ask
--- about nodes must all hold: a contradiction is refused here. affinity says what the submission does to the
--- workflow's, as it does for a step.
+-- "priority", "labels", "headers", "deadline", "idempotency_key", "unique": {"key", "on_conflict":
+-- keep|raise|replace}, "run_id", "steps": {name: {"affinity_tags", "placement", "wire", "options"}}}. What
+-- the submission, the workflow and a step ask about nodes must all hold: a contradiction is refused here.
+-- affinity says what the submission does to the workflow's, as it does for a step.
 --
--- Locks: its idempotency key. Raises: QHF01, QHF02, QHF06, QHF07, QHQ01, QHT01, QHC03, QHC04, QHW01, QHA01,
--- QHA03. Idempotent: with an idempotency key. Wakes: waiting workers.
+-- unique: at most one run of the workflow and tenant has the key until it ends. A second submission keeps the
+-- run that has it and returns it, raises QHT02, or replaces it: that run is cancelled, and its
+-- steps may still stop while the new run begins.
+--
+-- Locks: its idempotency key or unique key; the run that it replaces. Raises: QHF01, QHF02, QHF06, QHF07,
+-- QHQ01, QHT01, QHT02, QHC03, QHC04, QHW01, QHA01, QHA02 with replace, QHA03. Idempotent: with an idempotency
+-- key. Wakes: waiting workers.
 create or replace function hwqueue.submit_workflow(p_workflow text, p_input jsonb default '{}',
   p_options jsonb default '{}', p_shard int default 0)
 returns table (run_id uuid, created boolean, state text, version int, shard_id int)
@@ -120,6 +125,65 @@ begin
     from hwqueue.run r
     join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
     where r.shard_id = p_shard and r.run_id = v_written.run_id;
+end
+$$;
+
+-- Submits runs of a workflow, [{"input", "options"}], all or nothing; options as submit_workflow takes them.
+-- ordinal is the element's place in the list, from 1.
+-- Locks: their keys, sorted. Raises: as submit_workflow, with the element's index (from 0) in the detail.
+-- Idempotent: per idempotency key. Wakes: waiting workers.
+create or replace function hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard int default 0)
+returns table (ordinal int, run_id uuid, created boolean, state text, version int, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_item record;
+  v_at int;
+  v_ids uuid[];
+  v_created boolean[];
+  v_written record;
+  v_detail text;
+  v_hint text;
+begin
+  perform pg_current_xact_id();  -- as in submit_workflow
+  begin
+    for v_item in
+      select r.ordinality as n, r.value
+      from jsonb_array_elements(hwqueue.json_list(p_runs, 'runs', 1000, 'a list of at most 1000 runs',
+        'for example [{"input": {"n": 1}, "options": {"idempotency_key": "one"}}]')) with ordinality r
+      order by coalesce(r.value #>> '{options,unique,key}', r.value #>> '{options,idempotency_key}')
+        nulls first, r.ordinality
+    loop
+      v_at := v_item.n - 1;
+      perform hwqueue.check_object(v_item.value, array['input', 'options'], format('runs[%s]', v_at)),
+        hwqueue.json_object(v_item.value -> 'options', 'options');
+      v_written := hwqueue.write_run(
+        hwqueue.find_workflow(p_workflow, hwqueue.json_integer(v_item.value #> '{options,version}',
+          'options.version', 1, 2147483647)::int, p_shard),
+        v_item.value -> 'input', coalesce(nullif(v_item.value -> 'options', 'null'), '{}'), hwqueue.clock(),
+        p_shard);
+      v_ids[v_item.n] := v_written.run_id;
+      v_created[v_item.n] := v_written.created;
+    end loop;
+  exception when others then
+    if sqlstate like 'QH%' and v_at is not null then
+      get stacked diagnostics v_detail = pg_exception_detail, v_hint = pg_exception_hint;
+      perform hwqueue.refuse(sqlstate, sqlerrm, coalesce(nullif(v_detail, ''), '{}')::jsonb
+        || jsonb_build_object('index', v_at), v_hint);
+    end if;
+    raise;
+  end;
+  return query
+    select u.n::int, u.run_id, u.created, r.state, w.version, p_shard
+    from unnest(v_ids, v_created) with ordinality u(run_id, created, n)
+    cross join lateral (  -- fences (offset 0): by key
+      select x.* from hwqueue.run x where x.shard_id = p_shard and x.run_id = u.run_id offset 0) r
+    cross join lateral (
+      select x.* from hwqueue.workflow x
+      where x.shard_id = p_shard and x.workflow_id = r.workflow_id offset 0) w
+    order by u.n;
 end
 $$;
 

@@ -193,6 +193,10 @@ begin
       (p_run.policy -> 'retain' ->> case when p_state = 'failed' then 'failed' else 'completed' end)::float8,
       case when p_state = 'failed' then 2592000 else 604800 end))
   where r.shard_id = p_shard and r.run_id = p_run.run_id;
+  if p_run.policy ? 'unique' then
+    delete from hwqueue.run_key k
+    where k.shard_id = p_shard and k.run_id = p_run.run_id and k.while_running;
+  end if;
   -- of kind state, or for steps that will not be released any more
   delete from hwqueue.arrival a where a.ctid = any (array(
     select x.ctid from hwqueue.arrival x

@@ -7,6 +7,27 @@
 --
 -- Read stop_run, then apply_state.
 
+-- Cancels a run that has not ended.
+-- Locks: the caller holds the run; as stop_run. Idempotent.
+create or replace function hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_run hwqueue.run;
+begin
+  if p_run.state = 'cancelling' then
+    return;
+  end if;
+  update hwqueue.run r
+  set state = 'cancelling', reason = 'cancelled', stops = true,
+    detail = jsonb_strip_nulls(jsonb_build_object('reason', p_reason, 'by', hwqueue.current_actor()))
+  where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
+  perform hwqueue.leave_arrivals(v_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
+  perform hwqueue.count_work(v_run.run_id, 0, hwqueue.stop_run(v_run, 1000, p_shard), 0, hwqueue.clock(),
+    p_shard);
+end
+$$;
+
 -- Ends or stops up to p_limit steps of a run that stops: leases that wait are cancelled, claims are asked
 -- to stop, held steps are skipped. Returns how many open steps it has ended.
 -- Locks: steps, entries and claims, skip locked. Idempotent.

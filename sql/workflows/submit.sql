@@ -20,7 +20,8 @@ declare
   v_mode text;
 begin
   perform hwqueue.check_object(p_options, array['version', 'affinity_tags', 'placement', 'wire', 'affinity',
-    'tenant', 'priority', 'labels', 'headers', 'deadline', 'idempotency_key', 'run_id', 'steps'], 'options');
+    'tenant', 'priority', 'labels', 'headers', 'deadline', 'idempotency_key', 'unique', 'run_id',
+    'steps'], 'options');
   v_mode := coalesce(hwqueue.json_choice(p_options -> 'affinity', 'options.affinity',
     array['and', 'override', 'replace']), 'and');
   v_run.shard_id := p_shard;
@@ -33,7 +34,8 @@ begin
   v_run.input := hwqueue.check_payload(coalesce(p_input, '{}'), 'input', 1048576);
   v_run.policy := hwqueue.present('on_failure', v_settings -> 'on_failure')
     || hwqueue.present('retain', v_settings -> 'retain')
-    || hwqueue.present('result', v_settings -> 'result');
+    || hwqueue.present('result', v_settings -> 'result')
+    || hwqueue.present('unique', to_jsonb(hwqueue.unique_run_key(p_options)));
   v_run.headers := coalesce(hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers',
     'options.headers'), 'options.headers', 8192), '{}');
   v_run.labels := coalesce(v_settings -> 'labels', '{}')
@@ -68,8 +70,9 @@ $$;
 
 -- Writes a run with its steps, and releases the first ones. Returns the run that has the idempotency key:
 -- this one, or an earlier one of the same content.
--- Locks: its idempotency key, and its run_id if the caller chose one; new rows. Raises: QHT01, QHQ01, QHF06,
--- QHA01, QHC03, QHC04, QHW01, QHA03, QHF07. Idempotent: with an idempotency key. Wakes: waiting workers.
+-- Locks: its idempotency key or unique key, and its run_id if the caller chose one; new rows; the run that it
+-- replaces. Raises: QHT01, QHT02, QHQ01, QHF06, QHA01, QHA02, QHC03, QHC04, QHW01, QHA03, QHF07.
+-- Idempotent: with an idempotency key. Wakes: waiting workers.
 create or replace function hwqueue.write_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb,
   p_now timestamptz, p_shard int, out run_id uuid, out created boolean)
 language plpgsql volatile
@@ -78,7 +81,9 @@ declare
   v_run hwqueue.run := hwqueue.read_run(p_workflow, p_input, p_options, p_now, p_shard);
   v_roots int[];
 begin
-  run_id := coalesce(hwqueue.take_run_key(p_workflow, v_run, p_options, p_shard), v_run.run_id);
+  run_id := coalesce(case when v_run.policy ? 'unique'
+      then hwqueue.take_unique_run(v_run, p_options #>> '{unique,on_conflict}', p_shard)
+      else hwqueue.take_run_key(p_workflow, v_run, p_options, p_shard) end, v_run.run_id);
   created := run_id = v_run.run_id;
   if not created then
     return;
@@ -119,6 +124,67 @@ begin
   p := hwqueue.go_on(p_run, hwqueue.new_progress(p_released => p_released, p_skipped => p_skipped,
     p_reasons => p_reasons, p_most => 5000), true, p_now, p_shard);
   perform hwqueue.count_work(p_run.run_id, p.opened, p.closed, p.failed, p_now, p_shard);
+end
+$$;
+
+-- Returns the key of the option unique of a submission, {"key", "while": "open", "on_conflict"}, which it
+-- checks as that of a spawn. Null without.
+-- Raises: QHA01.
+create or replace function hwqueue.unique_run_key(p_options jsonb) returns text
+language plpgsql immutable
+as $$
+begin
+  if nullif(p_options -> 'unique', 'null') is null then
+    return null;
+  elsif coalesce(p_options #>> '{unique,while}', 'open') <> 'open' then
+    perform hwqueue.refuse('QHA01', 'options.unique.while is not "open"',
+      '{"field": "options.unique.while"}', 'the key of a run is held until the run ends: leave while out');
+  end if;
+  return hwqueue.unique_key(p_options);
+end
+$$;
+
+-- Takes the key that a run holds until it ends. Returns the run that holds it: this one, or with on_conflict
+-- keep (the default) the one that has it. With replace that one is cancelled.
+-- Locks: the key; the run that is replaced, as cancel_run. Raises: QHT02; QHA02 with replace.
+create or replace function hwqueue.take_unique_run(p_run hwqueue.run, p_on_conflict text, p_shard int)
+returns uuid
+language plpgsql volatile
+as $$
+declare
+  v_key text := p_run.policy ->> 'unique';
+  v_found record;
+  v_other hwqueue.run;
+begin
+  loop
+    insert into hwqueue.run_key (shard_id, tenant, name, idempotency_key, run_id, content, while_running)
+    values (p_shard, p_run.tenant, p_run.name, v_key, p_run.run_id, '', true)
+    on conflict do nothing;
+    if found then
+      return p_run.run_id;
+    end if;
+    select k.run_id, k.while_running into v_found from hwqueue.run_key k
+    where k.shard_id = p_shard and k.tenant = p_run.tenant and k.name = p_run.name
+      and k.idempotency_key = v_key;
+    continue when not found;  -- that run has ended since: again
+    if v_found.while_running is null or p_on_conflict = 'raise' then
+      perform hwqueue.refuse('QHT02', format('unique key %s belongs to run %s', to_json(v_key),
+          v_found.run_id),
+        jsonb_build_object('field', 'options.unique.key', 'key', v_key, 'run_id', v_found.run_id),
+        'wait until that run has ended, or submit with on_conflict "keep" or "replace"');
+    elsif p_on_conflict is distinct from 'replace' then
+      return v_found.run_id;
+    end if;
+    perform hwqueue.require_read_committed();
+    select r.* into v_other from hwqueue.run r
+    where r.shard_id = p_shard and r.run_id = v_found.run_id for no key update;
+    update hwqueue.run_key k set run_id = p_run.run_id
+    where k.shard_id = p_shard and k.tenant = p_run.tenant and k.name = p_run.name
+      and k.idempotency_key = v_key and k.run_id = v_other.run_id;
+    continue when not found;  -- it has ended, or another session has replaced it
+    perform hwqueue.cancel_run(v_other, 'replaced by run ' || p_run.run_id, p_shard);
+    return p_run.run_id;
+  end loop;
 end
 $$;
 

@@ -11,10 +11,12 @@ from hwqueue.errors import (
     RunNotFound,
     StepOfRun,
     StepUnknown,
+    UniqueConflict,
     WorkflowInvalid,
     WorkflowUnknown,
     WrongRunState,
 )
+from hwqueue.types import Unique
 from tests.client.conftest import Node
 
 STEPS = [
@@ -84,6 +86,27 @@ async def test_results_of_steps(client: AsyncClient, queue: str, node: Node) -> 
     assert (found.item, found.state, found.result) == (0, "completed", {"done": True})
     assert await client.step_results(run, "a", after=found.item) == []
     assert await client.run_input(run) == {"n": 1}
+
+
+async def test_unique_runs(client: AsyncClient, queue: str) -> None:
+    await client.define_workflow({"name": "film", "queue": queue, "steps": STEPS})
+    unique = Unique(key="k", on_conflict="replace")
+    first, second, third = await client.submit_workflows(
+        "film",
+        [
+            {"input": {"n": 1}},
+            {"input": {"n": 2}, "options": {"unique": unique}},
+            {"input": {"n": 3}},
+        ],
+    )
+    assert [one.created for one in (first, second, third)] == [True] * 3
+    assert await client.run_input(third.run_id) == {"n": 3}
+    replacing = await client.submit_workflow("film", {"n": 4}, unique=unique)
+    assert (await client.get_workflow_run(second.run_id)).state == "cancelled"
+    kept = await client.submit_workflow("film", {"n": 4}, unique=Unique(key="k"))
+    assert (kept.run_id, kept.created) == (replacing.run_id, False)
+    with pytest.raises(UniqueConflict):
+        await client.submit_workflow("film", {"n": 4}, unique=Unique(key="k", on_conflict="raise"))
 
 
 async def test_a_check(client: AsyncClient, queue: str, node: Node) -> None:

@@ -91,6 +91,7 @@ MAY_CALL: dict[str, set[str]] = {
     "list_workflows": {OPERATOR, ADMIN},
     "skip_step": {OPERATOR, ADMIN},
     "submit_workflow": {PRODUCER, OPERATOR, ADMIN},
+    "submit_workflows": {PRODUCER, OPERATOR, ADMIN},
     "submit_spec": {PRODUCER, OPERATOR, ADMIN},
     "check_workflow": {PRODUCER, OPERATOR, ADMIN},
     "get_workflow_run": {PRODUCER, OPERATOR, ADMIN},

@@ -166,6 +166,13 @@ def _submit_spec(caller: str, queue: str, its: Things) -> list[Row]:
     return [{"spec": spec, "options": each["options"]} for each in _submit(caller, queue, its)]
 
 
+def _submit_many(caller: str, queue: str, its: Things) -> list[Row]:
+    return [
+        {"workflow": "shared", "runs": [{"options": each["options"]}]}
+        for each in _submit(caller, queue, its)
+    ]
+
+
 def _list(_caller: str, _queue: str, its: Things) -> list[Row]:
     return [
         {"filter": {"tenant": its.tenant}},
@@ -200,6 +207,7 @@ ALIKE: dict[str, Calls] = {
     "explain_lease": _by_lease(),
     "submit_workflow": _submit,
     "submit_spec": _submit_spec,
+    "submit_workflows": _submit_many,
     "check_workflow": _submit_spec,
     "get_workflow_run": _by_run(),
     "list_workflow_steps": _by_run(),

@@ -18,6 +18,7 @@ from hwqueue.types import (
     Json,
     RetryMode,
     RunOptions,
+    RunSpec,
     RunState,
     RunSummary,
     StepResult,
@@ -103,7 +104,7 @@ class AsyncWorkflows(AsyncCaller):
             **options: See `hwqueue.types.RunOptions`.
 
         Raises: WorkflowUnknown, StepUnknown, QueueUnknown, BadArgument, PlacementInvalid,
-            PlacementContradictory, WireInvalid, IdempotencyMismatch, OtherTenant.
+            PlacementContradictory, WireInvalid, IdempotencyMismatch, UniqueConflict, OtherTenant.
         SQL: submit_workflow. Safe inside your transaction: yes, waits for nobody.
         """
         return await self._row(
@@ -112,6 +113,28 @@ class AsyncWorkflows(AsyncCaller):
             p_workflow=workflow,
             p_input=input,
             p_options=_options(options),
+            p_shard=shard,
+        )
+
+    async def submit_workflows(
+        self, workflow: str, runs: Iterable[RunSpec], *, shard: int = 0
+    ) -> list[SubmittedRun]:
+        """Submit runs of a workflow, all or nothing; in the order given.
+
+        Args:
+            runs: At most 1000, each with an `input` and `options`, or with neither.
+
+        Raises: As `submit_workflow`; `detail["index"]` says which run, from 0.
+        SQL: submit_workflows. Safe inside your transaction: yes.
+        """
+        given_runs = [
+            {"input": one.get("input"), "options": _options(one.get("options", {}))} for one in runs
+        ]
+        return await self._rows(
+            calls.SUBMIT_WORKFLOWS,
+            SubmittedRun,
+            p_workflow=workflow,
+            p_runs=plain(given_runs, "runs"),
             p_shard=shard,
         )
 
