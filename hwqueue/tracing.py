@@ -1,7 +1,8 @@
-"""OpenTelemetry spans: one where a lease is spawned, one around its handler.
+"""OpenTelemetry spans: one where a lease is spawned or a run submitted, one around each handler.
 
 They are linked by the W3C trace context, which travels in the lease's `headers` (`traceparent`,
-`tracestate`). Without the extra `otel`, or without a tracer provider, nothing happens.
+`tracestate`); a run hands its own to the leases of its steps. Without the extra `otel`, or without
+a tracer provider, nothing happens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ else:
 if TYPE_CHECKING:
     from hwqueue.types import Claim
 
-__all__ = ["handling", "spawning"]
+__all__ = ["handling", "spawning", "submitting"]
 
 
 class _Ended(Protocol):
@@ -46,19 +47,34 @@ def spawning(queue: str, task: str | None) -> Iterator[dict[str, str]]:
 
     Yields: Headers for its leases; empty when nothing is traced.
     """
+    attributes = {"messaging.destination.name": str(queue)}
+    if task is not None:
+        attributes["hwqueue.task"] = str(task)
+    with _sending(f"spawn {task or queue}", attributes) as headers:
+        yield headers
+
+
+@contextmanager
+def submitting(workflow: str | None) -> Iterator[dict[str, str]]:
+    """A producer span around the submission of a run.
+
+    Yields: Headers for the run, which its steps' leases inherit; empty when nothing is traced.
+    """
+    name = str(workflow)
+    with _sending(f"submit {name}", {"hwqueue.workflow": name}) as headers:
+        yield headers
+
+
+@contextmanager
+def _sending(name: str, attributes: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """A producer span, and the headers that name it."""
     headers: dict[str, str] = {}
     if _PROPAGATOR is None:
         yield headers
         return
-    attributes = {
-        "messaging.system": "hwqueue",
-        "messaging.operation.type": "send",
-        "messaging.destination.name": str(queue),
-    }
-    if task is not None:
-        attributes["hwqueue.task"] = str(task)
+    about = {"messaging.system": "hwqueue", "messaging.operation.type": "send", **attributes}
     with trace.get_tracer("hwqueue").start_as_current_span(
-        f"spawn {task or queue}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+        name, kind=trace.SpanKind.PRODUCER, attributes=about
     ):
         _PROPAGATOR.inject(headers)
         yield headers
@@ -67,7 +83,8 @@ def spawning(queue: str, task: str | None) -> Iterator[dict[str, str]]:
 def handling(claim: Claim) -> AbstractContextManager[Note]:
     """A consumer span around the handler of a claim, linked to the span that spawned its lease.
 
-    It begins a trace of its own: a lease may run hours after its spawn, and more than once.
+    That of a step is linked to the submission of its run, and names the run and the step. It begins
+    a trace of its own: a lease may run hours after its spawn, and more than once.
 
     Yields: To be called with how the handler ended.
     """
@@ -92,6 +109,7 @@ def _span(claim: Claim, propagator: TraceContextTextMapPropagator) -> Iterator[N
             "messaging.message.id": str(claim.lease_id),
             "hwqueue.task": claim.task_name,
             "hwqueue.attempt": claim.attempt,
+            **_step_of(headers),
         },
     ) as span:
 
@@ -103,3 +121,11 @@ def _span(claim: Claim, propagator: TraceContextTextMapPropagator) -> Iterator[N
                 span.set_status(trace.StatusCode.ERROR, str(described.get("message", "")))
 
         yield note
+
+
+def _step_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """What a span says of the step whose lease has these headers; nothing for other leases."""
+    if "workflow_run_id" not in headers:
+        return {}
+    named = {"workflow": "workflow", "run_id": "workflow_run_id", "step": "step"}
+    return {f"hwqueue.{key}": headers[name] for key, name in named.items() if name in headers}

@@ -30,8 +30,9 @@ end
 $$;
 
 -- Lists runs, newest first by id, a page at a time: pass the last run_id of a page as p_before of the next.
--- p_filter: {"workflow", "state", "tenant", "labels"}, all of them optional. "tenant": "" means those
--- without one. p_limit: from 1 to 10,000. A filter that few of many runs meet reads the many.
+-- p_filter: {"workflow", "state", "tenant", "labels", "submitted_from", "submitted_before"}, all of them
+-- optional. "tenant": "" means those without one. p_limit: from 1 to 10,000. A filter that few of many runs
+-- meet reads the many.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_workflow_runs(p_filter jsonb default '{}', p_limit int default 50,
   p_before uuid default null, p_shard int default 0)
@@ -46,10 +47,13 @@ declare
   v_state text;
   v_tenant text;
   v_labels jsonb;
+  v_from timestamptz;
+  v_before timestamptz;
   v_tenants text[] := hwqueue.my_tenants();
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before'),
-    hwqueue.check_object(p_filter, array['workflow', 'state', 'tenant', 'labels'], 'filter');
+    hwqueue.check_object(p_filter, array['workflow', 'state', 'tenant', 'labels', 'submitted_from',
+      'submitted_before'], 'filter');
   v_workflow := hwqueue.json_text(p_filter -> 'workflow', 'filter.workflow', 100);
   v_state := hwqueue.json_choice(p_filter -> 'state', 'filter.state', array['running', 'paused', 'failing',
     'cancelling', 'completed', 'failed', 'cancelled']);
@@ -60,6 +64,8 @@ begin
       'leave out filter.tenant');
   end if;
   v_labels := nullif(hwqueue.json_object(p_filter -> 'labels', 'filter.labels'), '{}');
+  v_from := hwqueue.json_time(p_filter -> 'submitted_from', 'filter.submitted_from');
+  v_before := hwqueue.json_time(p_filter -> 'submitted_before', 'filter.submitted_before');
   return query
     select r.run_id, r.shard_id, r.name, w.version, r.state, r.reason, r.tenant, r.labels, r.attempt,
       r.submitted_at, r.finished_at
@@ -69,6 +75,8 @@ begin
       and (v_workflow is null or r.name = v_workflow) and (v_state is null or r.state = v_state)
       and (v_tenant is null or r.tenant = v_tenant) and (v_tenants is null or r.tenant = any (v_tenants))
       and (v_labels is null or r.labels @> v_labels)
+      and (v_from is null or r.submitted_at >= v_from)
+      and (v_before is null or r.submitted_at < v_before)
     order by r.run_id desc limit p_limit;
 end
 $$;

@@ -188,7 +188,8 @@ begin
 end
 $$;
 
--- Takes the idempotency key of a submission. Returns the run that has it, or null without a key.
+-- Takes the idempotency key of a submission. Returns the run that has it, or null without a key. Headers
+-- are no content: they say who submitted (a trace), not what.
 -- Locks: the key. Raises: QHT01 for the same key with other content.
 create or replace function hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run,
   p_options jsonb, p_shard int) returns uuid
@@ -203,7 +204,7 @@ begin
     return null;
   end if;
   v_content := sha256(p_workflow.digest || convert_to(jsonb_build_array(p_run.input,
-    p_options - array['idempotency_key', 'run_id'])::text, 'UTF8'));
+    p_options - array['idempotency_key', 'run_id', 'headers'])::text, 'UTF8'));
   loop
     insert into hwqueue.run_key (shard_id, tenant, name, idempotency_key, run_id, content)
     values (p_shard, p_run.tenant, p_run.name, v_key, p_run.run_id, v_content)

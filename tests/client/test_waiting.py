@@ -230,3 +230,33 @@ async def test_a_connection_of_yours_cannot_wait(dsn: str) -> None:
         spawned = Client.on(connection).spawn_lease("work", "t")
         with pytest.raises(errors.ConfigError, match="cannot wait on your connection"):
             spawned.result(timeout=BOUND)
+
+
+async def test_a_run_is_waited_for_until_its_last_step_has_ended(
+    client: AsyncClient, queue: str, node: Node
+) -> None:
+    steps = [{"name": "a", "task": "t"}, {"name": "b", "task": "t", "after": ["a"]}]
+    run = (await client.submit_spec({"name": "film", "queue": queue, "steps": steps})).run_id
+    waiting = asyncio.create_task(client.wait_for_run(run, timeout=BOUND))
+    for _ in steps:
+        [claimed] = await client.claim_task([queue], node.node_id, node.epoch)
+        assert not waiting.done()
+        await client.complete_lease(claimed.lease_id, claimed.claim_token)
+    ended = await waiting
+    assert (ended.run_id, ended.state, ended.step_counts) == (run, "completed", {"completed": 2})
+    assert await client.wait_for_run(str(run), timeout=timedelta(0)) == ended
+
+
+async def test_a_run_that_has_not_ended_in_time(client: AsyncClient, queue: str) -> None:
+    spec = {"name": "film", "queue": queue, "steps": [{"name": "a", "task": "t"}]}
+    run = (await client.submit_spec(spec)).run_id
+    with pytest.raises(errors.WaitTimeout, match="is running") as caught:
+        await client.wait_for_run(run, timeout=timedelta(0))
+    assert caught.value.detail == {"run_id": str(run), "state": "running"}
+    with pytest.raises(errors.RunNotFound):
+        await client.wait_for_run(uuid4())
+
+
+def test_nobody_waits_for_a_run_in_their_own_transaction(conn: psycopg.Connection) -> None:
+    with pytest.raises(errors.ConfigError, match="your connection"):
+        Client.on(conn).wait_for_run(uuid4())

@@ -57,6 +57,11 @@ async def test_from_defined_to_completed(client: AsyncClient, queue: str, node: 
     assert (second.waits_for, second.placement) == ((), {})
     [listed] = await client.list_workflow_runs(workflow="film", labels={"app": "x"})
     assert listed.run_id == run.run_id
+    at = listed.submitted_at
+    [same] = await client.list_workflow_runs(submitted_from=at, submitted_before=deadline)
+    assert same == listed
+    assert await client.list_workflow_runs(submitted_before=at) == []
+    assert await client.list_workflow_runs(submitted_from=at + timedelta(milliseconds=1)) == []
 
 
 async def test_changes(client: AsyncClient, queue: str, node: Node) -> None:

@@ -130,6 +130,37 @@ def test_a_batch_is_one_span(dsn: str, spans: InMemorySpanExporter) -> None:
     assert headers[2]["traceparent"] == OWN
 
 
+async def test_steps_are_linked_to_the_submission_of_their_run(
+    client: AsyncClient, dsn: str, spans: InMemorySpanExporter
+) -> None:
+    """Each step's lease has the run's traceparent; its span names the run and the step."""
+    params = {"a": 1, "b": 2}
+    steps = [
+        {"name": "one", "task": "add", "params": params},
+        {"name": "two", "task": "add", "params": params, "after": ["one"]},
+    ]
+    spec = {"name": "sums", "queue": QUEUE, "steps": steps}
+    await client.define_workflow(spec)
+    run = await client.submit_workflow("sums", headers={"mine": 1})
+    adhoc = await client.submit_spec(spec, headers={"traceparent": OWN})
+    async with worker(dsn):
+        found = await client.wait_for_run(run.run_id, timeout=timedelta(seconds=60))
+        await client.wait_for_run(adhoc.run_id, timeout=timedelta(seconds=60))
+    first, second = of_kind(spans, SpanKind.PRODUCER)
+    assert (first.name, second.name) == ("submit sums", "submit sums")
+    assert found.headers["mine"] == 1
+    assert found.headers["traceparent"].split("-")[2] == f"{own_id(first):016x}"
+    assert (await client.get_workflow_run(adhoc.run_id)).headers == {"traceparent": OWN}
+    consumers = [
+        (span.attributes or {}, linked(span))
+        for span in of_kind(spans, SpanKind.CONSUMER)
+        if (span.attributes or {})["hwqueue.run_id"] == str(run.run_id)
+    ]
+    assert [about["hwqueue.step"] for about, _ in consumers] == ["one", "two"]
+    assert {about["hwqueue.workflow"] for about, _ in consumers} == {"sums"}
+    assert [links for _, links in consumers] == [[own_id(first)]] * 2
+
+
 def test_without_a_provider_nothing_is_sent(dsn: str) -> None:
     with Client(dsn) as client:
         client.create_queue(QUEUE)

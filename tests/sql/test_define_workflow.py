@@ -119,6 +119,8 @@ def test_an_idempotency_key_is_one_run(api: Api) -> None:
     first = api.row("submit_workflow", **arguments)
     again = api.row("submit_workflow", **arguments)
     assert (again["run_id"], again["created"]) == (first["run_id"], False)
+    traced = {"idempotency_key": "k", "headers": {"traceparent": "00-1"}}
+    assert api.row("submit_workflow", **arguments | {"options": traced}) == again
     refusal = api.refused("QHT01", "submit_workflow", **arguments | {"input": {"n": 2}})
     assert refusal.detail["run_id"] == str(first["run_id"])
 

@@ -1,4 +1,4 @@
-"""Waiting until leases end.
+"""Waiting until leases and runs end.
 
 Polling is the truth, and its pauses grow. A wait that takes longer than a moment also listens on a
 connection of its own: the end of a claim wakes it. Where nothing can be heard (behind a pooler) it
@@ -20,16 +20,16 @@ from hwqueue import calls
 from hwqueue.client import _pauses
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.runner import AsyncPoolRunner
-from hwqueue.client._ends import ENDED, result_of, timed_out, unique_ids
+from hwqueue.client._ends import ENDED, result_of, run_timed_out, timed_out, unique_ids
 from hwqueue.client._pauses import Pauses, Rate, apause
 from hwqueue.errors import ConfigError, LeaseNotFound
-from hwqueue.types import AwaitedLease, Json, Lease, LeaseState, SpawnResult
+from hwqueue.types import AwaitedLease, Json, Lease, LeaseState, SpawnResult, WorkflowRun
 
 _MOST_IDS = 1000  # of one call
 
 
 class AsyncWaiting(AsyncCaller):
-    """Wait for leases."""
+    """Wait for leases and runs."""
 
     async def await_leases(
         self, lease_ids: Sequence[UUID | str], *, notify: bool = False, shard: int = 0
@@ -118,6 +118,30 @@ class AsyncWaiting(AsyncCaller):
         SQL: await_leases, get_lease. Safe inside your transaction: no, it needs its own.
         """
         return result_of(await self.wait(lease_id, timeout=timeout, shard=shard))
+
+    async def wait_for_run(
+        self, run_id: UUID | str, *, timeout: timedelta | None = None, shard: int = 0
+    ) -> WorkflowRun:
+        """Wait until a run has completed, failed or been cancelled, and return it.
+
+        It only polls, at most once a second: the end of a run is not notified.
+
+        Args:
+            timeout: How long at most; None: for ever, also while the run is paused.
+
+        Raises: WaitTimeout, BadArgument, RunNotFound, ConfigError (a client made with `on` cannot
+            wait).
+        SQL: get_workflow_run. Safe inside your transaction: no, it needs its own.
+        """
+        self._own_connections()
+        pauses = Pauses(timeout)
+        while True:
+            run = await self._row(calls.GET_WORKFLOW_RUN, WorkflowRun, p_run=run_id, p_shard=shard)
+            if run.finished_at is not None:
+                return run
+            if pauses.is_over:
+                raise run_timed_out(run, timeout)
+            await apause(pauses.next(notified=False))
 
     async def _ends(
         self, lease_ids: list[UUID], timeout: timedelta | None, shard: int

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, tracing
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._json import aware, given, plain
+from hwqueue.client._spawn import with_headers
 from hwqueue.types import (
     AdvanceResult,
     AsJson,
@@ -30,9 +31,9 @@ from hwqueue.types import (
 )
 
 
-def _options(options: RunOptions) -> dict[str, Any]:
-    """The options of a submission as JSON."""
-    found = given(options)
+def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a submission as JSON, with the headers of its trace."""
+    found = given(with_headers(options, headers))
     if isinstance(deadline := found.get("deadline"), datetime):
         found["deadline"] = aware(deadline, "deadline").isoformat()
     if "run_id" in found:
@@ -107,14 +108,15 @@ class AsyncWorkflows(AsyncCaller):
             PlacementContradictory, WireInvalid, IdempotencyMismatch, UniqueConflict, OtherTenant.
         SQL: submit_workflow. Safe inside your transaction: yes, waits for nobody.
         """
-        return await self._row(
-            calls.SUBMIT_WORKFLOW,
-            SubmittedRun,
-            p_workflow=workflow,
-            p_input=input,
-            p_options=_options(options),
-            p_shard=shard,
-        )
+        with tracing.submitting(workflow) as headers:
+            return await self._row(
+                calls.SUBMIT_WORKFLOW,
+                SubmittedRun,
+                p_workflow=workflow,
+                p_input=input,
+                p_options=_options(options, headers),
+                p_shard=shard,
+            )
 
     async def submit_workflows(
         self, workflow: str, runs: Iterable[RunSpec], *, shard: int = 0
@@ -156,14 +158,17 @@ class AsyncWorkflows(AsyncCaller):
         Raises: As `define_workflow` and `submit_workflow`.
         SQL: submit_spec. Safe inside your transaction: yes, waits for nobody.
         """
-        return await self._row(
-            calls.SUBMIT_SPEC,
-            SubmittedRun,
-            p_spec=plain(spec, "spec"),
-            p_input=input,
-            p_options=_options(options),
-            p_shard=shard,
-        )
+        written = plain(spec, "spec")
+        name = written.get("name") if isinstance(written, Mapping) else None
+        with tracing.submitting(name) as headers:
+            return await self._row(
+                calls.SUBMIT_SPEC,
+                SubmittedRun,
+                p_spec=written,
+                p_input=input,
+                p_options=_options(options, headers),
+                p_shard=shard,
+            )
 
     async def check_workflow(
         self,
@@ -264,6 +269,8 @@ class AsyncWorkflows(AsyncCaller):
         state: RunState | None = None,
         tenant: str | None = None,
         labels: Mapping[str, str] | None = None,
+        submitted_from: datetime | None = None,
+        submitted_before: datetime | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
         shard: int = 0,
@@ -274,13 +281,21 @@ class AsyncWorkflows(AsyncCaller):
             workflow, state: Only these; None: any.
             tenant: "": those without one; None: any.
             labels: Those that have all of these.
+            submitted_from, submitted_before: Only those from this time on, or before it.
             limit: Most to return.
             before: Only runs older than this one: the last of the previous page.
 
         Raises: BadArgument, OtherTenant.
         SQL: list_workflow_runs. Safe inside your transaction: yes.
         """
-        wanted = {"workflow": workflow, "state": state, "tenant": tenant, "labels": labels}
+        wanted = {
+            "workflow": workflow,
+            "state": state,
+            "tenant": tenant,
+            "labels": labels,
+            "submitted_from": submitted_from,
+            "submitted_before": submitted_before,
+        }
         return await self._rows(
             calls.LIST_WORKFLOW_RUNS,
             RunSummary,

@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, Unpack
 from uuid import UUID
 
-from hwqueue import calls
+from hwqueue import calls, tracing
 from hwqueue.client._json import aware, given, plain
+from hwqueue.client._spawn import with_headers
 from hwqueue.client._sync.caller import Caller
 from hwqueue.types import (
     AdvanceResult,
@@ -31,9 +32,9 @@ from hwqueue.types import (
 )
 
 
-def _options(options: RunOptions) -> dict[str, Any]:
-    """The options of a submission as JSON."""
-    found = given(options)
+def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a submission as JSON, with the headers of its trace."""
+    found = given(with_headers(options, headers))
     if isinstance(deadline := found.get("deadline"), datetime):
         found["deadline"] = aware(deadline, "deadline").isoformat()
     if "run_id" in found:
@@ -108,14 +109,15 @@ class Workflows(Caller):
             PlacementContradictory, WireInvalid, IdempotencyMismatch, UniqueConflict, OtherTenant.
         SQL: submit_workflow. Safe inside your transaction: yes, waits for nobody.
         """
-        return self._row(
-            calls.SUBMIT_WORKFLOW,
-            SubmittedRun,
-            p_workflow=workflow,
-            p_input=input,
-            p_options=_options(options),
-            p_shard=shard,
-        )
+        with tracing.submitting(workflow) as headers:
+            return self._row(
+                calls.SUBMIT_WORKFLOW,
+                SubmittedRun,
+                p_workflow=workflow,
+                p_input=input,
+                p_options=_options(options, headers),
+                p_shard=shard,
+            )
 
     def submit_workflows(
         self, workflow: str, runs: Iterable[RunSpec], *, shard: int = 0
@@ -157,14 +159,17 @@ class Workflows(Caller):
         Raises: As `define_workflow` and `submit_workflow`.
         SQL: submit_spec. Safe inside your transaction: yes, waits for nobody.
         """
-        return self._row(
-            calls.SUBMIT_SPEC,
-            SubmittedRun,
-            p_spec=plain(spec, "spec"),
-            p_input=input,
-            p_options=_options(options),
-            p_shard=shard,
-        )
+        written = plain(spec, "spec")
+        name = written.get("name") if isinstance(written, Mapping) else None
+        with tracing.submitting(name) as headers:
+            return self._row(
+                calls.SUBMIT_SPEC,
+                SubmittedRun,
+                p_spec=written,
+                p_input=input,
+                p_options=_options(options, headers),
+                p_shard=shard,
+            )
 
     def check_workflow(
         self,
@@ -259,6 +264,8 @@ class Workflows(Caller):
         state: RunState | None = None,
         tenant: str | None = None,
         labels: Mapping[str, str] | None = None,
+        submitted_from: datetime | None = None,
+        submitted_before: datetime | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
         shard: int = 0,
@@ -269,13 +276,21 @@ class Workflows(Caller):
             workflow, state: Only these; None: any.
             tenant: "": those without one; None: any.
             labels: Those that have all of these.
+            submitted_from, submitted_before: Only those from this time on, or before it.
             limit: Most to return.
             before: Only runs older than this one: the last of the previous page.
 
         Raises: BadArgument, OtherTenant.
         SQL: list_workflow_runs. Safe inside your transaction: yes.
         """
-        wanted = {"workflow": workflow, "state": state, "tenant": tenant, "labels": labels}
+        wanted = {
+            "workflow": workflow,
+            "state": state,
+            "tenant": tenant,
+            "labels": labels,
+            "submitted_from": submitted_from,
+            "submitted_before": submitted_before,
+        }
         return self._rows(
             calls.LIST_WORKFLOW_RUNS,
             RunSummary,
