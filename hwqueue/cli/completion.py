@@ -36,6 +36,13 @@ def webhook_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(ctx, incomplete, lambda client: [each.name for each in client.list_webhooks()])
 
 
+def workflow_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The workflows whose names begin like this."""
+    return _names(
+        ctx, incomplete, lambda client: [each.workflow for each in client.list_workflows()]
+    )
+
+
 def webhook_codes(incomplete: str) -> list[str]:
     """What webhooks may ask for that begins like this."""
     return [code for code in WEBHOOK_CODES if code.startswith(incomplete)]

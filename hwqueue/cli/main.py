@@ -32,6 +32,7 @@ from hwqueue.cli import (
     webhook,
     wire,
     worker,
+    workflow,
 )
 from hwqueue.cli.options import Host, Options, asks_for_json, in_front, options_of
 from hwqueue.cli.output import report_error, report_usage_error
@@ -48,6 +49,7 @@ GROUPS: Sequence[tuple[str, typer.Typer]] = (
     ("class", placement_class.app),
     ("service", service.app),
     ("worker", worker.app),
+    ("workflow", workflow.app),
     ("metrics", metrics.app),
     ("events", events.app),
     ("wire", wire.app),
@@ -110,7 +112,8 @@ app = typer.Typer(
     help="A task queue inside Postgres that knows which machine may run what.",
     epilog="Without --dsn, HWQUEUE_DSN or PG* variables an embedded Postgres is used. "
     "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 schema, 5 node taken over (`worker run`), "
-    "6 cancelled, 7 not in time (`lease wait`); `run` has those of its command.",
+    "6 cancelled, 7 not in time (`lease wait`, `workflow status --watch`); `run` has those of its "
+    "command.",
 )
 
 

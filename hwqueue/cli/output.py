@@ -33,10 +33,15 @@ from hwqueue.errors import (
     QueueExists,
     QueueNotEmpty,
     QueueUnknown,
+    RunNotFound,
     SchemaError,
+    StepUnknown,
     TokenUnknown,
     WaitTimeout,
     WebhookUnknown,
+    WorkflowInvalid,
+    WorkflowTooLarge,
+    WorkflowUnknown,
     hint_of_denied,
 )
 
@@ -62,6 +67,11 @@ _EXIT_CODES: tuple[tuple[type[HwqueueError], ExitCode], ...] = (
     (TokenUnknown, ExitCode.NOT_FOUND),
     (WebhookUnknown, ExitCode.NOT_FOUND),
     (ClassUnknown, ExitCode.NOT_FOUND),
+    (WorkflowUnknown, ExitCode.NOT_FOUND),
+    (RunNotFound, ExitCode.NOT_FOUND),
+    (WorkflowInvalid, ExitCode.USAGE),
+    (WorkflowTooLarge, ExitCode.USAGE),
+    (StepUnknown, ExitCode.USAGE),
     (BadArgument, ExitCode.USAGE),
     (ConstraintError, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),
@@ -72,6 +82,7 @@ _COMMANDS: Mapping[type[HwqueueError], str] = {
     QueueUnknown: "make it: hwqueue queue create {queue}; or list them: hwqueue queue list",
     QueueExists: "leave out --policy, or change it: hwqueue queue policy {queue} CHANGES",
     QueueNotEmpty: "wait until it is, or lose its leases: hwqueue queue drop {queue} --force",
+    WorkflowUnknown: "define it: hwqueue workflow define FILE; or list them: hwqueue workflow list",
 }
 
 Row = Mapping[str, object]
@@ -229,9 +240,11 @@ def _message(error: HwqueueError) -> str:
 
 def _hint(error: HwqueueError) -> str | None:
     """What to do, by a command where the function names another function."""
+    command = _COMMANDS.get(type(error))
     queue = error.detail.get("queue") if isinstance(error.detail, Mapping) else None
-    command = _COMMANDS.get(type(error)) if isinstance(queue, str) else None
-    return command.format(queue=shlex.quote(queue or "")) if command else error.hint
+    if command is None or ("{queue}" in command and not isinstance(queue, str)):
+        return error.hint
+    return command.format(queue=shlex.quote(queue or ""))
 
 
 def _indented(text: str) -> str:

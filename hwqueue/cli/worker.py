@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -28,6 +28,8 @@ from hwqueue.worker.shell import app as shell_app
 from hwqueue.worker.supervise import Supervisor
 
 app = typer.Typer(no_args_is_help=True, help="Run a node that claims and runs leases.")
+
+T = TypeVar("T")
 
 NO_APP_HINT = """\
 write the tasks, for example in tasks.py:
@@ -340,6 +342,14 @@ def load_app(name: str | None) -> App:
     """
     if name is None:
         raise ConfigError("--app is missing: a worker needs tasks to run", hint=NO_APP_HINT)
+    return load_named(name, App)
+
+
+def load_named(name: str, kind: type[T]) -> T:
+    """Import what `module:attribute` names, which must be of this class of `hwqueue`.
+
+    Raises: As `load_app`.
+    """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise ConfigError(f"--app: {name!r} is not module:name", hint="such as --app tasks:app")
@@ -354,7 +364,7 @@ def load_app(name: str | None) -> App:
             hint=f"run this in the folder that holds {module_name.split('.')[0]}.py",
         ) from error
     found = getattr(module, attribute, None)
-    if not isinstance(found, App):
-        kind = "does not exist" if found is None else f"is a {type(found).__name__}"
-        raise ConfigError(f"--app: {name} {kind}; an hwqueue.App is needed")
+    if not isinstance(found, kind):
+        problem = "does not exist" if found is None else f"is a {type(found).__name__}"
+        raise ConfigError(f"--app: {name} {problem}; an hwqueue.{kind.__name__} is needed")
     return found

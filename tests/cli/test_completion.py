@@ -35,6 +35,8 @@ def offered(line: str) -> list[str]:
         ("node cordon g", ["gpu-1"]),
         ("events list --node g", ["gpu-1"]),
         ("events list --code node_d", ["node_deregistered", "node_drained"]),
+        ("workflow run tr", ["training"]),
+        ("workflow runs --workflow ", ["mailing", "training"]),
         ("queue show nothing", []),
     ],
 )
@@ -44,6 +46,8 @@ def test_names_in_the_database(
     with Client(dsn) as client:
         for queue in ("mail", "renders", "reports"):
             client.create_queue(queue)
+        for name in ("training", "mailing"):
+            client.define_workflow({"name": name, "steps": [{"name": "a", "task": "t"}]})
         node = "0197f3a2-7c1e-7000-8000-000000000001"
         client.register_node(node, NodeSpec(name="gpu-1", instance_id="1"))
     monkeypatch.setenv("HWQUEUE_DSN", dsn)

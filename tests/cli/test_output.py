@@ -188,6 +188,8 @@ def test_json_of_what_the_queue_returns() -> None:
         (errors.LeaseNotFound, ExitCode.NOT_FOUND),
         (errors.QueueUnknown, ExitCode.NOT_FOUND),
         (errors.NodeUnknown, ExitCode.NOT_FOUND),
+        (errors.RunNotFound, ExitCode.NOT_FOUND),
+        (errors.WorkflowInvalid, ExitCode.USAGE),
         (errors.PlacementInvalid, ExitCode.USAGE),
         (errors.BadArgument, ExitCode.USAGE),
         (errors.ConfigError, ExitCode.USAGE),

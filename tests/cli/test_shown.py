@@ -6,6 +6,7 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,17 @@ from hwqueue.client import Client
 from hwqueue.testing import claim_one
 from hwqueue.types import (
     ApiToken,
+    DefinedWorkflow,
     LeaseSummary,
     Node,
     Queue,
+    RunSummary,
     ServedClass,
     SpawnResult,
+    SubmittedRun,
     TagCount,
+    WorkflowDefinition,
+    WorkflowSummary,
 )
 
 pytestmark = pytest.mark.thorough
@@ -59,12 +65,22 @@ def names_of(kind: Any, *more: str) -> set[str]:
         ("node labels", names_of(TagCount)),
         ("node what-if", names_of(ServedClass)),
         ("token list", names_of(ApiToken)),
+        ("workflow list", names_of(WorkflowSummary)),
+        ("workflow show film", names_of(WorkflowDefinition)),
+        ("workflow define film.json", names_of(DefinedWorkflow)),
+        ("workflow run film", names_of(SubmittedRun)),
+        ("workflow runs", names_of(RunSummary)),
     ],
 )
 def test_json_has_every_field_of_what_the_client_returned(
-    cli: Cli, line: str, names: set[str]
+    cli: Cli, line: str, names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [{"name": "a", "task": "t", "queue": "renders"}]
+    Path("film.json").write_text(json.dumps({"name": "film", "steps": steps}))
     cli("queue", "create", "renders")
+    cli("workflow", "define", "film.json")
+    cli("workflow", "run", "film")
     cli("lease", "spawn", "renders", "draw")
     cli("node", "register", "box", "--tags", '{"zone": "a"}')
     cli("token", "create", "ci", "--role", "viewer")

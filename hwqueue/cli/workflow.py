@@ -1,0 +1,481 @@
+"""hwqueue workflow: define workflows, submit runs of them, look at runs and change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import psycopg
+import typer
+
+from hwqueue.cli import spawning
+from hwqueue.cli.completion import workflow_names
+from hwqueue.cli.connect import connection_string, open_client
+from hwqueue.cli.inputs import (
+    identifier,
+    json_object,
+    json_value,
+    labels,
+    moment_after,
+    moment_before,
+    pairs,
+    span,
+)
+from hwqueue.cli.options import options_of
+from hwqueue.cli.output import ExitCode, fields_of, say, show_item, show_items, show_one, show_rows
+from hwqueue.cli.run_view import follow, look_at, names_of, shown_steps
+from hwqueue.cli.worker import load_named
+from hwqueue.client import Client
+from hwqueue.errors import ConfigError
+from hwqueue.text import duration, plural
+from hwqueue.types import (
+    RetryMode,
+    RunState,
+    RunSummary,
+    SubmittedRun,
+    WorkflowDefinition,
+    WorkflowStep,
+    WorkflowSummary,
+)
+from hwqueue.workflow import Workflow
+
+app = typer.Typer(
+    no_args_is_help=True, help="Define workflows, submit runs, look at them and change them."
+)
+
+Affinity = Literal["and", "override", "replace"]
+
+_EXIT_CODES = {
+    "completed": ExitCode.OK,
+    "failed": ExitCode.FAILED,
+    "cancelled": ExitCode.CANCELLED,
+}
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of the workflow.", show_default=False, autocompletion=workflow_names),
+]
+RunId = Annotated[str, typer.Argument(help="Id of the run.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show which steps would change.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.command(epilog="Example: hwqueue workflow define training.json")
+def define(
+    ctx: typer.Context,
+    spec: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="The specification: a file, JSON, or - for stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    app_name: Annotated[
+        str | None,
+        typer.Option(
+            "--app", help="module:name of a hwqueue.Workflow, instead.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Define a workflow; one that means the same as its newest version changes nothing.
+
+    Another one is the next version, for new runs: runs that exist keep theirs.
+    """
+    if (spec is None) is (app_name is None):
+        raise ConfigError("give a FILE, or --app module:name of a hwqueue.Workflow")
+    with open_client(ctx) as client:
+        if app_name is not None:
+            made = client.define_workflow(load_named(app_name, Workflow))
+        else:
+            made = client.define_workflow(json_object(spec or "", "FILE"))
+    show_item(ctx, made, lambda one: {"workflow": one.workflow, "version": one.version})
+    if not made.created:
+        say(ctx, "nothing has changed since that version")
+
+
+@app.command("list", epilog="Example: hwqueue workflow list --json")
+def list_(
+    ctx: typer.Context,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 100,
+    after: Annotated[
+        str | None, typer.Option(help="The last name of a page, to get the next one.")
+    ] = None,
+) -> None:
+    """List the workflows by name, each with its newest version."""
+    with open_client(ctx) as client:
+        found = client.list_workflows(after=after, limit=limit)
+    show_items(
+        ctx, found, _workflow_row, empty="no workflows; define one: hwqueue workflow define FILE"
+    )
+
+
+@app.command(epilog="Example: hwqueue workflow show training --version 2")
+def show(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    version: Annotated[
+        int | None, typer.Option(min=1, help="The newest unless given.", show_default=False)
+    ] = None,
+) -> None:
+    """Show a definition: what all steps have in common, then its steps in their order.
+
+    With --json the whole specification, in normal form.
+    """
+    with open_client(ctx) as client:
+        found = client.get_workflow(name, version=version)
+    if options_of(ctx).json:
+        show_one(ctx, fields_of(found))
+        return
+    show_one(ctx, _definition_facts(found))
+    typer.echo()
+    show_rows(ctx, [_definition_row(step) for step in found.spec["steps"]])
+
+
+@app.command(
+    epilog="""Example: hwqueue workflow run training --input '{"dataset": "s3://in"}' """
+    "--tags gpu=true --key 2030-01-31"
+)
+def run(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    input_: Annotated[
+        str, typer.Option("--input", help="What its steps bind with $input: JSON or a file.")
+    ] = "{}",
+    version: Annotated[
+        int | None, typer.Option(min=1, help="The newest unless given.", show_default=False)
+    ] = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tags",
+            "--node-label",
+            help="Label that the node of every step must have, key=value, or several as JSON.",
+        ),
+    ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option("--placement", help="What every step asks of its node: JSON or a file."),
+    ] = None,
+    affinity: Annotated[
+        Affinity | None,
+        typer.Option(
+            help="What --tags and --placement do to those of the workflow: both must hold (and), "
+            "these replace them key by key, or altogether.",
+            show_default="and",
+        ),
+    ] = None,
+    priority: spawning.Priority = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", help="Label of the run and its leases, key=value; repeatable."),
+    ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(help="Fails if it has not ended by this time, or within this span: 2h."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Idempotency key: the same key submits only once."),
+    ] = None,
+    tenant: spawning.Tenant = None,
+) -> None:
+    """Submit a run of a workflow, and print its id and state."""
+    given = json_value(input_, "--input")
+    with open_client(ctx) as client:
+        submitted = client.submit_workflow(
+            name,
+            given,
+            version=version,
+            affinity_tags=labels(tags, "--tags") or None,
+            placement=json_object(placement, "--placement") if placement else None,
+            affinity=affinity,
+            priority=priority,
+            labels=pairs(label, "--label") if label else None,
+            deadline=moment_after(deadline, "--deadline"),
+            idempotency_key=key,
+            tenant=tenant,
+        )
+    show_item(ctx, submitted, _submitted_facts)
+    say(ctx, f"follow it: hwqueue workflow status {submitted.run_id} --watch")
+
+
+@app.command(epilog="Example: hwqueue workflow runs --workflow training --state failed --since 2d")
+def runs(
+    ctx: typer.Context,
+    *,
+    workflow: Annotated[
+        str | None,
+        typer.Option(
+            "--workflow", help="Only of the workflow of this name.", autocompletion=workflow_names
+        ),
+    ] = None,
+    state: Annotated[RunState | None, typer.Option(help="Only in this state.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", help="Only with this label, key=value; repeatable."),
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Not submitted before this time, or this span ago: 2h, 3d.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many.")] = 50,
+    before: Annotated[
+        str | None, typer.Option(help="Older than this run: the last id of the page before.")
+    ] = None,
+) -> None:
+    """List runs, newest first."""
+    with open_client(ctx) as client:
+        found = client.list_workflow_runs(
+            workflow=workflow,
+            state=state,
+            labels=pairs(label, "--label") if label else None,
+            tenant=tenant,
+            submitted_from=moment_before(since, "--since"),
+            limit=limit,
+            before=identifier(before, "--before") if before else None,
+        )
+    show_items(ctx, found, _run_row, empty="no such runs")
+    if len(found) == limit:
+        say(ctx, f"there may be more: --before {found[-1].run_id}")
+
+
+@app.command(epilog="Example: hwqueue workflow status 01890a5d-ac96-774b-bcce-b302099a8057 --watch")
+def status(
+    ctx: typer.Context,
+    run_id: RunId,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow it until it has ended.")
+    ] = False,
+    timeout: Annotated[
+        str | None, typer.Option(help="With --watch: how long at most, such as 10m.")
+    ] = None,
+) -> None:
+    """Show a run and its steps, a line for each: where it ran, or what it waits for.
+
+    With --watch it exits with 0 if the run has completed, with 1 if it has failed, with 6 if it
+    was cancelled, with 7 if it has not ended in time. Ctrl-C ends this command alone.
+    """
+    wanted, at_most = identifier(run_id, "RUN_ID"), span(timeout, "--timeout")
+    if at_most is not None and not watch:
+        raise ConfigError("--timeout goes with --watch")
+    with open_client(ctx) as client:
+        if watch:
+            look = follow(ctx, client, wanted, at_most)
+        else:
+            look = look_at(client, wanted, explains=True)
+        if options_of(ctx).json:
+            show_one(ctx, {**fields_of(look.run), "steps": look.steps})
+        elif not watch:
+            shown_steps(ctx, look, names_of(client, look))
+    if watch and (code := _EXIT_CODES[look.run.state]):
+        raise typer.Exit(code)
+
+
+@app.command(
+    epilog="Example: hwqueue workflow cancel 01890a5d-ac96-774b-bcce-b302099a8057 --dry-run"
+)
+def cancel(
+    ctx: typer.Context,
+    run_id: RunId,
+    *,
+    reason: Annotated[str | None, typer.Option(help="Kept with the run.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Cancel a run: what waits ends, what runs is asked to stop, nothing more is released."""
+    wanted = identifier(run_id, "RUN_ID")
+    _change(
+        ctx,
+        wanted,
+        lambda client: client.cancel_workflow_run(wanted, reason=reason),
+        verb="cancel",
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
+@app.command(epilog="Example: hwqueue workflow pause 01890a5d-ac96-774b-bcce-b302099a8057")
+def pause(ctx: typer.Context, run_id: RunId) -> None:
+    """Hold the steps of a run that become due; those that run go on."""
+    wanted = identifier(run_id, "RUN_ID")
+    with open_client(ctx) as client:
+        _show_state(ctx, wanted, client.pause_workflow_run(wanted))
+
+
+@app.command(epilog="Example: hwqueue workflow resume 01890a5d-ac96-774b-bcce-b302099a8057")
+def resume(ctx: typer.Context, run_id: RunId) -> None:
+    """Let a paused run go on."""
+    wanted = identifier(run_id, "RUN_ID")
+    with open_client(ctx) as client:
+        _show_state(ctx, wanted, client.resume_workflow_run(wanted))
+
+
+@app.command(
+    epilog="Example: hwqueue workflow retry 01890a5d-ac96-774b-bcce-b302099a8057 --step train"
+)
+def retry(
+    ctx: typer.Context,
+    run_id: RunId,
+    *,
+    mode: Annotated[
+        RetryMode | None,
+        typer.Option(
+            help="failed: all that has not completed. failed_and_downstream: and what comes after. "
+            "all: every step.",
+            show_default="failed",
+        ),
+    ] = None,
+    step: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead of a mode: this step, and all after it; repeatable."),
+    ] = None,
+    input_: Annotated[
+        str | None, typer.Option("--input", help="With --mode all: another input; JSON or a file.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Run steps of a run that has ended again, under the same lease ids; other results stay."""
+    wanted = identifier(run_id, "RUN_ID")
+    given = None if input_ is None else json_value(input_, "--input")
+    _change(
+        ctx,
+        wanted,
+        lambda client: client.retry_workflow_run(wanted, mode=mode, steps=step, input=given),
+        verb="retry",
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
+@app.command(
+    epilog="Example: hwqueue workflow skip 01890a5d-ac96-774b-bcce-b302099a8057 train "
+    """--result '{"model": "s3://old"}' --reason 'as last week'"""
+)
+def skip(
+    ctx: typer.Context,
+    run_id: RunId,
+    step: Annotated[str, typer.Argument(help="Name of the step.", show_default=False)],
+    *,
+    result: Annotated[
+        str | None, typer.Option(help="What steps that bind its result get: JSON or a file.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Kept with the event.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Declare a step completed that nobody has claimed; what comes after it is released."""
+    wanted = identifier(run_id, "RUN_ID")
+    given = None if result is None else json_value(result, "--result")
+    _change(
+        ctx,
+        wanted,
+        lambda client: client.skip_step(wanted, step, result=given, reason=reason),
+        verb=f"skip step {step} of",
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
+def _change(
+    ctx: typer.Context,
+    run_id: UUID,
+    change: Callable[[Client], RunState],
+    *,
+    verb: str,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Show which steps change, ask, and change them; what was asked about may change meanwhile.
+
+    The preview is the change itself, in a transaction that is rolled back.
+    """
+    if dry_run or not yes:
+        with psycopg.connect(connection_string(ctx)) as connection:
+            trial = Client.on(connection)
+            run = trial.get_workflow_run(run_id)
+            before = trial.list_workflow_steps(run_id)
+            change(trial)
+            rows = _changes(before, trial.list_workflow_steps(run_id))
+            connection.rollback()
+        if dry_run:
+            show_rows(ctx, rows, empty="no step would change")
+            return
+        what = f"run {run_id} of workflow {run.workflow}"
+        typer.confirm(f"{verb} {what}? {plural(len(rows), 'step')} change", abort=True, err=True)
+    with open_client(ctx) as client:
+        _show_state(ctx, run_id, change(client))
+
+
+def _changes(before: list[WorkflowStep], after: list[WorkflowStep]) -> list[dict[str, object]]:
+    """The steps that a change is about, as they are and as they will be."""
+    return [
+        {"step": now.step, "now": now.state, "then": then.state}
+        for now, then in zip(before, after, strict=True)
+        if (now.state, now.lease_state) != (then.state, then.lease_state)
+    ]
+
+
+def _show_state(ctx: typer.Context, run_id: UUID, state: RunState) -> None:
+    show_one(ctx, {"run_id": run_id, "state": state})
+
+
+def _workflow_row(workflow: WorkflowSummary) -> dict[str, Any]:
+    return {
+        "workflow": workflow.workflow,
+        "version": workflow.version,
+        "steps": workflow.step_count,
+        "created_at": workflow.created_at,
+    }
+
+
+def _definition_facts(found: WorkflowDefinition) -> dict[str, Any]:
+    common = {key: value for key, value in found.spec.items() if key not in ("name", "steps")}
+    return {
+        "workflow": found.workflow,
+        "version": found.version,
+        "steps": found.step_count,
+        "created_at": found.created_at,
+        **common,
+    }
+
+
+def _definition_row(step: dict[str, Any]) -> dict[str, Any]:
+    after = step.get("after", {}).items()
+    where = {key: step[key] for key in ("affinity", "affinity_tags", "placement") if key in step}
+    return {
+        "step": step["name"],
+        "task": step.get("task"),
+        "after": ", ".join(each if on == "completed" else f"{each} {on}" for each, on in after)
+        or None,
+        "asks": where or None,
+    }
+
+
+def _submitted_facts(submitted: SubmittedRun) -> dict[str, Any]:
+    return {
+        "run_id": submitted.run_id,
+        "created": submitted.created,
+        "state": submitted.state,
+    }
+
+
+def _run_row(found: RunSummary) -> dict[str, Any]:
+    ended = found.finished_at
+    return {
+        "run_id": found.run_id,
+        "workflow": found.workflow,
+        "version": found.version,
+        "state": found.state,
+        "reason": found.reason,
+        "attempt": found.attempt,
+        "submitted_at": found.submitted_at,
+        "lasted": duration(ended - found.submitted_at) if ended else None,
+    }

@@ -1,0 +1,259 @@
+"""hwqueue workflow: from a definition to the end of a run."""
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from rich.console import Console
+
+from hwqueue.cli import run_view
+from hwqueue.client import Client
+from hwqueue.types import Claim, NodeSpec
+from tests.e2e.test_cli import Cli, cli, shown
+
+__all__ = ["cli", "shown"]
+
+pytestmark = pytest.mark.thorough
+
+SPEC = {
+    "name": "training",
+    "steps": [
+        {"name": "prepare", "task": "prepare_data", "params": {"dataset": {"$input": ["dataset"]}}},
+        {"name": "train", "task": "train", "params": {"data": {"$result": "prepare"}}},
+        {"name": "tell", "task": "tell", "after": [{"step": "train", "on": "ended"}]},
+    ],
+}
+PYTHON = """
+from hwqueue import Step, Workflow
+
+training = Workflow(name="training", tasks=[Step("prepare", "prepare_data")])
+other = 7
+"""
+
+
+class Runner:
+    """A node that settles what it claims, by the names of steps."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        client.create_queue("default")
+        self.node = UUID("0197f3a2-7c1e-7000-8000-000000000001")
+        self.epoch = client.register_node(self.node, NodeSpec(name="gpu-1", instance_id="1"))
+
+    def claim(self, step: str) -> Claim:
+        [claim] = self.client.claim_task(["default"], self.node, self.epoch)
+        assert (claim.headers or {})["step"] == step
+        return claim
+
+    def complete(self, step: str, result: Any = None) -> None:
+        claim = self.claim(step)
+        self.client.complete_lease(claim.lease_id, claim.claim_token, result=result)
+
+    def fail(self, step: str) -> None:
+        claim = self.claim(step)
+        error = {"type": "OSError", "message": "no memory"}
+        self.client.fail_lease(claim.lease_id, claim.claim_token, error=error, retry=False)
+
+
+@pytest.fixture
+def runner(dsn: str) -> Iterator[Runner]:
+    with Client(dsn, pool_size=1) as client:
+        yield Runner(client)
+
+
+@pytest.fixture
+def submitted(runner: Runner, shown: Callable[..., Any]) -> str:
+    """The id of a run of SPEC."""
+    runner.client.define_workflow(SPEC)
+    run_id: str = shown("workflow", "run", "training", "--input", '{"dataset": "x"}')["run_id"]
+    return run_id
+
+
+def test_definitions(
+    cli: Cli, shown: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("training.json").write_text(json.dumps(SPEC))
+    assert "hwqueue workflow define" in cli("workflow", "list").output
+    made = shown("workflow", "define", "training.json")
+    assert (made["workflow"], made["version"], made["created"]) == ("training", 1, True)
+    assert "nothing has changed" in cli("workflow", "define", "training.json").stderr
+    Path("flows_to_define.py").write_text(PYTHON)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "flows_to_define", raising=False)
+    app = ("workflow", "define", "--app")
+    assert shown(*app, "flows_to_define:training")["version"] == 2
+    assert "an hwqueue.Workflow is needed" in cli(*app, "flows_to_define:other", code=2).stderr
+    assert "FILE, or --app" in cli("workflow", "define", code=2).stderr
+    assert "at least one step" in cli("workflow", "define", '{"name": "x"}', code=2).stderr
+    [listed] = shown("workflow", "list")
+    assert (listed["version"], listed["step_count"]) == (2, 1)
+    assert len(shown("workflow", "show", "training", "--version", "1")["spec"]["steps"]) == 3
+    told = cli("workflow", "show", "training", "--version", "1").stdout
+    assert "tell     tell          train ended" in told
+    refused = cli("workflow", "show", "none", code=3).stderr
+    assert "hwqueue workflow define FILE" in refused
+
+
+def test_options_of_a_submission(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
+    runner.client.define_workflow(SPEC | {"affinity_tags": {"gpu": True, "zone": "a"}})
+    line = ("workflow", "run", "training", "--key", "k", "--input", '{"dataset": 1}')
+    first = shown(
+        *line, "--tags", "gpu=false", "--affinity", "override", "--priority", "3",
+        "--placement", '{"resources": {"cpu_milli": 500}}', "--label", "app=x", "--deadline", "2h",
+        "--tenant", "film", "--version", "1",
+    )  # fmt: skip
+    assert first["created"]
+    run = runner.client.get_workflow_run(first["run_id"])
+    assert (run.priority, run.labels, run.tenant) == (3, {"app": "x"}, "film")
+    assert run.deadline is not None
+    assert timedelta(hours=1) < run.deadline - run.submitted_at < timedelta(hours=3)
+    placement = runner.client.list_workflow_steps(run.run_id)[0].placement
+    assert placement is not None
+    assert placement["resources"] == {"cpu_milli": 500}
+    asked = {each["label"]: each["values"] for each in placement["require"]}
+    assert asked == {"gpu": [False], "zone": ["a"]}
+    assert shown(*line)["created"]  # the key is another tenant's
+    assert not shown(*line)["created"]
+    refused = cli("workflow", "run", "training", "--tags", "gpu=false", code=2).stderr
+    assert 'affinity "override"' in refused
+
+
+def test_runs_are_listed_by_what_they_are(
+    runner: Runner, cli: Cli, shown: Callable[..., Any]
+) -> None:
+    assert "no such runs" in cli("workflow", "runs").stderr
+    for name in ("training", "training", "other"):
+        runner.client.define_workflow(SPEC | {"name": name})
+    lines = [("training", "--label", "app=x"), ("training", "--tenant", "film"), ("other",)]
+    given = ("--input", '{"dataset": 1}')
+    first, second, third = [shown("workflow", "run", *line, *given)["run_id"] for line in lines]
+    runner.client.cancel_workflow_run(third)
+
+    def listed(*line: str) -> list[str]:
+        return [each["run_id"] for each in shown("workflow", "runs", *line)]
+
+    assert listed() == [third, second, first]
+    assert listed("--workflow", "training") == [second, first]
+    assert listed("--state", "cancelled") == [third]
+    assert listed("--label", "app=x") == [first]
+    assert listed("--tenant", "film") == [second]
+    assert listed("--since", "1h") == [third, second, first]
+    assert listed("--since", "2100-01-01T00:00:00Z") == []
+    assert listed("--before", second) == [first]
+    assert f"--before {third}" in cli("workflow", "runs", "--limit", "1").stderr
+    unbound = cli("workflow", "run", "other").stdout.split()[1]
+    told = cli("workflow", "status", unbound).stdout
+    assert 'binding_missing: {"binding": {"$input": ["dataset"]}}' in told
+
+
+def test_a_line_for_each_step(runner: Runner, cli: Cli, submitted: str) -> None:
+    runner.complete("prepare", result="s3")
+    claim = runner.claim("train")
+    told = cli("workflow", "status", submitted).stdout.splitlines()
+    assert told[0].startswith(f"run {submitted} of training version 1: running after ")
+    assert [line.split() for line in told[2:]] == [
+        ["✓", "prepare", "completed", "gpu-1", "1", "-"],
+        ["●", "train", "running", "gpu-1", "1", "-"],
+        ["○", "tell", "waiting", "-", "-", "after", "train"],
+    ]
+    error = {"type": "OSError", "message": "no memory"}
+    runner.client.fail_lease(claim.lease_id, claim.claim_token, error=error, retry=False)
+    runner.client.deregister_node(runner.node)
+    lines = cli("workflow", "status", submitted).stdout.splitlines()[3:]
+    assert lines[0].endswith("OSError: no memory")
+    assert lines[1].split()[:3] == ["◔", "tell", "pending"]
+    assert "no node" in lines[1]
+
+
+def test_json_has_the_run_and_its_steps(shown: Callable[..., Any], submitted: str) -> None:
+    found = shown("workflow", "status", submitted)
+    assert (found["run_id"], found["input"]) == (submitted, {"dataset": "x"})
+    assert [step["step"] for step in found["steps"]] == ["prepare", "train", "tell"]
+
+
+def test_watching_ends_as_the_run_ends(
+    runner: Runner, cli: Cli, shown: Callable[..., Any], submitted: str
+) -> None:
+    line = ("workflow", "status", submitted)
+    assert "is running" in cli(*line, "--watch", "--timeout", "0s", code=7).stderr
+    assert "--timeout goes with --watch" in cli(*line, "--timeout", "1s", code=2).stderr
+
+    def work() -> None:
+        runner.complete("prepare", result="s3")
+        runner.fail("train")
+        runner.complete("tell")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    told = cli(*line, "--watch", "--timeout", "1m", code=1).stdout.splitlines()
+    worker.join()
+    assert told[-1].startswith(f"run {submitted} of training version 1: failed (step_failed)")
+    assert told[-2] == "tell  completed  gpu-1"
+    assert "train  failed  gpu-1  OSError: no memory" in told
+    assert shown(*line, "--watch", code=1)["state"] == "failed"
+
+
+def test_watching_on_a_terminal_redraws(
+    runner: Runner, cli: Cli, submitted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Console(force_terminal=True, width=120, record=True)
+    monkeypatch.setattr(run_view, "Console", lambda: screen)
+    runner.client.cancel_workflow_run(submitted)
+    cli("workflow", "status", submitted, "--watch", code=6)
+    told = screen.export_text()
+    assert "cancelled" in told
+    assert "prepare" in told
+
+
+def test_changes_are_shown_then_asked_then_made(
+    runner: Runner, cli: Cli, shown: Callable[..., Any], submitted: str
+) -> None:
+    def states() -> list[str]:
+        return [step.state for step in runner.client.list_workflow_steps(submitted)]
+
+    cancel = ("workflow", "cancel", submitted, "--reason", "too dear")
+    assert shown(*cancel, "--dry-run") == [
+        {"step": "prepare", "now": "running", "then": "cancelled"},
+        {"step": "train", "now": "waiting", "then": "skipped"},
+        {"step": "tell", "now": "waiting", "then": "skipped"},
+    ]
+    refused = cli(*cancel, code=1, stdin="n\n")
+    assert "3 steps change" in refused.output
+    assert states() == ["running", "waiting", "waiting"]
+    assert cli(*cancel, stdin="y\n").stdout.split()[-1] == "cancelled"
+    assert states() == ["cancelled", "skipped", "skipped"]
+    retry = ("workflow", "retry", submitted)
+    assert len(shown(*retry, "--dry-run")) == 3
+    assert shown(*retry, "--yes")["state"] == "running"
+    assert shown("workflow", "pause", submitted)["state"] == "paused"
+    assert shown("workflow", "resume", submitted)["state"] == "running"
+    skip = ("workflow", "skip", submitted, "prepare", "--result", '"s3"', "--reason", "by hand")
+    assert "prepare" in cli(*skip, "--dry-run").stdout
+    assert shown(*skip, "--yes")["state"] == "running"
+    assert states() == ["completed", "running", "waiting"]
+    assert runner.claim("train").params == {"data": "s3"}
+    assert "train" in cli(*skip[:3], "none", "--yes", code=2).stderr
+    gone = "00000000-0000-0000-0000-000000000000"
+    assert f"run {gone} does not exist" in cli("workflow", "cancel", gone, code=3).stderr
+
+
+def test_a_retry_of_steps_and_with_another_input(
+    runner: Runner, shown: Callable[..., Any], submitted: str
+) -> None:
+    for step in ("prepare", "train", "tell"):
+        runner.complete(step, result=step)
+    retry = ("workflow", "retry", submitted)
+    changed = shown(*retry, "--step", "train", "--dry-run")
+    assert changed == [
+        {"step": "train", "now": "completed", "then": "running"},
+        {"step": "tell", "now": "completed", "then": "waiting"},
+    ]
+    shown(*retry, "--mode", "all", "--input", '{"dataset": "y"}', "--yes")
+    assert runner.claim("prepare").params == {"dataset": "y"}
