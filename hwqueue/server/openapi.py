@@ -21,6 +21,8 @@ TAGS: list[dict[str, Any]] = [
     {"name": "leases", "description": "Spawn work, look at it, cancel it, run it again."},
     {"name": "queues", "description": "Look at queues, make, set and stop them."},
     {"name": "tasks", "description": "Options that the leases of a task have by default."},
+    {"name": "workflows", "description": "Steps that come after each other: define, submit."},
+    {"name": "runs", "description": "Runs of workflows: look at them, cancel, retry."},
     {"name": "nodes", "description": "Who may run work, and taking machines out of service."},
     {"name": "placement", "description": "Which nodes could run what, and why not."},
     {"name": "views", "description": "Counts by class, queue and node."},

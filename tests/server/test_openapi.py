@@ -18,6 +18,7 @@ KINDS = {
     "GET /metrics": "text/plain",
     f"GET {V1}/events/stream": "text/event-stream",
     f"GET {V1}/leases/{{lease_id}}/logs/stream": "text/event-stream",
+    f"GET {V1}/runs/{{run_id}}/stream": "text/event-stream",
 }
 
 

@@ -42,6 +42,9 @@ BODIES: dict[str, Any] = {
     "/api/v1/nodes/{node_id}/taint": {"key": "k", "effect": "no_schedule"},
     "/api/v1/nodes/{node_id}/untaint": {"key": "k"},
     "/api/v1/leases/{lease_id}": {"priority": 2},
+    "/api/v1/workflows": {"name": "flow", "steps": [{"name": "a", "task": "t"}]},
+    "/api/v1/workflows/{workflow}/runs": {"input": {}},
+    "/api/v1/runs": {"spec": {"name": "flow", "steps": [{"name": "a", "task": "t"}]}},
 }
 BULK: dict[str, Any] = {
     **{verb: {} for verb in ("count", "cancel", "requeue", "delete")},
@@ -62,11 +65,12 @@ class Theirs:
     done: str
     service: str
     class_id: int
+    run: str
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What nobody else may be told."""
-        return (self.lease, self.done, self.service, self.task, self.tenant)
+        return (self.lease, self.done, self.service, self.task, self.tenant, self.run)
 
     @property
     def task(self) -> str:
@@ -94,6 +98,8 @@ def made(sql: Client, queue: str, reader: str, tenant: str) -> Theirs:
     [claim] = sql.claim_task([queue], node, epoch, tasks=[task])
     sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": task})
     lease = sql.spawn_lease(queue, task, **about)
+    steps = [{"name": "a", "task": task}, {"name": "b", "task": task, "after": "a"}]
+    run = sql.submit_spec({"name": "flow", "queue": queue, "steps": steps}, tenant=tenant)
     return Theirs(
         tenant,
         reader,
@@ -103,6 +109,7 @@ def made(sql: Client, queue: str, reader: str, tenant: str) -> Theirs:
         str(done.lease_id),
         str(service),
         sql.explain_lease(lease.lease_id).class_id,
+        str(run.run_id),
     )
 
 
@@ -113,7 +120,8 @@ def test_the_document_has_the_routes() -> None:
 
 async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) -> httpx.Response:
     """Ask a route about a lease or a class, whatever else it needs to be asked."""
-    url = path.format(queue=theirs.queue, node_id=uuid4(), task="draw", webhook="pager", **named)
+    others = {"task": "draw", "webhook": "pager", "workflow": "flow", "step": "a"}
+    url = path.format(queue=theirs.queue, node_id=uuid4(), **others, **named)
     body = BODIES.get(path) if method != "GET" else None
     if path.removeprefix("/api/v1/leases/") in BULK:
         body = {"filter": {"queue": theirs.queue}, **BULK[path.removeprefix("/api/v1/leases/")]}
@@ -130,19 +138,21 @@ async def test_a_route_tells_nothing_of_another_tenant(
 ) -> None:
     """Asked about another's and about nothing, it answers word for word the same."""
     asked = (
-        (theirs.lease, theirs.class_id),
-        (theirs.done, theirs.class_id),
-        (str(uuid4()), 10**12),
+        (theirs.lease, theirs.class_id, theirs.run),
+        (theirs.done, theirs.class_id, theirs.run),
+        (str(uuid4()), 10**12, str(uuid4())),
     )
     for role in ROLES:
         told = set()
         guarded.headers.update(token(role, theirs.reader))
-        for lease, klass in asked:
-            response = await ask(guarded, method, path, theirs, lease_id=lease, class_id=klass)
-            text = re.sub(rf"\b{klass}\b", "CLASS", response.text.replace(lease, "ID"))
+        for lease, klass, run in asked:
+            named = {"lease_id": lease, "class_id": klass, "run_id": run}
+            response = await ask(guarded, method, path, theirs, **named)
+            text = response.text.replace(lease, "ID").replace(run, "RUN")
+            text = re.sub(rf"\b{klass}\b", "CLASS", text)
             for secret in theirs.secrets:
                 assert secret not in text
-            if "{lease_id}" in path or "{class_id}" in path:
+            if any(name in path for name in ("{lease_id}", "{class_id}", "{run_id}")):
                 assert response.status_code in (403, 404)
                 found = json.loads(text)
                 del found["request_id"]
@@ -157,12 +167,12 @@ FILTERS = {
     if any(each["in"] == "query" for each in route.get("parameters", ()))
 }
 HARMLESS = {"queue", "state", "limit", "kind", "order", "minutes", "label", "code", "wait"} | {
-    *("attempt", "last"),
+    *("attempt", "last", "workflow", "version"),
 }
 """Filters that name nothing of a tenant's: queues, nodes and labels belong to nobody."""
 TIMES = (
     *("since", "until", "created_from", "created_before"),
-    *("finished_from", "finished_before"),
+    *("finished_from", "finished_before", "submitted_from", "submitted_before"),
 )
 
 
@@ -193,7 +203,7 @@ def named(theirs: Theirs) -> dict[str, tuple[str, str]]:
 def test_every_filter_is_tried() -> None:
     assert {name for names in FILTERS.values() for name in names} == {
         *HARMLESS,
-        *named(Theirs("a", "b", "q", "n", str(uuid4()), "d", "s", 0)),
+        *named(Theirs("a", "b", "q", "n", str(uuid4()), "d", "s", 0, "r")),
     }
     assert len(FILTERS) >= 10
 

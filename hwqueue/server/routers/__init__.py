@@ -14,9 +14,11 @@ from hwqueue.server.routers import (
     me,
     nodes,
     queues,
+    runs,
     tasks,
     views,
     webhooks,
+    workflows,
 )
 
 ROUTERS: Sequence[APIRouter] = (
@@ -26,6 +28,8 @@ ROUTERS: Sequence[APIRouter] = (
     bulk.router,
     queues.router,
     tasks.router,
+    workflows.router,
+    runs.router,
     nodes.router,
     match.router,
     explain.router,

@@ -15,7 +15,7 @@ from hwqueue.server.models.base import Id
 from hwqueue.server.models.derived import answer_of
 from hwqueue.server.models.leases import LogPage
 from hwqueue.server.pagination import add_next_link, split_page
-from hwqueue.server.routers.shared import NO_LEASE, LeaseReader
+from hwqueue.server.routers.shared import NO_LEASE, LeaseReader, stream_slot
 from hwqueue.types import LogLine
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/leases", tags=["leases"])
@@ -64,17 +64,11 @@ async def _lease_is_there(lease_id: Id, caller: LeaseReader) -> None:
         await client.get_lease(lease_id, shard=caller.shard)
 
 
-async def _slot(caller: LeaseReader) -> AsyncIterator[None]:
-    """A slot for one more stream of the caller, as long as it lasts."""
-    with caller.services.streams.slot(caller.principal.caller):
-        yield
-
-
 @router.get(
     "/{lease_id:uuid}/logs/stream",
     response_class=EventSourceResponse,
     responses=NO_LEASE,
-    dependencies=[Depends(_lease_is_there), Depends(_slot)],
+    dependencies=[Depends(_lease_is_there), Depends(stream_slot)],
 )
 async def stream_lease_logs(
     *,

@@ -3,12 +3,10 @@
 from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import Field
+from fastapi import APIRouter, Query, Request, Response
 
 from hwqueue.client._ends import ENDED
 from hwqueue.client._spawn import SPANS
-from hwqueue.errors import BadArgument
 from hwqueue.server.dependencies import AuthenticatedRoute, Caller
 from hwqueue.server.models.base import Id, Moment, Name, Task, Tenant
 from hwqueue.server.models.leases import (
@@ -31,30 +29,17 @@ from hwqueue.server.routers.shared import (
     NO_LEASE,
     NO_QUEUE,
     WRONG_STATE,
+    IdempotencyKey,
+    Labelled,
     LeaseOperator,
     LeaseReader,
     LeaseWriter,
+    labels_of,
+    own_options,
 )
 from hwqueue.types import LeaseState
 
 router = APIRouter(route_class=AuthenticatedRoute, prefix="/leases", tags=["leases"])
-
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        min_length=1,
-        max_length=255,
-        description="The same key returns the first lease if the content is the same, else 422.",
-    ),
-]
-
-Labelled = Annotated[
-    list[Annotated[str, Field(pattern=r"^[^=]+=", max_length=1300)]] | None,
-    Query(
-        description="Only leases with this label, `key=value`; several: with all of them.",
-        examples=[["film=7"]],
-    ),
-]
 
 
 @router.post(
@@ -159,7 +144,7 @@ async def list_leases(
             tenant=caller.own_tenant(tenant, "tenant"),
             service_id=service_id,
             node_id=node_id,
-            labels=_labels(label),
+            labels=labels_of(label),
             idempotency_key=idempotency_key,
             created_from=created_from,
             created_before=created_before,
@@ -231,21 +216,6 @@ async def requeue_lease(lease_id: Id, caller: LeaseOperator) -> LeaseNow:
     return LeaseNow(lease_id=lease_id, state=state)
 
 
-def _labels(pairs: list[str] | None) -> dict[str, str] | None:
-    """Labels of a filter. Raises: HTTPProblem (422), for a key that is there twice."""
-    labels = dict[str, str]()
-    for key, _, value in (pair.partition("=") for pair in pairs or ()):
-        if key in labels:
-            raise HTTPProblem(
-                422,
-                f"label {key[:100]} is given twice",
-                field="label",
-                hint="a lease has one value of a label",
-            )
-        labels[key] = value
-    return labels or None
-
-
 def _with_spans(options: dict[str, Any]) -> dict[str, Any]:
     """The options with their spans as Python has them."""
     spans = {name: timedelta(seconds=options[name]) for name in SPANS if name in options}
@@ -255,20 +225,5 @@ def _with_spans(options: dict[str, Any]) -> dict[str, Any]:
 def _options(
     caller: Caller, spec: LeaseSpec, path: str, idempotency_key: str | None = None
 ) -> dict[str, Any]:
-    """The options of a spawn with the caller's tenant and the header's key.
-
-    Raises: HTTPProblem (403), BadArgument.
-    """
-    options = spec.options.model_dump(exclude_none=True, by_alias=True)
-    tenant = caller.own_tenant(options.get("tenant"), f"{path}.tenant")
-    if tenant is not None:
-        options["tenant"] = tenant
-    if idempotency_key is not None:
-        if options.get("idempotency_key", idempotency_key) != idempotency_key:
-            raise BadArgument(
-                "the header Idempotency-Key and options.idempotency_key differ",
-                detail={"field": "options.idempotency_key"},
-                hint="give one of them",
-            )
-        options["idempotency_key"] = idempotency_key
-    return options
+    """The options of a spawn, as `own_options`."""
+    return own_options(caller, spec.options, path, idempotency_key)

@@ -1,10 +1,14 @@
 """What routes have in common: who may call them, and what they say of what is not there."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import Depends
+from fastapi import Depends, Header, Query
+from pydantic import BaseModel, Field
 
+from hwqueue.errors import BadArgument
 from hwqueue.server.dependencies import Caller, RequireScope
+from hwqueue.server.problems import HTTPProblem
 from hwqueue.server.roles import Scope
 
 # Of all tenants at once.
@@ -20,6 +24,23 @@ LeaseReader = Annotated[Caller, Depends(RequireScope(Scope.LEASES_READ, tenants=
 LeaseWriter = Annotated[Caller, Depends(RequireScope(Scope.LEASES_WRITE, tenants=True))]
 LeaseOperator = Annotated[Caller, Depends(RequireScope(Scope.OPERATE, tenants=True))]
 
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        description="The same key returns the first one if the content is the same, else 422.",
+    ),
+]
+
+Labelled = Annotated[
+    list[Annotated[str, Field(pattern=r"^[^=]+=", max_length=1300)]] | None,
+    Query(
+        description="Only those with this label, `key=value`; several: with all of them.",
+        examples=[["film=7"]],
+    ),
+]
+
 Responses = dict[int | str, dict[str, Any]]
 NO_LEASE: Responses = {404: {"description": "No such lease."}}
 NO_QUEUE: Responses = {404: {"description": "No such queue."}}
@@ -27,3 +48,49 @@ NO_NODE: Responses = {404: {"description": "No such node."}}
 NO_WEBHOOK: Responses = {404: {"description": "No such webhook."}}
 NO_CLASS: Responses = {404: {"description": "No such class."}}
 WRONG_STATE: Responses = {409: {"description": "Not in its state."}}
+NO_WORKFLOW: Responses = {404: {"description": "No such workflow, version or queue."}}
+NO_RUN: Responses = {404: {"description": "No such run."}}
+WRONG_RUN_STATE: Responses = {409: {"description": "Not in its state, or in that of the step."}}
+
+
+def labels_of(pairs: list[str] | None) -> dict[str, str] | None:
+    """Labels of a filter. Raises: HTTPProblem (422), for a key that is there twice."""
+    labels = dict[str, str]()
+    for key, _, value in (pair.partition("=") for pair in pairs or ()):
+        if key in labels:
+            raise HTTPProblem(
+                422,
+                f"label {key[:100]} is given twice",
+                field="label",
+                hint="there is one value of a label",
+            )
+        labels[key] = value
+    return labels or None
+
+
+def own_options(
+    caller: Caller, options: BaseModel, path: str, idempotency_key: str | None = None
+) -> dict[str, Any]:
+    """The options of a spawn or a submission with the caller's tenant and the header's key.
+
+    Raises: HTTPProblem (403), BadArgument.
+    """
+    given = options.model_dump(exclude_none=True, by_alias=True)
+    tenant = caller.own_tenant(given.get("tenant"), f"{path}.tenant")
+    if tenant is not None:
+        given["tenant"] = tenant
+    if idempotency_key is not None:
+        if given.get("idempotency_key", idempotency_key) != idempotency_key:
+            raise BadArgument(
+                "the header Idempotency-Key and options.idempotency_key differ",
+                detail={"field": "options.idempotency_key"},
+                hint="give one of them",
+            )
+        given["idempotency_key"] = idempotency_key
+    return given
+
+
+async def stream_slot(caller: LeaseReader) -> AsyncIterator[None]:
+    """A slot for one more stream of the caller, as long as it lasts."""
+    with caller.services.streams.slot(caller.principal.caller):
+        yield

@@ -1,0 +1,182 @@
+"""Workflows and their runs: what is defined, submitted, changed, and told of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from hwqueue.server.models.base import (
+    Answer,
+    Id,
+    Labels,
+    Object,
+    Placement,
+    Request,
+    Tenant,
+    Whole,
+    example,
+)
+from hwqueue.server.models.derived import answer_of, list_of
+from hwqueue.server.models.leases import Key, Priority, Reason, Wire
+from hwqueue.server.models.options import request_of
+from hwqueue.types import (
+    DefinedWorkflow,
+    RetryMode,
+    RunState,
+    RunSummary,
+    SubmittedRun,
+    WorkflowDefinition,
+    WorkflowRun,
+    WorkflowStep,
+    WorkflowSummary,
+)
+from hwqueue.types import workflows as options
+
+_PATTERN = r"^[a-z0-9_-]{1,100}$"
+_SPEC: dict[str, Any] = {
+    "name": "training",
+    "steps": [
+        {"name": "prepare", "task": "prepare_data", "params": {"dataset": {"$input": ["dataset"]}}},
+        {"name": "train", "task": "train", "params": {"data": {"$result": "prepare"}}},
+    ],
+}
+
+WorkflowName = Annotated[str, Field(pattern=_PATTERN)]
+StepName = Annotated[str, Field(pattern=_PATTERN)]
+Version = Annotated[Whole, Field(ge=1, le=2**31 - 1)]
+Input = Annotated[
+    Any, Field(description="JSON that steps bind with `$input`; null: an empty object.")
+]
+
+
+class WorkflowSpec(Request):
+    """A specification: a name, steps, and what they have in common.
+
+    Its one reader is in the database, which names the step and the path of what it refuses.
+    """
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [_SPEC]})
+
+    name: WorkflowName
+    steps: Annotated[list[Object], Field(min_length=1)]
+
+
+_run_options = request_of(
+    options.RunOptions,
+    doc="Options of a submission; null counts as not given.",
+    kinds={
+        "version": Version,
+        "placement": Placement,
+        "wire": Wire,
+        "affinity": Literal["and", "override", "replace"],
+        "tenant": Tenant,
+        "priority": Priority,
+        "labels": Labels,
+        "idempotency_key": Key,
+        "steps": dict[str, Object],
+    },
+    fields={
+        "version": Field(default=None, description="Of a named workflow; the newest unless given."),
+        "affinity_tags": Field(
+            default=None,
+            description="Labels that the node of every step must have.",
+            examples=[{"gpu": True, "region": "us-east"}],
+        ),
+        "placement": Field(default=None, description="What every step asks of its node."),
+        "affinity": Field(
+            default=None,
+            description="What these do to the workflow's: both must hold (`and`), they replace them"
+            " key by key, or altogether.",
+        ),
+        "tenant": Field(default=None, description="A token of one tenant sets it."),
+        "labels": Field(default=None, description="Of the run and its leases."),
+        "headers": Field(default=None, description="Carried along with each lease."),
+        "deadline": Field(default=None, description="Not ended by then, it fails."),
+        "idempotency_key": Field(
+            default=None,
+            description="The same key with the same content returns the first run. As the header "
+            "`Idempotency-Key`.",
+        ),
+        "run_id": Field(default=None, description="Yours; one that exists is an error."),
+        "steps": Field(
+            default=None,
+            description="Of single steps, by name: affinity_tags, placement, wire, options.",
+        ),
+    },
+)
+
+if TYPE_CHECKING:  # a type checker knows only the base of models that are made on import
+    RunOptions = Request
+else:
+    RunOptions = _run_options
+
+
+class SubmitRequest(Request):
+    """A run of a defined workflow."""
+
+    model_config = example(
+        input={"dataset": "s3://in"}, options={"affinity_tags": {"gpu": True}, "priority": 5}
+    )
+
+    input: Input = None
+    options: RunOptions = RunOptions()
+
+
+class SubmitSpecRequest(SubmitRequest):
+    """A run of a specification that is not defined under its name."""
+
+    model_config = example(spec=_SPEC, input={"dataset": "s3://in"})
+
+    spec: WorkflowSpec
+
+
+class CancelRunRequest(Request):
+    """Why a run is cancelled."""
+
+    model_config = example(reason="wrong dataset")
+
+    reason: Reason | None = Field(default=None, description="Kept with the run.")
+
+
+class RetryRequest(Request):
+    """Which steps run again; without any, those that have not completed."""
+
+    model_config = example(steps=["train"])
+
+    mode: RetryMode | None = None
+    steps: Annotated[list[StepName], Field(min_length=1, max_length=5000)] | None = Field(
+        default=None, description="Instead of a mode: these, and all that come after them."
+    )
+    input: Annotated[Any, Field(description="With mode `all`: another input; null: as it was.")] = (
+        None
+    )
+
+
+class SkipRequest(Request):
+    """What a step is said to have returned."""
+
+    model_config = example(result={"model": "s3://old"}, reason="as last week")
+
+    result: Annotated[Any, Field(description="What other steps that bind its result get.")] = None
+    reason: Reason | None = Field(default=None, description="Kept with the event.")
+
+
+class RunNow(Answer):
+    """A run's state after a change."""
+
+    run_id: Id
+    state: RunState
+
+
+Defined = answer_of(DefinedWorkflow)
+Definition = answer_of(WorkflowDefinition)
+Workflows = list_of(
+    WorkflowSummary, pages=True, name="Workflows", doc="The workflows by name, a page of them."
+)
+Submitted = answer_of(SubmittedRun)
+RunOut = answer_of(WorkflowRun)
+RunPage = list_of(RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
+RunSteps = list_of(
+    WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children."
+)

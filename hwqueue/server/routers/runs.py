@@ -1,0 +1,271 @@
+"""Runs of workflows: submit one of a specification, look at runs, follow and change them."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from hwqueue.errors import RunNotFound
+from hwqueue.server.auth import authenticate
+from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.models.base import Id, Moment, Tenant
+from hwqueue.server.models.workflows import (
+    CancelRunRequest,
+    RetryRequest,
+    RunNow,
+    RunOut,
+    RunPage,
+    RunSteps,
+    SkipRequest,
+    StepName,
+    SubmitSpecRequest,
+    Submitted,
+    WorkflowName,
+)
+from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.routers.shared import (
+    NO_QUEUE,
+    NO_RUN,
+    WRONG_RUN_STATE,
+    IdempotencyKey,
+    Labelled,
+    LeaseOperator,
+    LeaseReader,
+    LeaseWriter,
+    labels_of,
+    own_options,
+    stream_slot,
+)
+from hwqueue.types import RunState
+
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/runs", tags=["runs"])
+
+RunId = Annotated[Id, Path(description="Id of the run.")]
+_PLACE = r"^[0-9a-f]{0,32}$"
+_DELETED = "deleted"
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=Submitted,
+    responses={
+        200: {"model": Submitted, "description": "The idempotency key had it already."},
+        **NO_QUEUE,
+    },
+)
+async def submit_spec(
+    body: SubmitSpecRequest,
+    caller: LeaseWriter,
+    request: Request,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> Any:
+    """Submit a run of a specification that is not defined under its name."""
+    options = await caller.run(
+        lambda: own_options(caller, body.options, "options", idempotency_key)
+    )
+    async with caller.call() as client:
+        submitted = await client.submit_spec(
+            body.spec.model_dump(), body.input, shard=caller.shard, **options
+        )
+    response.headers["Location"] = f"{request.url.path}/{submitted.run_id}"
+    if not submitted.created:
+        response.status_code = 200
+    return submitted
+
+
+@router.get("", response_model=RunPage)
+async def list_runs(
+    *,
+    caller: LeaseReader,
+    request: Request,
+    response: Response,
+    workflow: WorkflowName | None = None,
+    state: RunState | None = None,
+    tenant: Tenant | None = None,
+    label: Labelled = None,
+    submitted_from: Moment | None = None,
+    submitted_before: Moment | None = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
+) -> Any:
+    """Runs, newest first. A filter that few of many runs meet reads the many."""
+    async with caller.read() as client:
+        found = await client.list_workflow_runs(
+            workflow=workflow,
+            state=state,
+            tenant=caller.own_tenant(tenant, "tenant"),
+            labels=labels_of(label),
+            submitted_from=submitted_from,
+            submitted_before=submitted_before,
+            limit=limit + 1,
+            before=before,
+            shard=caller.shard,
+        )
+    page, last = split_page(found, limit)
+    if last:
+        add_next_link(request, response, before=last.run_id)
+    return {"items": page, "next": str(last.run_id) if last else None}
+
+
+@router.get("/{run_id:uuid}", response_model=RunOut, responses=NO_RUN)
+async def get_run(
+    run_id: RunId,
+    caller: LeaseReader,
+    wait: Annotated[
+        float, Query(ge=0, le=60, description="Seconds to wait at most, until it has ended.")
+    ] = 0,
+) -> Any:
+    """A run, and how many of its steps are in each state.
+
+    With `wait` the answer comes when the run has ended, at the latest after those seconds: look at
+    its state. Such a request counts as an event stream.
+    """
+    if wait:
+
+        async def has_ended() -> bool:
+            async with caller.call() as client:
+                run = await client.get_workflow_run(run_id, shard=caller.shard)
+            return run.finished_at is not None
+
+        with caller.services.streams.slot(caller.principal.caller):
+            await caller.services.streams.wait_until(has_ended, wait)
+    async with caller.call() as client:
+        return await client.get_workflow_run(run_id, shard=caller.shard)
+
+
+@router.get("/{run_id:uuid}/steps", response_model=RunSteps, responses=NO_RUN)
+async def list_steps(run_id: RunId, caller: LeaseReader) -> Any:
+    """The steps of a run in topological order, all of them."""
+    async with caller.read() as client:
+        return {"items": await client.list_workflow_steps(run_id, shard=caller.shard)}
+
+
+@router.post("/{run_id:uuid}/cancel", responses=NO_RUN | WRONG_RUN_STATE)
+async def cancel_run(
+    run_id: RunId, caller: LeaseWriter, body: CancelRunRequest | None = None
+) -> RunNow:
+    """Cancel a run: what waits ends, what runs is asked to stop; `cancelling` until it has."""
+    reason = body.reason if body else None
+    async with caller.call() as client:
+        state = await client.cancel_workflow_run(run_id, reason=reason, shard=caller.shard)
+    return RunNow(run_id=run_id, state=state)
+
+
+@router.post("/{run_id:uuid}/pause", responses=NO_RUN | WRONG_RUN_STATE)
+async def pause_run(run_id: RunId, caller: LeaseWriter) -> RunNow:
+    """Hold the steps of a run that become due; those that run go on."""
+    async with caller.call() as client:
+        state = await client.pause_workflow_run(run_id, shard=caller.shard)
+    return RunNow(run_id=run_id, state=state)
+
+
+@router.post("/{run_id:uuid}/resume", responses=NO_RUN | WRONG_RUN_STATE)
+async def resume_run(run_id: RunId, caller: LeaseWriter) -> RunNow:
+    """Let a paused run go on."""
+    async with caller.call() as client:
+        state = await client.resume_workflow_run(run_id, shard=caller.shard)
+    return RunNow(run_id=run_id, state=state)
+
+
+@router.post("/{run_id:uuid}/retry", responses=NO_RUN | WRONG_RUN_STATE)
+async def retry_run(run_id: RunId, caller: LeaseWriter, body: RetryRequest | None = None) -> RunNow:
+    """Run steps of a run that has ended again, under the same lease ids; other results stay."""
+    given = body or RetryRequest()
+    async with caller.call() as client:
+        state = await client.retry_workflow_run(
+            run_id, mode=given.mode, steps=given.steps, input=given.input, shard=caller.shard
+        )
+    return RunNow(run_id=run_id, state=state)
+
+
+@router.post("/{run_id:uuid}/steps/{step}/skip", responses=NO_RUN | WRONG_RUN_STATE)
+async def skip_step(
+    run_id: RunId,
+    step: Annotated[StepName, Path(description="Name of the step.", examples=["train"])],
+    caller: LeaseOperator,
+    body: SkipRequest | None = None,
+) -> RunNow:
+    """Declare a step completed that nobody has claimed; what comes after it is released."""
+    given = body or SkipRequest()
+    async with caller.call() as client:
+        state = await client.skip_step(
+            run_id, step, result=given.result, reason=given.reason, shard=caller.shard
+        )
+    return RunNow(run_id=run_id, state=state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A run as it is after something has changed; place: a digest of that."""
+
+    run: Any
+    place: str
+
+
+async def _run_is_there(run_id: RunId, caller: LeaseReader) -> None:
+    """A stream that has begun cannot say that there is no such run."""
+    async with caller.call() as client:
+        await client.get_workflow_run(run_id, shard=caller.shard)
+
+
+@router.get(
+    "/{run_id:uuid}/stream",
+    response_class=EventSourceResponse,
+    responses=NO_RUN,
+    dependencies=[Depends(_run_is_there), Depends(stream_slot)],
+)
+async def stream_run(
+    *,
+    run_id: RunId,
+    caller: LeaseReader,
+    request: Request,
+    last_event_id: Annotated[
+        str | None,
+        Header(pattern=_PLACE, description="The last one seen: only what differs comes."),
+    ] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """Follow a run as server-sent events: now, and whenever it or the states of its steps change.
+
+    Of the event `run`, `data` is the run as `GET /runs/{run_id}` has it. A comment comes while
+    nothing changes. When the run has ended, so does the stream: its last event is `ended`, with the
+    run's state, or `deleted` where it is gone. It also ends after ten minutes, and when the token
+    does; browsers come back by themselves.
+    """
+    services = caller.services
+    ended_as: str | None = None
+
+    async def fetch(seen: str | None) -> list[_Change]:
+        nonlocal ended_as
+        try:
+            async with caller.call() as client:
+                found = await client.get_workflow_run(run_id, shard=caller.shard)
+        except RunNotFound:
+            ended_as = _DELETED
+            return []
+        run = RunOut.model_validate(found)
+        ended_as = None if found.finished_at is None else found.state
+        place = blake2b(run.model_dump_json().encode(), digest_size=16).hexdigest()
+        return [] if place == seen else [_Change(run, place)]
+
+    async def has_ended() -> bool:
+        return ended_as is not None
+
+    async for found in services.streams.follow(
+        last_event_id or "",
+        check=lambda: authenticate(services.authenticators, request),
+        fetch=fetch,
+        place_of=lambda change: change.place,
+        beginning="",
+        has_ended=has_ended,
+    ):
+        if isinstance(found, str):
+            yield ServerSentEvent(comment=found)
+        else:
+            yield ServerSentEvent(id=found.place, event="run", data=found.run)
+    if ended_as is not None:
+        yield ServerSentEvent(event="ended", data={"state": ended_as})

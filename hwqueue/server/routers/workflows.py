@@ -1,0 +1,115 @@
+"""Workflows: define them, look at them, submit runs of them."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from hwqueue.server.dependencies import AuthenticatedRoute
+from hwqueue.server.models.workflows import (
+    Defined,
+    Definition,
+    SubmitRequest,
+    Submitted,
+    WorkflowName,
+    Workflows,
+    WorkflowSpec,
+)
+from hwqueue.server.pagination import add_next_link, split_page
+from hwqueue.server.routers.shared import (
+    NO_QUEUE,
+    NO_WORKFLOW,
+    IdempotencyKey,
+    LeaseWriter,
+    Operator,
+    Reader,
+    own_options,
+)
+
+router = APIRouter(route_class=AuthenticatedRoute, prefix="/workflows", tags=["workflows"])
+
+PathName = Annotated[WorkflowName, Path(description="Name of the workflow.", examples=["training"])]
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=Defined,
+    responses={200: {"model": Defined, "description": "Its newest version means the same."}},
+)
+async def define_workflow(
+    body: WorkflowSpec, caller: Operator, request: Request, response: Response
+) -> Any:
+    """Define a workflow: its next version, for new runs; runs that exist keep theirs."""
+    async with caller.call() as client:
+        defined = await client.define_workflow(body.model_dump(), shard=caller.shard)
+    response.headers["Location"] = f"{request.url.path}/{defined.workflow}"
+    if not defined.created:
+        response.status_code = 200
+    return defined
+
+
+@router.get("", response_model=Workflows)
+async def list_workflows(
+    *,
+    caller: Reader,
+    request: Request,
+    response: Response,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: Annotated[
+        WorkflowName | None, Query(description="Cursor: `next` of the page before.")
+    ] = None,
+) -> Any:
+    """Workflows by name, each with its newest version."""
+    async with caller.read() as client:
+        found = await client.list_workflows(after=after, limit=limit + 1, shard=caller.shard)
+    page, last = split_page(found, limit)
+    if last:
+        add_next_link(request, response, after=last.workflow)
+    return {"items": page, "next": last.workflow if last else None}
+
+
+@router.get("/{workflow}", response_model=Definition, responses=NO_WORKFLOW)
+async def get_workflow(
+    workflow: PathName,
+    caller: Reader,
+    version: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="The newest unless given.")
+    ] = None,
+) -> Any:
+    """A definition: the specification in normal form, its steps in topological order."""
+    async with caller.call() as client:
+        return await client.get_workflow(workflow, version=version, shard=caller.shard)
+
+
+@router.post(
+    "/{workflow}/runs",
+    status_code=201,
+    response_model=Submitted,
+    responses={
+        200: {"model": Submitted, "description": "The idempotency key had it already."},
+        **NO_QUEUE,
+        **NO_WORKFLOW,
+    },
+)
+async def submit_workflow(
+    *,
+    workflow: PathName,
+    body: SubmitRequest,
+    caller: LeaseWriter,
+    request: Request,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> Any:
+    """Submit a run of a workflow, and spawn the leases of its first steps."""
+    options = await caller.run(
+        lambda: own_options(caller, body.options, "options", idempotency_key)
+    )
+    async with caller.call() as client:
+        submitted = await client.submit_workflow(
+            workflow, body.input, shard=caller.shard, **options
+        )
+    runs = request.url.path.removesuffix(f"/workflows/{workflow}/runs")
+    response.headers["Location"] = f"{runs}/runs/{submitted.run_id}"
+    if not submitted.created:
+        response.status_code = 200
+    return submitted

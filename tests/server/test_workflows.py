@@ -1,0 +1,235 @@
+"""Workflows and runs over HTTP: define, submit, look, follow, change."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import psycopg
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.serve import create_app
+from hwqueue.server import ServerSettings
+from hwqueue.types import NodeSpec
+from tests.server.conftest import V1, Http, Serving, Token, live, ok, problem
+from tests.server.test_events import BOUND_SECONDS, sent_events
+
+RUNS, WORKFLOWS = f"{V1}/runs", f"{V1}/workflows"
+
+
+def spec_of(queue: str, **more: Any) -> dict[str, Any]:
+    """Two steps, the second of which comes after the first; named like their queue."""
+    steps = [
+        {"name": "a", "task": "first", "params": {"n": {"$input": ["n"], "default": 0}}},
+        {"name": "b", "task": "second", "params": {"x": {"$result": "a", "default": 0}}},
+    ]
+    return {"name": queue, "queue": queue, "steps": steps} | more
+
+
+def settle(sql: Client, queue: str, *, fails: bool = False) -> None:
+    """Claim the step that is released, and end it."""
+    node_id = uuid4()
+    epoch = sql.register_node(node_id, NodeSpec(name=f"n-{node_id}", instance_id="1"))
+    [claim] = sql.claim_task([queue], node_id, epoch)
+    if fails:
+        sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False)
+    else:
+        sql.complete_lease(claim.lease_id, claim.claim_token, result={"done": 1})
+
+
+async def submitted(http: Http, queue: str, **body: Any) -> str:
+    """The path of a run of `spec_of`."""
+    run = ok(await http.post(RUNS, json={"spec": spec_of(queue), **body}), 201)
+    return f"{RUNS}/{run['run_id']}"
+
+
+async def test_from_defined_to_completed(http: Http, sql: Client, queue: str) -> None:
+    answer = await http.post(WORKFLOWS, json=spec_of(queue))
+    assert ok(answer, 201) == {"workflow": queue, "version": 1, "created": True, "shard_id": 0}
+    assert answer.headers["location"] == f"{WORKFLOWS}/{queue}"
+    assert not ok(await http.post(WORKFLOWS, json=spec_of(queue)))["created"]
+    ok(await http.post(WORKFLOWS, json=spec_of(queue, priority=3)), 201)
+    found = ok(await http.get(f"{WORKFLOWS}/{queue}?version=1"))
+    assert (found["version"], found["step_count"], "priority" in found["spec"]) == (1, 2, False)
+    assert ok(await http.get(f"{WORKFLOWS}/{queue}"))["version"] == 2
+    listed = {each["workflow"]: each for each in ok(await http.get(WORKFLOWS))["items"]}
+    assert listed[queue]["version"] == 2
+    body = {"input": {"n": 1}, "options": {"priority": 5, "labels": {"app": "x"}, "version": 1}}
+    answer = await http.post(f"{WORKFLOWS}/{queue}/runs", json=body)
+    run = ok(answer, 201)
+    assert answer.headers["location"] == f"{RUNS}/{run['run_id']}"
+    settle(sql, queue)
+    steps = ok(await http.get(f"{RUNS}/{run['run_id']}/steps"))["items"]
+    assert [(step["step"], step["state"]) for step in steps] == [
+        ("a", "completed"),
+        ("b", "running"),
+    ]
+    assert (steps[0]["result"], steps[1]["waits_for"]) == ({"done": 1}, [])
+    settle(sql, queue)
+    found = ok(await http.get(f"{RUNS}/{run['run_id']}?wait=1"))
+    assert (found["state"], found["version"], found["input"]) == ("completed", 1, {"n": 1})
+    assert (found["step_counts"], found["priority"]) == ({"completed": 2}, 5)
+
+
+async def test_an_idempotency_key_submits_once(http: Http, queue: str) -> None:
+    body = {"spec": spec_of(queue), "input": {"n": 1}}
+    key = {"Idempotency-Key": "k"}
+    first = ok(await http.post(RUNS, json=body, headers=key), 201)
+    again = ok(await http.post(RUNS, json=body, headers=key))
+    assert again == first | {"created": False}
+    other = await http.post(RUNS, json=body | {"input": {"n": 2}}, headers=key)
+    problem(other, 422, "QHT01")
+    two = body | {"options": {"idempotency_key": "other"}}
+    assert problem(await http.post(RUNS, json=two, headers=key), 422, "QHA01")["field"] == (
+        "options.idempotency_key"
+    )
+    await http.post(WORKFLOWS, json=spec_of(queue))
+    url = f"{WORKFLOWS}/{queue}/runs"
+    named = {"options": {"idempotency_key": "named"}}
+    run = ok(await http.post(url, json=named), 201)["run_id"]
+    assert ok(await http.post(url, json={}, headers={"Idempotency-Key": "named"}))["run_id"] == run
+
+
+async def test_what_is_refused(http: Http, queue: str) -> None:
+    circle = [{"name": "a", "task": "t", "after": "b"}, {"name": "b", "task": "t", "after": "a"}]
+    found = problem(await http.post(WORKFLOWS, json={"name": "x", "steps": circle}), 422, "QHF02")
+    assert found["facts"]["cycle"]
+    contradicts = spec_of(queue, affinity_tags={"gpu": True})
+    body = {"spec": contradicts, "options": {"affinity_tags": {"gpu": False}}}
+    found = problem(await http.post(RUNS, json=body), 422, "QHC04")
+    assert found["facts"]["level"] == ["workflow", "submission"]
+    body = {"spec": spec_of(queue), "options": {"steps": {"none": {}}}}
+    problem(await http.post(RUNS, json=body), 422, "QHF06")
+    body = {"spec": spec_of(queue), "options": {"version": 1}}
+    assert problem(await http.post(RUNS, json=body), 422, "QHA01")["field"] == "options.version"
+    large = spec_of(queue, steps=[{"name": f"s{n}", "task": "t"} for n in range(5001)])
+    problem(await http.post(WORKFLOWS, json=large), 422, "QHF07")
+    wrong: list[dict[str, Any]] = [{"option": {}}, {"options": {"affinity": "or"}}]
+    for body in wrong:
+        problem(await http.post(f"{WORKFLOWS}/{queue}/runs", json=body), 422, "QHA01")
+    problem(await http.get(f"{WORKFLOWS}/none"), 404, "QHF01")
+    problem(await http.post(f"{WORKFLOWS}/none/runs", json={}), 404, "QHF01")
+    for method, path in (("GET", ""), ("GET", "/steps"), ("GET", "/stream"), ("POST", "/retry")):
+        problem(await http.request(method, f"{RUNS}/{uuid4()}{path}"), 404, "QHF03")
+
+
+async def test_a_run_id_of_ones_own(http: Http, queue: str) -> None:
+    own = str(uuid4())
+    body = {"spec": spec_of(queue), "options": {"run_id": own, "deadline": "2100-01-01T00:00:00Z"}}
+    assert ok(await http.post(RUNS, json=body), 201)["run_id"] == own
+    problem(await http.post(RUNS, json=body), 422, "QHA01")
+    assert ok(await http.get(f"{RUNS}/{own}"))["deadline"].startswith("2100-01-01T00:00:00")
+
+
+async def test_changes(http: Http, sql: Client, queue: str) -> None:
+    run = await submitted(http, queue)
+    assert ok(await http.post(f"{run}/pause"))["state"] == "paused"
+    assert ok(await http.post(f"{run}/resume"))["state"] == "running"
+    problem(await http.post(f"{run}/retry"), 409, "QHF04")
+    settle(sql, queue, fails=True)
+    assert ok(await http.get(run))["reason"] == "step_failed"
+    problem(await http.post(f"{run}/cancel"), 409, "QHF04")
+    step = ok(await http.get(f"{run}/steps"))["items"][0]
+    problem(await http.post(f"{V1}/leases/{step['lease_id']}/requeue"), 409, "QHF05")
+    assert ok(await http.post(f"{run}/retry", json={"steps": ["a"]}))["state"] == "running"
+    skip = {"result": {"by": "hand"}, "reason": "known"}
+    assert ok(await http.post(f"{run}/steps/a/skip", json=skip))["state"] == "running"
+    problem(await http.post(f"{run}/steps/none/skip"), 422, "QHF06")
+    assert ok(await http.post(f"{run}/cancel", json={"reason": "no"}))["state"] == "cancelled"
+    again = {"mode": "all", "input": {"n": 9}}
+    assert ok(await http.post(f"{run}/retry", json=again)) == {
+        "run_id": run.rpartition("/")[2],
+        "state": "running",
+    }
+    assert ok(await http.get(run))["input"] == {"n": 9}
+
+
+async def test_pages_and_filters(http: Http, sql: Client, queue: str) -> None:
+    first, second, third = [
+        await submitted(http, queue, options={"labels": {"n": str(n)}}) for n in range(3)
+    ]
+    sql.cancel_workflow_run(third.rpartition("/")[2])
+
+    async def listed(**params: Any) -> list[str]:
+        found = ok(await http.get(RUNS, params={"workflow": queue, **params}))["items"]
+        return [f"{RUNS}/{each['run_id']}" for each in found]
+
+    assert await listed() == [third, second, first]
+    assert await listed(state="cancelled") == [third]
+    assert await listed(label="n=1") == [second]
+    at = ok(await http.get(second))["submitted_at"]
+    assert await listed(submitted_from=at) == [third, second]
+    assert await listed(submitted_before=at) == [first]
+    page = await http.get(RUNS, params={"workflow": queue, "limit": 2})
+    assert ok(page)["next"] == second.rpartition("/")[2]
+    follow = page.headers["link"].partition("<")[2].partition(">")[0]
+    assert [each["run_id"] for each in ok(await http.get(follow))["items"]] == [
+        first.rpartition("/")[2]
+    ]
+
+
+async def test_definitions_come_in_pages(http: Http) -> None:
+    for name in ("page-a", "page-b"):
+        await http.post(WORKFLOWS, json={"name": name, "steps": [{"name": "a", "task": "t"}]})
+    first = ok(await http.get(WORKFLOWS, params={"after": "page-", "limit": 1}))
+    assert (first["items"][0]["workflow"], first["next"]) == ("page-a", "page-a")
+    following = ok(await http.get(WORKFLOWS, params={"after": "page-a", "limit": 1}))
+    assert following["items"][0]["workflow"] == "page-b"
+
+
+async def test_nothing_new_is_304(http: Http, sql: Client, queue: str) -> None:
+    run = await submitted(http, queue)
+    tag = {"If-None-Match": (await http.get(run)).headers["etag"]}
+    assert (await http.get(run, headers=tag)).status_code == 304
+    sql.pause_workflow_run(UUID(run.rpartition("/")[2]))
+    assert ok(await http.get(run, headers=tag))["state"] == "paused"
+
+
+async def test_runs_belong_to_tenants(guarded: Http, token: Token, queue: str) -> None:
+    film, games = token("producer", "film"), token("producer", "games")
+    body: dict[str, Any] = {"spec": spec_of(queue)}
+    run = f"{RUNS}/{ok(await guarded.post(RUNS, json=body, headers=film), 201)['run_id']}"
+    assert ok(await guarded.get(run, headers=film))["tenant"] == "film"
+    problem(await guarded.get(run, headers=games), 404, "QHF03")
+    problem(await guarded.post(f"{run}/cancel", headers=games), 404, "QHF03")
+    assert ok(await guarded.get(RUNS, headers=games))["items"] == []
+    other = body | {"options": {"tenant": "film"}}
+    problem(await guarded.post(RUNS, json=other, headers=games), 403)
+    problem(await guarded.get(WORKFLOWS, headers=film), 403)
+    assert ok(await guarded.post(f"{run}/cancel", headers=film))["state"] == "cancelled"
+
+
+@pytest.fixture
+def url(dsn: str) -> Iterator[str]:
+    """A server on a socket."""
+    with live(create_app(ServerSettings(dsn=dsn, max_streams=1))) as address:
+        yield f"{address}{RUNS}"
+
+
+def test_a_stream_has_each_change_until_the_end(
+    url: str, sql: Client, queue: str, conn: psycopg.Connection
+) -> None:
+    run = sql.submit_spec(spec_of(queue)).run_id
+    with httpx.stream("GET", f"{url}/{run}/stream", timeout=BOUND_SECONDS) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = sent_events(answer.iter_lines())
+        seen = [next(events)]
+        assert httpx.get(f"{url}/{run}/stream").status_code == 503
+        sql.pause_workflow_run(run)
+        seen.append(next(events))
+        sql.cancel_workflow_run(run)
+        seen.append(next(events))
+        assert {each["event"] for each in seen} == {"run"}
+        assert [each["data"]["state"] for each in seen] == ["running", "paused", "cancelled"]
+        assert next(events) == {"event": "ended", "data": {"state": "cancelled"}}
+        assert next(events, None) is None
+    again = {"Last-Event-ID": seen[-1]["id"]}
+    with httpx.stream("GET", f"{url}/{run}/stream", headers=again) as answer:
+        assert [each["event"] for each in sent_events(answer.iter_lines())] == ["ended"]
+
+
+async def test_waiting_is_limited_as_streams_are(serving: Serving, queue: str) -> None:
+    async with serving(max_streams=0) as http:
+        run = await submitted(http, queue)
+        problem(await http.get(f"{run}?wait=1"), 503)
