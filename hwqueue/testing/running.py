@@ -60,8 +60,10 @@ def drain(
     """Run the leases of the app's tasks that are due, one by one, until none is left.
 
     Each is claimed, its handler called as a worker calls it, and settled. What a handler spawns is
-    run, too. Handlers run in this process, those of tasks with `process=True` included, and without
-    their timeouts; sync ones run in this thread (with an `AsyncClient`: in another one).
+    run, too, and so are the steps of a workflow's run as they are released: it has ended then, if
+    all of them are tasks of the app. Handlers run in this process, those of tasks with
+    `process=True` included, and without their timeouts; sync ones run in this thread (with an
+    `AsyncClient`: in another one).
 
     Args:
         client: On the test's database; one on a connection of yours works in its transaction.

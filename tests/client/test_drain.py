@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -409,3 +410,37 @@ def test_middleware_and_snoozes_are_those_of_a_worker(client: Client) -> None:
     assert (added.result, snoozed.state) == (6, LeaseState.SCHEDULED)
     with pytest.raises(AssertionError, match="5 handlers have run"):
         drain(client, app, scheduled=True, limit=5)
+
+
+def test_a_run_of_a_workflow_is_drained_to_its_end(client: Client) -> None:
+    app = make_app(client)
+    both = {"a": {"$result": "one"}, "b": {"$result": "two"}}
+    steps = [
+        {"name": "one", "task": "add", "params": {"a": 1, "b": 2}},
+        {"name": "two", "task": "add", "params": {"a": 3, "b": 4}},
+        {"name": "sum", "task": "add", "params": both},
+        {"name": "gpus", "task": "train", "queue": "gpu", "after": "sum", "placement": GPU},
+    ]
+    spec = {"name": "sums", "queue": "work", "steps": steps, "result": {"$result": "sum"}}
+    run = client.submit_spec(spec).run_id
+    assert drain(client, app).results == [3, 7, 10, 2]
+    found = client.wait_for_run(run, timeout=timedelta(0))
+    assert (found.state, found.result) == ("completed", 10)
+
+
+def test_a_step_that_a_settlement_has_left_is_drained(client: Client, dsn: str) -> None:
+    """Two parents of a join are settled at once: neither session releases the child."""
+    app = make_app(client)
+    steps = [
+        {"name": name, "task": "add", "params": {"a": 1, "b": 2}, "after": list(after)}
+        for name, after in (("a", ""), ("b", ""), ("c", "ab"))
+    ]
+    run = client.submit_spec({"name": "join", "queue": "work", "steps": steps}).run_id
+    node = uuid4()
+    epoch = client.register_node(node, NodeSpec(name="n", instance_id="1"))
+    first, second = client.claim_task(["work"], node, epoch, qty=2)
+    with psycopg.connect(dsn) as connection:
+        Client.on(connection).complete_lease(first.lease_id, first.claim_token)
+        client.complete_lease(second.lease_id, second.claim_token)
+    assert drain(client, app).results == [3]
+    assert client.get_workflow_run(run).state == "completed"
