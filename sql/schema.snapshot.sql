@@ -4308,6 +4308,11 @@ CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off';
+
 CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
 
@@ -5813,9 +5818,13 @@ CREATE INDEX run_class_run ON hwqueue.run_class USING btree (run_id);
 
 CREATE INDEX run_deadline ON hwqueue.run USING btree (shard_id, deadline) WHERE ((deadline IS NOT NULL) AND (finished_at IS NULL));
 
+CREATE INDEX run_finished ON hwqueue.run USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+
 CREATE INDEX run_key_run ON hwqueue.run_key USING btree (run_id);
 
 CREATE INDEX run_name ON hwqueue.run USING btree (shard_id, name, run_id);
+
+CREATE INDEX run_open ON hwqueue.run USING btree (shard_id, name, state) WHERE (finished_at IS NULL);
 
 CREATE INDEX run_prune ON hwqueue.run USING btree (shard_id, prune_at) WHERE (prune_at IS NOT NULL);
 
@@ -8182,6 +8191,8 @@ REVOKE ALL ON FUNCTION hwqueue.with_taint(p_node hwqueue.node, p_taint jsonb, p_
 REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
 

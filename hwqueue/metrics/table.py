@@ -221,6 +221,37 @@ METRICS = (
         "Whether the webhook is paused, by an operator or because its receiver answered 410.",
     ),
     Metric(
+        "hwqueue_workflow_runs",
+        "gauge",
+        "runs",
+        ("workflow", "state"),
+        "Runs of workflows that have not ended: running, paused, failing, cancelling. The 50 "
+        "workflows with most runs are named, the others are (other).",
+    ),
+    Metric(
+        "hwqueue_workflow_runs_finished",
+        "gauge",
+        "runs",
+        ("workflow", "outcome"),
+        "Runs of workflows that ended in the last hour: completed, failed, cancelled; the last "
+        "10,000.",
+    ),
+    Metric(
+        "hwqueue_workflow_arrivals",
+        "gauge",
+        "arrivals",
+        (),
+        "What settlements of steps have left to be done, because another session held a row; "
+        "counted up to 10,000.",
+    ),
+    Metric(
+        "hwqueue_workflow_oldest_arrival_seconds",
+        "gauge",
+        "seconds",
+        (),
+        "How long the oldest of them has been left. Workers and reap do it within seconds.",
+    ),
+    Metric(
         "hwqueue_schema_info",
         "gauge",
         "1",

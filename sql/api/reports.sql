@@ -11,7 +11,7 @@
 -- and count.
 --
 -- The number of rows grows with the number of queues and webhooks alone: nodes are summed up, and only the 50
--- placement classes of each reason with most unmet leases are named.
+-- placement classes of each reason with most unmet leases and the 50 workflows with most runs are named.
 --
 -- Raises: QHA03.
 create or replace function hwqueue.metrics(p_shard int default 0)
@@ -30,6 +30,7 @@ as $$
     union all select * from hwqueue.node_metrics(t.now, p_shard)
     union all select * from hwqueue.upkeep_metrics(t.now, p_shard)
     union all select * from hwqueue.webhook_metrics(t.now, p_shard)
+    union all select * from hwqueue.workflow_metrics(t.now, p_shard)
   ) m
 $$;
 

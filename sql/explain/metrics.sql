@@ -291,3 +291,47 @@ as $$
   ) s(name, labels, value)
   where w.shard_id = p_shard
 $$;
+
+-- Returns runs that go on, runs that ended in the last hour (the last 10,000 of them), and what settlements
+-- of steps have left for advance_workflows. The 50 workflows with most runs are named, the others together
+-- are "(other)", which is no name: ad hoc runs may have any. Arrivals of kind state are left out: that of a
+-- cancelled run stays until its last step has stopped.
+create or replace function hwqueue.workflow_metrics(p_now timestamptz, p_shard int)
+returns table (name text, labels jsonb, value double precision)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off
+as $$
+  with counted as materialized (
+    select 'hwqueue_workflow_runs' as metric, 'state' as label, r.name as workflow, r.state, count(*) as runs
+    from hwqueue.run r where r.shard_id = p_shard and r.finished_at is null group by r.name, r.state
+    union all
+    select 'hwqueue_workflow_runs_finished', 'outcome', r.name, r.state, count(*)
+    from (select x.name, x.state from hwqueue.run x
+          where x.shard_id = p_shard and x.finished_at > p_now - interval '1 hour'
+          order by x.finished_at desc limit 10000) r
+    group by r.name, r.state
+  ), named as (
+    select c.workflow, row_number() over (order by sum(c.runs) desc, c.workflow) <= 50 as is_shown
+    from counted c group by c.workflow
+  ), mark as (
+    select coalesce((select m.arrivals_from from hwqueue.reap_cursor m where m.shard_id = p_shard
+                     order by m.version desc limit 1), '-infinity') as arrivals_from
+  )
+  select c.metric, jsonb_build_object('workflow', s.workflow, c.label, c.state), sum(c.runs)
+  from counted c
+  join named n on n.workflow = c.workflow
+  cross join lateral (select case when n.is_shown then c.workflow else '(other)' end) s(workflow)
+  group by c.metric, c.label, c.state, s.workflow
+  union all
+  select 'hwqueue_workflow_arrivals', '{}', count(*)
+  from mark m
+  cross join lateral (
+    select 1 from hwqueue.arrival a
+    where a.shard_id = p_shard and a.at >= m.arrivals_from and a.after_xid is null and a.kind <> 'state'
+    limit 10000) a
+  union all
+  select 'hwqueue_workflow_oldest_arrival_seconds', '{}', coalesce(hwqueue.seconds_since((
+    select a.at from hwqueue.arrival a
+    where a.shard_id = p_shard and a.at >= m.arrivals_from and a.after_xid is null and a.kind <> 'state'
+    order by a.at limit 1), p_now), 0)
+  from mark m
+$$;

@@ -16,8 +16,9 @@ import pytest
 
 from hwqueue.metrics import HwqueueCollector
 from hwqueue.testing import Clock
+from tests.flows import Flow, step
 from tests.metrics.promtool import ALERTS, Alert, Values, firing, promtool, rules
-from tests.metrics.test_collector import scrape
+from tests.metrics.test_collector import leave_arrival, scrape
 from tests.sql.api import Api, Node, count_all, token
 
 pytestmark = pytest.mark.thorough
@@ -114,6 +115,12 @@ def nobody_sends(cluster: Cluster) -> None:
     cluster.live(20)
 
 
+def not_advanced(cluster: Cluster) -> None:
+    """The last parents of a join complete at the same moment, and nobody looks after that."""
+    leave_arrival(cluster.api, cluster.dsn)
+    cluster.clock.advance(timedelta(seconds=11))
+
+
 def held_back(cluster: Cluster) -> None:
     """A worker completes a lease and leaves its transaction open."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -133,6 +140,7 @@ SITUATIONS: list[tuple[Callable[[Cluster], None], set[str]]] = [
     (nobody_reaps, {"HwqueueNobodyReaps"}),
     (nobody_prunes, {"HwqueueNobodyPrunes"}),
     (nobody_sends, {"HwqueueWebhookUndelivered"}),
+    (not_advanced, {"HwqueueWorkflowsHeldUp"}),
     (held_back, {"HwqueueStatisticsHeldBack"}),
 ]
 
@@ -197,6 +205,20 @@ def pauses_a_webhook(cluster: Cluster) -> None:
     cluster.api.rows("pause_webhook", name="pager")
 
 
+def advanced(cluster: Cluster) -> None:
+    """A worker has looked since."""
+    not_advanced(cluster)
+    cluster.api.rows("advance_workflows")
+
+
+def still_stopping(cluster: Cluster) -> None:
+    """A run was cancelled, and a step of it takes its time to stop."""
+    flow = Flow(cluster.api, [step("a")])
+    assert flow.claims()
+    cluster.api.rows("cancel_workflow_run", run=flow.run)
+    cluster.clock.advance(MINUTE / 2)
+
+
 def held_back_shortly(cluster: Cluster) -> None:
     """A worker took four minutes over the transaction that completed a lease."""
     node = cluster.api.node(heartbeat_timeout=86400)
@@ -208,7 +230,7 @@ def held_back_shortly(cluster: Cluster) -> None:
 
 NOT_YET: list[Callable[[Cluster], None]] = [
     *(no_match_yet, waits_no_longer, late, back, fails_once, given_back),
-    *(pauses_a_webhook, reaped_lately, pruned_lately, held_back_shortly),
+    *(pauses_a_webhook, reaped_lately, pruned_lately, advanced, still_stopping, held_back_shortly),
 ]
 
 

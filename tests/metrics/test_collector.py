@@ -16,6 +16,7 @@ from hwqueue.metrics import METRICS, HwqueueCollector, registry_for
 from hwqueue.metrics.table import OF_THE_SCRAPE
 from hwqueue.testing import Clock
 from hwqueue.types import Sample
+from tests.flows import Flow, finish, step
 from tests.metrics.promtool import Values, read
 from tests.sql.api import Api, count_all, token
 
@@ -80,6 +81,11 @@ def busy(conn: psycopg.Connection[Any], clock: Clock) -> Api:
     api.spawn("q", placement={"resources": {"cpu_milli": 4000}})
     api.spawn("q", delay=60)
     api.rows("set_webhook", name="pager", url="https://hooks.example/")
+    api.rows("create_queue", queue="films")
+    spec = {"name": "film", "queue": "films", "steps": [{"name": "a", "task": "t"}]}
+    runs = [api.row("submit_spec", spec=spec)["run_id"] for _ in range(3)]
+    api.rows("pause_workflow_run", run=runs[1])
+    api.rows("cancel_workflow_run", run=runs[2])
     clock.advance(SECOND)
     count_all(conn)
     clock.advance(SECOND)
@@ -129,6 +135,11 @@ def test_what_the_figures_say(busy: Api, collector: HwqueueCollector) -> None:
         (512.0 * 2**20, "hwqueue_node_memory_bytes_used", {"state": "live"}),
         (0.0, "hwqueue_claims_overdue", {}),
         (1.0, "hwqueue_reap_lag_seconds", {}),
+        (1.0, "hwqueue_workflow_runs", {"workflow": "film", "state": "running"}),
+        (1.0, "hwqueue_workflow_runs", {"workflow": "film", "state": "paused"}),
+        (1.0, "hwqueue_workflow_runs_finished", {"workflow": "film", "outcome": "cancelled"}),
+        (0.0, "hwqueue_workflow_arrivals", {}),
+        (0.0, "hwqueue_workflow_oldest_arrival_seconds", {}),
         (1.0, "hwqueue_up", {}),
         (0.0, "hwqueue_scrape_errors_total", {}),
     ]
@@ -167,6 +178,52 @@ def test_only_the_largest_classes_are_named(busy: Api, collector: HwqueueCollect
     assert value(values, "highway_tasks_pending_no_affinity_match", queue="q") == 2 + sum(
         range(2, 57)
     )
+
+
+def test_only_the_workflows_with_most_runs_are_named(
+    busy: Api, collector: HwqueueCollector
+) -> None:
+    """Ad hoc runs may have any name; what is not named is counted together."""
+    for number in range(51):
+        steps = [{"name": "a", "task": "t"}]
+        busy.row("submit_spec", spec={"name": f"w{number:02}", "queue": "films", "steps": steps})
+    values = scrape(collector)
+    series = [dict(labels) for name, labels in values if name == "hwqueue_workflow_runs"]
+    named = {labels["workflow"] for labels in series}
+    assert len(named) == 51
+    assert {"film", "w00", "w48"} <= named
+    other = {"workflow": "(other)", "state": "running"}
+    assert value(values, "hwqueue_workflow_runs", **other) == 2
+
+
+def leave_arrival(api: Api, dsn: str) -> None:
+    """Complete both parents of a join, the second while the first's session is not done."""
+    flow = Flow(api, [step("a"), step("b"), step("c", "a", "b")])
+    claims = flow.claims()
+    with psycopg.connect(dsn) as first:
+        finish(Api(first), claims["a"])
+        finish(api, claims["b"])
+
+
+def test_what_is_left_gets_older(
+    busy: Api, collector: HwqueueCollector, clock: Clock, dsn: str
+) -> None:
+    leave_arrival(busy, dsn)
+    clock.advance(7 * SECOND)
+    values = scrape(collector)
+    assert value(values, "hwqueue_workflow_arrivals") == 1
+    assert value(values, "hwqueue_workflow_oldest_arrival_seconds") == 7
+    busy.rows("advance_workflows")
+    assert value(scrape(collector), "hwqueue_workflow_arrivals") == 0
+
+
+def test_runs_that_ended_count_for_an_hour(
+    busy: Api, collector: HwqueueCollector, clock: Clock
+) -> None:
+    clock.advance(timedelta(hours=1))
+    values = scrape(collector)
+    assert not [name for name, _ in values if name == "hwqueue_workflow_runs_finished"]
+    assert value(values, "hwqueue_workflow_runs", workflow="film", state="running") == 1
 
 
 def test_a_database_that_is_not_there() -> None:

@@ -61,6 +61,17 @@ KEPT = """
 KEPT_STEPS = 1_000
 
 
+# Copies of a run that has ended, long ago.
+ENDED_COPIES = """
+  insert into hwqueue.run
+  select (jsonb_populate_record(r, jsonb_build_object('run_id', f.id, 'root_run_id', f.id,
+    'finished_at', r.finished_at - interval '1 day'))).*
+  from hwqueue.run r
+  cross join (select gen_random_uuid() as id from generate_series(1, %(runs)s)) f
+  where r.run_id = %(run)s
+"""
+
+
 @pytest.fixture(scope="module")
 def database(database: str) -> str:
     """That of all guards, with runs and definitions in it."""
@@ -199,3 +210,20 @@ def test_what_a_large_definition_costs(api: Api) -> None:
     with explained(api.conn) as work:
         api.row("submit_workflow", workflow=spec["name"])
     assert work.most_rows <= 5 * WIDE
+
+
+def test_metrics_read_open_runs_alone(api: Api) -> None:
+    """Runs that have ended are kept for days; a scrape reads those of the last hour."""
+    flow = Flow(api, [step("a")])
+    flow.complete("a")
+    api.conn.execute(ENDED_COPIES, {"runs": RUNS, "run": flow.run})
+    api.conn.execute("vacuum analyze hwqueue.run")
+    [(open_runs,)] = api.conn.execute(
+        "select count(*) from hwqueue.run where finished_at is null"
+    ).fetchall()
+    with explained(api.conn) as work:
+        rows = {row["name"]: row["value"] for row in api.rows("metrics")}
+    assert rows["hwqueue_workflow_arrivals"] > RUNS / 2
+    assert work.whole_table_scans("run", "arrival") == []
+    assert work.rows_read("run") <= open_runs + ROWS
+    assert work.rows_read("arrival") <= 10_001
