@@ -190,8 +190,6 @@ $$;
 
 -- Takes the idempotency key of a submission. Returns the run that has it, or null without a key. Headers
 -- are no content: they say who submitted (a trace), not what.
--- Takes the idempotency key of a submission. Returns the run that has it, or null without a key. Headers are
--- no content: they say who submitted (a trace), not what.
 -- Locks: the key. Raises: QHT01 for the same key with other content.
 create or replace function hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run,
   p_options jsonb, p_shard int) returns uuid

@@ -129,16 +129,18 @@ class AsyncWorkflows(AsyncCaller):
         Raises: As `submit_workflow`; `detail["index"]` says which run, from 0.
         SQL: submit_workflows. Safe inside your transaction: yes.
         """
-        given_runs = [
-            {"input": one.get("input"), "options": _options(one.get("options", {}))} for one in runs
-        ]
-        return await self._rows(
-            calls.SUBMIT_WORKFLOWS,
-            SubmittedRun,
-            p_workflow=workflow,
-            p_runs=plain(given_runs, "runs"),
-            p_shard=shard,
-        )
+        with tracing.submitting(workflow) as headers:
+            given_runs = [
+                {"input": one.get("input"), "options": _options(one.get("options", {}), headers)}
+                for one in runs
+            ]
+            return await self._rows(
+                calls.SUBMIT_WORKFLOWS,
+                SubmittedRun,
+                p_workflow=workflow,
+                p_runs=plain(given_runs, "runs"),
+                p_shard=shard,
+            )
 
     async def submit_spec(
         self,
@@ -191,7 +193,7 @@ class AsyncWorkflows(AsyncCaller):
             calls.CHECK_WORKFLOW,
             CheckedStep,
             p_spec=workflow if isinstance(workflow, str) else plain(workflow, "workflow"),
-            p_options=_options(options),
+            p_options=_options(options, {}),
             p_shard=shard,
         )
 

@@ -130,16 +130,18 @@ class Workflows(Caller):
         Raises: As `submit_workflow`; `detail["index"]` says which run, from 0.
         SQL: submit_workflows. Safe inside your transaction: yes.
         """
-        given_runs = [
-            {"input": one.get("input"), "options": _options(one.get("options", {}))} for one in runs
-        ]
-        return self._rows(
-            calls.SUBMIT_WORKFLOWS,
-            SubmittedRun,
-            p_workflow=workflow,
-            p_runs=plain(given_runs, "runs"),
-            p_shard=shard,
-        )
+        with tracing.submitting(workflow) as headers:
+            given_runs = [
+                {"input": one.get("input"), "options": _options(one.get("options", {}), headers)}
+                for one in runs
+            ]
+            return self._rows(
+                calls.SUBMIT_WORKFLOWS,
+                SubmittedRun,
+                p_workflow=workflow,
+                p_runs=plain(given_runs, "runs"),
+                p_shard=shard,
+            )
 
     def submit_spec(
         self,
@@ -192,7 +194,7 @@ class Workflows(Caller):
             calls.CHECK_WORKFLOW,
             CheckedStep,
             p_spec=workflow if isinstance(workflow, str) else plain(workflow, "workflow"),
-            p_options=_options(options),
+            p_options=_options(options, {}),
             p_shard=shard,
         )
 

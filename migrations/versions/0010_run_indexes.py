@@ -9,8 +9,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0009_run_indexes"
-down_revision = "0008_kept_arrivals"
+revision = "0010_run_indexes"
+down_revision = "0009_near"
 branch_labels = None
 depends_on = None
 
