@@ -256,6 +256,13 @@ LEASE_LOGS = _call(
     {"p_after": "text", **_LIMIT, "p_attempt": "integer", "p_last": "boolean"},
     types.LogLine,
 )
+SIGNAL_LEASE = _call(
+    "signal_lease",
+    {**_LEASE, "p_name": "text"},
+    {"p_payload": "jsonb", "p_key": "text"},
+    types.SignalSent,
+)
+LEASE_CHECKPOINTS = _call("lease_checkpoints", _LEASE, _LIMIT, types.SavedCheckpoint)
 AWAIT_LEASES = _call(
     "await_leases", {"p_lease_ids": "uuid[]"}, {"p_notify": "boolean"}, types.AwaitedLease
 )
@@ -307,6 +314,18 @@ FAIL_LEASE = _call(
 RELEASE_LEASE = _call("release_lease", _CLAIM, {"p_delay": "interval"})
 EXTEND_CLAIM = _call("extend_claim", {**_CLAIM, "p_extend": "interval"})
 REPORT_PROGRESS = _call("report_progress", {"p_reports": "jsonb"})
+SAVE_CHECKPOINT = _call(
+    "save_checkpoint", {**_CLAIM, "p_name": "text"}, {"p_state": "jsonb", "p_extend": "interval"}
+)
+CHECKPOINTS = _call("checkpoints", _CLAIM, row=types.Checkpoint)
+TAKE_SIGNAL = _call(
+    "take_signal", {**_CLAIM, "p_signal": "text"}, {"p_name": "text"}, types.SignalTaken
+)
+SUSPEND_LEASE = _call(
+    "suspend_lease",
+    _CLAIM,
+    {"p_until": "timestamp with time zone", "p_signal": "text", "p_name": "text"},
+)
 APPEND_LOGS = _call("append_logs", {"p_logs": "jsonb"})
 CLAIM_HINT = _call("claim_hint", {**_QUEUES, **_NODE}, row=types.ClaimHint)
 LEASE_OUTLOOK = _call("lease_outlook", {**_NODE, "p_lease_ids": "uuid[]"}, row=types.LeaseOutlook)

@@ -877,6 +877,9 @@ CREATE FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predicate jso
 CREATE FUNCTION hwqueue.bracket_length(p_text text) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.broken_checkpoints(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id bigint, detail jsonb)
     LANGUAGE sql STABLE;
 
@@ -1164,6 +1167,12 @@ CREATE FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer) RETUR
 CREATE FUNCTION hwqueue.check_shard(p_shard integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.check_step_name(p_name text, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1187,6 +1196,16 @@ CREATE FUNCTION hwqueue.checked_limit(p_limit integer) RETURNS integer
 
 CREATE FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(name text, status text, state jsonb, saved_at timestamp with time zone, waits_for text, waits_until timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
@@ -2082,6 +2101,12 @@ CREATE FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part double prec
 CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
@@ -2348,6 +2373,10 @@ CREATE FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp wit
 
 CREATE FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) RETURNS record
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, name text, saved_at timestamp with time zone, bytes integer, waits_for text, waits_until timestamp with time zone, is_open boolean, is_suspended boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.lease_contradiction(p_required jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE;
@@ -2928,6 +2957,9 @@ CREATE FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) RETURNS in
 CREATE FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -3482,6 +3514,9 @@ CREATE FUNCTION hwqueue.require_all_tenants() RETURNS void
 CREATE FUNCTION hwqueue.require_check(p_class_ids bigint[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -3588,6 +3623,16 @@ CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb DEFAULT 'null'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE
@@ -3780,6 +3825,10 @@ CREATE FUNCTION hwqueue.shown_secret(p_secret bytea) RETURNS text
 CREATE FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(created boolean, state text, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -3961,7 +4010,45 @@ CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue
 CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
+CREATE TABLE hwqueue.checkpoint (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    name text NOT NULL,
+    claim_token bigint NOT NULL,
+    saved_at timestamp with time zone NOT NULL,
+    is_open boolean NOT NULL,
+    state jsonb,
+    signal text,
+    waits_until timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.checkpoint IS 'what the handler of a lease has saved, by name: results of steps, and waits; the rows stay until the lease goes';
+
+COMMENT ON COLUMN hwqueue.checkpoint.claim_token IS 'the claim that wrote the row last';
+
+COMMENT ON COLUMN hwqueue.checkpoint.is_open IS 'a wait that has not ended; the one that the last claim ended with suspends the lease';
+
+COMMENT ON COLUMN hwqueue.checkpoint.state IS 'the result of the step, or the payload of the signal; null: an open wait, a sleep, or a wait that timed out';
+
+COMMENT ON COLUMN hwqueue.checkpoint.signal IS 'of a wait: the signal that it waits for';
+
+COMMENT ON COLUMN hwqueue.checkpoint.waits_until IS 'of a wait: when it ends at the latest; null: it has no timeout';
+
+CREATE FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease, p_shard integer) RETURNS hwqueue.checkpoint
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer, OUT folded integer, OUT released integer, OUT more boolean) RETURNS record
@@ -4025,11 +4112,24 @@ WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02',
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(verdict text, payload jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS uuid
     LANGUAGE plpgsql;
@@ -4315,6 +4415,9 @@ CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard
 
 CREATE FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -4826,6 +4929,24 @@ CREATE VIEW hwqueue.lease_history AS
            FROM hwqueue.placement_class c
           WHERE ((c.shard_id = l.shard_id) AND (c.class_id = l.class_id) AND (c.tenant = current_setting('hwqueue.tenant'::text, true)))))))))
      CROSS JOIN LATERAL hwqueue.lease_history(l.lease_id, l.shard_id) h(shard_id, lease_id, ordinal, at, event, attempt, claim_token, node_id, node_name, lasted, detail));
+
+CREATE TABLE hwqueue.lease_signal (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    number integer NOT NULL,
+    name text NOT NULL,
+    key text,
+    sent_at timestamp with time zone NOT NULL,
+    taken_as text,
+    payload jsonb
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.lease_signal IS 'signals that leases were sent, numbered from 1 in each lease; the rows stay until the lease goes';
+
+COMMENT ON COLUMN hwqueue.lease_signal.key IS 'the sender''s name for the signal: a lease takes a signal of this name and key once';
+
+COMMENT ON COLUMN hwqueue.lease_signal.taken_as IS 'the checkpoint that has the payload now; null: no wait has taken the signal yet';
 
 CREATE TABLE hwqueue.lease_transition (
     from_state text NOT NULL,
@@ -5351,6 +5472,9 @@ ALTER TABLE ONLY hwqueue.attempt
 ALTER TABLE ONLY hwqueue.attestation
     ADD CONSTRAINT attestation_pkey PRIMARY KEY (shard_id, node_id, domain);
 
+ALTER TABLE ONLY hwqueue.checkpoint
+    ADD CONSTRAINT checkpoint_pkey PRIMARY KEY (shard_id, lease_id, name);
+
 ALTER TABLE ONLY hwqueue.claim
     ADD CONSTRAINT claim_pkey PRIMARY KEY (shard_id, lease_id);
 
@@ -5374,6 +5498,9 @@ ALTER TABLE ONLY hwqueue.ignored_label
 
 ALTER TABLE ONLY hwqueue.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (shard_id, lease_id);
+
+ALTER TABLE ONLY hwqueue.lease_signal
+    ADD CONSTRAINT lease_signal_pkey PRIMARY KEY (shard_id, lease_id, number);
 
 ALTER TABLE ONLY hwqueue.lease_transition
     ADD CONSTRAINT lease_transition_pkey PRIMARY KEY (from_state, to_state, cause);
@@ -6217,6 +6344,8 @@ REVOKE ALL ON FUNCTION hwqueue.blocker_words(p_stage text, p_code text, p_predic
 
 REVOKE ALL ON FUNCTION hwqueue.bracket_length(p_text text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints(p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_entries(p_shard integer) FROM PUBLIC;
@@ -6349,6 +6478,10 @@ REVOKE ALL ON FUNCTION hwqueue.check_settlements(p_settle jsonb, p_shard integer
 
 REVOKE ALL ON FUNCTION hwqueue.check_shard(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_step_name(p_name text, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_taint_effect(p_effect text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_token(p_secret_sha256 bytea, p_shard integer) FROM PUBLIC;
@@ -6367,6 +6500,10 @@ GRANT ALL ON FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb, p_sh
 REVOKE ALL ON FUNCTION hwqueue.checked_limit(p_limit integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.checked_workflow(p_spec jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.choose_cores(p_node hwqueue.node, p_used integer[], p_cpu_milli bigint, p_isolation text) FROM PUBLIC;
 
@@ -6823,6 +6960,10 @@ REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part doub
 
 REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.id_of_time(p_at timestamp with time zone) FROM PUBLIC;
@@ -6962,6 +7103,11 @@ REVOKE ALL ON FUNCTION hwqueue.last_drawn_position() FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.lead_prune(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT prune_cursor hwqueue.prune_cursor) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lead_reap(p_unless_within interval, p_now timestamp with time zone, p_shard integer, OUT goes boolean, OUT holds boolean, OUT reap_cursor hwqueue.reap_cursor) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.lease_checkpoints(p_lease uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_contradiction(p_required jsonb) FROM PUBLIC;
 
@@ -7302,6 +7448,8 @@ REVOKE ALL ON FUNCTION hwqueue.open_parents(p_run hwqueue.run, p_shard integer) 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_run(p_run hwqueue.run, p_released integer[], p_skipped integer[], p_reasons text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.operator_taints(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -7668,6 +7816,8 @@ REVOKE ALL ON FUNCTION hwqueue.require_all_tenants() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_check(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.require_claim(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
@@ -7739,6 +7889,10 @@ GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard intege
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_worker;
+
+REVOKE ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.scan_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7837,6 +7991,11 @@ REVOKE ALL ON FUNCTION hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.r
 REVOKE ALL ON FUNCTION hwqueue.shown_secret(p_secret bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7959,7 +8118,13 @@ REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile 
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer, OUT folded integer, OUT released integer, OUT more boolean) FROM PUBLIC;
 
@@ -7995,9 +8160,15 @@ REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer)
 
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.take_unique_key(p_spawns hwqueue.spawn_request[], p_ordinal integer, p_tenant text, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8195,6 +8366,8 @@ REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 

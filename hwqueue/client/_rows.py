@@ -286,6 +286,7 @@ _CONVERTERS: Mapping[type, _Converters] = {
     types.WorkflowStep: {"waits_for": tuple},
     types.CheckedStep: {"reasons": _blockers},
     types.SpawnResult: {"state": types.LeaseState},
+    types.SignalSent: {"state": types.LeaseState},
     types.AwaitedLease: {"state": _state},
     types.LeaseSummary: _LEASE,
     types.LeaseOutlook: {"state": types.LeaseState},

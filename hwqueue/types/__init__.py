@@ -5,6 +5,7 @@ cell that holds the row: 0 until an operator makes others.
 """
 
 from hwqueue.types.base import AsJson, Json, LeaseState, Verdict
+from hwqueue.types.checkpoints import Checkpoint, SavedCheckpoint, SignalSent, SignalTaken
 from hwqueue.types.claims import (
     Adopted,
     AssignedGpu,
@@ -120,6 +121,7 @@ __all__ = [
     "BulkPage",
     "BulkResult",
     "CheckedStep",
+    "Checkpoint",
     "Claim",
     "ClaimHint",
     "ClaimedDelivery",
@@ -176,12 +178,15 @@ __all__ = [
     "RunState",
     "RunSummary",
     "Sample",
+    "SavedCheckpoint",
     "SchemaVersion",
     "ServedClass",
     "ServicePolicy",
     "Settled",
     "SettledAndClaimed",
     "Settlement",
+    "SignalSent",
+    "SignalTaken",
     "SoleBlocker",
     "SpawnOptions",
     "SpawnResult",

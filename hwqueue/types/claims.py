@@ -104,7 +104,10 @@ class Death:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """How a claim ended, for `settle_and_claim`. Made by `complete`, `fail` and `release`."""
+    """How a claim ended, for `settle_and_claim`.
+
+    Made by `complete`, `fail`, `release` and `suspend`.
+    """
 
     lease_id: UUID | str
     claim_token: int
@@ -115,6 +118,8 @@ class Settlement:
     retry_at: datetime | None = None
     delay: timedelta | None = None
     available_at: datetime | None = None
+    signal: str | None = None
+    name: str | None = None
 
     @classmethod
     def complete(cls, lease_id: UUID | str, claim_token: int, *, result: Json = None) -> Settlement:
@@ -162,6 +167,29 @@ class Settlement:
             available_at=available_at,
         )
 
+    @classmethod
+    def suspend(
+        cls,
+        lease_id: UUID | str,
+        claim_token: int,
+        *,
+        name: str,
+        signal: str | None = None,
+        delay: timedelta | None = None,
+    ) -> Settlement:
+        """The handler waits: for `delay`, or for `signal`, which `delay` is the timeout of.
+
+        name: of the checkpoint that keeps the wait. See `suspend_lease`.
+        """
+        return cls(
+            lease_id=lease_id,
+            claim_token=claim_token,
+            outcome="suspend",
+            name=name,
+            signal=signal,
+            delay=delay,
+        )
+
     def as_json(self) -> dict[str, Any]:
         """The JSON object that the SQL functions take, without what the outcome has no use for."""
         common = {
@@ -172,6 +200,8 @@ class Settlement:
         if self.outcome == "fail":
             failed = {"error": self.error, "retry": self.retry}
             return common | failed | given(retry_at=self.retry_at)
+        if self.outcome == "suspend":
+            return common | given(name=self.name, signal=self.signal, delay=self.delay)
         return common | given(result=self.result, delay=self.delay, available_at=self.available_at)
 
 

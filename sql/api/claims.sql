@@ -271,27 +271,9 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_until timestamptz;
-  v_running bigint;
-  v_is_own boolean;
-  v_why record;
 begin
   perform hwqueue.require_read_committed();
-  perform hwqueue.check_extend(p_extend);
-  loop
-    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease
-      and c.claim_token = p_token
-      and hwqueue.is_own(c.login) for update skip locked;
-    exit when found;
-    select c.claim_token, hwqueue.is_own(c.login) into v_running, v_is_own
-    from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
-    if v_running is distinct from p_token or not v_is_own then
-      select w.verdict, w.state into v_why
-      from hwqueue.why_not_settled(p_lease, p_token, v_running, p_shard) w;
-      perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state, p_shard);
-    elsif not hwqueue.await_claims(array[p_lease], '5s', p_shard) then
-      perform hwqueue.refuse_settlement(p_lease, p_token, 'busy', 'claimed', p_shard);
-    end if;
-  end loop;
+  perform hwqueue.check_extend(p_extend), hwqueue.hold_claim(p_lease, p_token, true, p_shard);
   v_until := hwqueue.clock() + (
     select case when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end
     from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease);

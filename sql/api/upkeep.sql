@@ -151,6 +151,7 @@ begin
     from hwqueue.claim c join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
     where c.shard_id = p_shard and c.login is distinct from s.login;
   return query select v.rule, v.run_id::text, v.detail from hwqueue.broken_runs(p_shard) v;
+  return query select v.rule, v.lease_id::text, v.detail from hwqueue.broken_checkpoints(p_shard) v;
 end
 $$;
 

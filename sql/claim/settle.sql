@@ -3,7 +3,8 @@
 -- Which function calls which; those that end a claim are in claim/end_claim:
 --
 --   complete_lease ----------------> end_completed_claim; if that is false, settle_one
---   fail_lease, release_lease -----> settle_one
+--   fail_lease, release_lease,
+--   suspend_lease -----------------> settle_one
 --   complete_leases ---------------> complete_claims
 --   settle_and_claim --------------> one completion: end_completed_claim; what else: settle_lists
 --   settle_lists ------------------> settle_each, then complete_claims
@@ -11,7 +12,7 @@
 --                                    the rest of those, for their verdicts: settle_each
 --   settle_each -------------------> completion without a result: end_completed_claim; else settle_own_claim
 --   settle_one, settle_own_claim --> settle_claim
---   settle_claim ------------------> complete: end_completed_claim; fail, release: end_claim
+--   settle_claim ------------------> complete: end_completed_claim; fail, release, suspend: end_claim
 --   end_claim ---------------------> remove_claim, then put_back or an outcome
 --
 -- Invariant: a claim is settled once, by the token that it was granted with and by its own login. What
@@ -315,15 +316,15 @@ end
 $$;
 
 -- Checks the parts of a settlement before anything is locked: {"outcome", "result", "error", "retry",
--- "retry_at", "delay", "available_at"}. Raises QHA01.
+-- "retry_at", "delay", "available_at", "signal", "name"}. Raises QHA01.
 create or replace function hwqueue.check_settlement(p_settlement jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 begin
   perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error',
-    'retry', 'retry_at', 'delay', 'available_at'], p_field);
-  if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"'), true) then
-    perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail or release', p_field),
+    'retry', 'retry_at', 'delay', 'available_at', 'signal', 'name'], p_field);
+  if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"', '"suspend"'), true) then
+    perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail, release or suspend', p_field),
       jsonb_build_object('field', p_field || '.outcome'),
       'for example {"lease_id": "...", "claim_token": 1, "outcome": "complete"}');
   end if;
@@ -339,6 +340,15 @@ begin
   if p_settlement ->> 'delay' is not null and p_settlement ->> 'available_at' is not null then
     perform hwqueue.refuse('QHA01', format('%s has delay and available_at', p_field),
       jsonb_build_object('field', p_field || '.available_at'), 'give one of them: a span, or a time');
+  end if;
+  if p_settlement ->> 'outcome' = 'suspend' then
+    perform hwqueue.json_text(p_settlement -> 'signal', p_field || '.signal', 200),
+            hwqueue.json_text(p_settlement -> 'name', p_field || '.name', 200);
+    if coalesce(p_settlement ->> 'signal', p_settlement ->> 'delay',
+        p_settlement ->> 'available_at') is null then
+      perform hwqueue.refuse('QHA01', format('%s suspends for ever', p_field),
+        jsonb_build_object('field', p_field || '.signal'), 'say for which signal it waits, or until when');
+    end if;
   end if;
 end
 $$;
@@ -361,9 +371,9 @@ begin
 end
 $$;
 
--- Settles one claim: {"outcome": "complete"|"fail"|"release", "result", "error", "retry", "retry_at",
--- "delay", "available_at"}. It raises nothing for a claim that is gone, but returns a verdict: ok, lost,
--- cancelled, finished, bad_token, foreign (another login's or node's), unknown.
+-- Settles one claim: {"outcome": "complete"|"fail"|"release"|"suspend", "result", "error", "retry",
+-- "retry_at", "delay", "available_at", "signal", "name"}. It raises nothing for a claim that is gone, but
+-- returns a verdict: ok, lost, cancelled, finished, bad_token, foreign (another login's or node's), unknown.
 -- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease has
 -- been put back or granted again, not by the clock.
 -- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
@@ -415,6 +425,9 @@ begin
       v_next := greatest(p_now, coalesce((p_settlement ->> 'available_at')::timestamptz,
         p_now + coalesce(hwqueue.json_interval(p_settlement -> 'delay', 'delay'), interval '0')));
       state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);
+    when 'suspend' then
+      state := hwqueue.end_claim(v_claim, 'released', null,
+        hwqueue.open_wait(v_claim, p_settlement, p_now, p_shard), p_now, p_shard);
   end case;
 end
 $$;

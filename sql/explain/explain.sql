@@ -156,7 +156,8 @@ begin
 end
 $$;
 
--- Says of a scheduled lease when it becomes claimable, and of one that ended (p_end) how it did.
+-- Says of a scheduled lease when it becomes claimable or what its handler waits for, and of one that ended
+-- (p_end) how it did.
 create or replace function hwqueue.resting_story(p_lease hwqueue.lease, p_end hwqueue.outcome, p_state text,
   p_now timestamptz, p_shard int)
 returns text
@@ -168,7 +169,14 @@ declare
   v_error jsonb := case when p_state <> 'scheduled' then p_end.error else (
     select a.error from hwqueue.attempt a
     where a.shard_id = p_shard and a.lease_id = p_lease.lease_id order by a.claim_token desc limit 1) end;
+  v_wait hwqueue.checkpoint := hwqueue.suspension_of(p_lease, p_shard);
 begin
+  if p_state = 'scheduled' and v_wait.name is not null and p_lease.available_at > p_now then
+    return 'suspended: its handler ' || case when v_wait.signal is null
+      then format('goes on in %s', hwqueue.span_words(p_lease.available_at - p_now))
+      else format('waits for signal %s', to_json(v_wait.signal))
+        || coalesce(format(', for %s at most', hwqueue.span_words(v_wait.waits_until - p_now)), '') end;
+  end if;
   if p_state = 'scheduled' then
     return case when p_lease.available_at > p_now then format('scheduled: claimable in %s',
         hwqueue.span_words(p_lease.available_at - p_now))

@@ -8,8 +8,8 @@
 -- take_entry. The invariant: a session that deletes a lease's row from one of these tables inserts one
 -- into another, in the same transaction. Only prune deletes outcomes for good.
 --
--- Reading order: lease_state, lease_end, find_lease, take_entry, end_waiting, then read_lease_filter,
--- list_lease_ids, and lease_pages for what bulk calls read.
+-- Reading order: lease_state, lease_end, find_lease, take_entry, hold_state, end_waiting, then
+-- read_lease_filter, list_lease_ids, and lease_pages for what bulk calls read.
 
 -- Writes the outcome of leases that were waiting, and returns those of them that are steps of runs, for
 -- steps_ended. The caller has deleted their entries, and read the clock after that. p_error null: they
@@ -190,6 +190,50 @@ begin
     end if;
     if found then
       return v_entry;
+    end if;
+  end loop;
+  perform hwqueue.refuse('XX000', format('lease %s is open but waits and runs nowhere', p_lease),
+    jsonb_build_object('lease_id', p_lease), 'the tables contradict each other: please report this');
+  return null;
+end
+$$;
+
+-- Holds the row that says where a lease is until the caller commits: nobody can claim it, settle it or make
+-- it due meanwhile. Returns its state. Like take_entry it reads again while the row moves. An outcome is not
+-- held.
+-- Locks: the entry or the claim.
+-- Raises: QHL04.
+create or replace function hwqueue.hold_state(p_lease uuid, p_shard int) returns text
+language plpgsql volatile
+as $$
+declare
+  v_lease hwqueue.lease;
+  v_end text;
+begin
+  for v_try in 1 .. 100 loop
+    v_lease := hwqueue.find_lease(p_lease, p_shard);
+    v_end := (hwqueue.lease_end(p_lease, p_shard)).state;
+    if v_end is not null then
+      return v_end;
+    end if;
+    perform 1 from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease for no key update;
+    if found then
+      return 'claimed';
+    end if;
+    perform 1 from hwqueue.ready r
+    where r.shard_id = p_shard and r.queue_id = v_lease.queue_id and r.tier = v_lease.tier
+      and r.rank = v_lease.rank and r.position = v_lease.position and r.lease_id = p_lease
+    for no key update;
+    if found then
+      return 'pending';
+    end if;
+    -- for update: the caller may go on to delete it, and two such callers must not share it
+    perform 1 from hwqueue.scheduled s
+    where s.shard_id = p_shard and s.queue_id = v_lease.queue_id and s.available_at = v_lease.available_at
+      and s.lease_id = p_lease
+    for update;
+    if found then
+      return 'scheduled';
     end if;
   end loop;
   perform hwqueue.refuse('XX000', format('lease %s is open but waits and runs nowhere', p_lease),

@@ -480,7 +480,8 @@ begin
 end
 $$;
 
--- Deletes leases with their keys, outcomes, attempts, progress and log lines, and returns their number.
+-- Deletes leases with all that hangs on them (keys, outcomes, attempts, checkpoints, signals, progress, log
+-- lines), and returns their number.
 -- Locks: the caller holds their entries or outcomes; the lease rows.
 create or replace function hwqueue.remove_leases(p_leases uuid[], p_shard int) returns int
 language plpgsql volatile
@@ -505,6 +506,8 @@ begin
   delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = any (p_leases);
   delete from hwqueue.attempt a where a.shard_id = p_shard and a.lease_id = any (p_leases);
   delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = any (p_leases);
+  delete from hwqueue.checkpoint s where s.shard_id = p_shard and s.lease_id = any (p_leases);
+  delete from hwqueue.lease_signal s where s.shard_id = p_shard and s.lease_id = any (p_leases);
   -- after the lease, whose row a report and new log lines hold
   delete from hwqueue.progress p where p.shard_id = p_shard and p.lease_id = any (p_leases);
   delete from hwqueue.attempt_log g where g.shard_id = p_shard and g.lease_id = any (p_leases);

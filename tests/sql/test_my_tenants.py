@@ -44,6 +44,8 @@ ABOUT_A_LEASE: list[tuple[str, Row]] = [
     ("requeue_lease", {}),
     ("lease_history", {}),
     ("lease_logs", {}),
+    ("lease_checkpoints", {}),
+    ("signal_lease", {"name": "packed"}),
 ]
 
 

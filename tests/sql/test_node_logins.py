@@ -109,6 +109,10 @@ FOR_A_CLAIM: dict[str, tuple[str, Callable[[Row], Row]]] = {
     "fail_lease": ("fail_lease", lambda c: token(c) | {"error": {}, "retry": False}),
     "release_lease": ("release_lease", token),
     "extend_claim": ("extend_claim", lambda c: token(c) | {"extend": MINUTE}),
+    "save_checkpoint": ("save_checkpoint", lambda c: token(c) | {"name": "a"}),
+    "checkpoints": ("checkpoints", token),
+    "take_signal": ("take_signal", lambda c: token(c) | {"signal": "a"}),
+    "suspend_lease": ("suspend_lease", lambda c: token(c) | {"signal": "a"}),
 }
 # Neither: these are for everybody's leases, or show queues.
 FOR_NOBODY = {

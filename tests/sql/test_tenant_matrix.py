@@ -204,6 +204,8 @@ ALIKE: dict[str, Calls] = {
     "requeue_lease": lambda _caller, _queue, its: [{"lease": its.done}],
     "lease_history": _by_lease(),
     "lease_logs": _by_lease(last=True),
+    "lease_checkpoints": _by_lease(),
+    "signal_lease": _by_lease(name="packed"),
     "explain_lease": _by_lease(),
     "submit_workflow": _submit,
     "submit_spec": _submit_spec,
@@ -259,6 +261,7 @@ NOT_NARROWED = {
     "take_deaths",
     *("claim_hint", "wake_payloads", "reap", "prune", "check_token", "schema_version"),
     *("node_wake_payload", "deregister_own_node", "report_progress", "append_logs"),
+    *("save_checkpoint", "checkpoints", "take_signal", "suspend_lease"),
     "compare_tasks",
     "advance_workflows",
 }

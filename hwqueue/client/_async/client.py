@@ -9,6 +9,7 @@ from typing import Any, Self
 from hwqueue import calls
 from hwqueue.client._async.bulk import AsyncBulk
 from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._async.checkpoints import AsyncCheckpoints
 from hwqueue.client._async.claims import AsyncClaims
 from hwqueue.client._async.events import AsyncEvents
 from hwqueue.client._async.explain import AsyncExplain
@@ -33,6 +34,7 @@ class AsyncClient(
     AsyncLeases,
     AsyncBulk,
     AsyncClaims,
+    AsyncCheckpoints,
     AsyncNodes,
     AsyncExplain,
     AsyncServices,

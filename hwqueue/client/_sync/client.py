@@ -10,6 +10,7 @@ from typing import Any, Self
 from hwqueue import calls
 from hwqueue.client._sync.bulk import SyncBulk
 from hwqueue.client._sync.caller import Caller
+from hwqueue.client._sync.checkpoints import SyncCheckpoints
 from hwqueue.client._sync.claims import Claims
 from hwqueue.client._sync.events import Events
 from hwqueue.client._sync.explain import Explain
@@ -34,6 +35,7 @@ class Client(
     Leases,
     SyncBulk,
     Claims,
+    SyncCheckpoints,
     Nodes,
     Explain,
     Services,

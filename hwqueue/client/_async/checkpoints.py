@@ -1,0 +1,181 @@
+"""Methods about durable steps: what handlers save, suspensions, and signals."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.types import (
+    Checkpoint,
+    Json,
+    LeaseState,
+    SavedCheckpoint,
+    SignalSent,
+    SignalTaken,
+)
+
+
+class AsyncCheckpoints(AsyncCaller):
+    """Save what a claim has done, suspend its lease, and wake it with a signal.
+
+    In a handler call `context.step`, `context.sleep` and `context.wait_for`, which use these.
+    """
+
+    async def save_checkpoint(
+        self,
+        lease_id: UUID | str,
+        claim_token: int,
+        name: str,
+        state: Json = None,
+        *,
+        extend: timedelta | None = None,
+        shard: int = 0,
+    ) -> datetime:
+        """Keep what a claim has done under a name, over what that name had.
+
+        Args:
+            name: 1 to 200 characters; a lease has 10,000 names at most.
+            state: As large as the queue allows params to be.
+            extend: The claim ends that long from now at the earliest; None: as before.
+
+        Returns: When the claim ends.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            ClaimBusy, BadArgument, IsolationLevel.
+        SQL: save_checkpoint. Safe inside your transaction: yes, it commits with what you do there;
+            until then the claim can be neither settled nor heartbeated.
+        """
+        expires_at: datetime = await self._value(
+            calls.SAVE_CHECKPOINT,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_name=name,
+            p_state=state,
+            p_extend=extend,
+            p_shard=shard,
+        )
+        return expires_at
+
+    async def checkpoints(
+        self, lease_id: UUID | str, claim_token: int, *, shard: int = 0
+    ) -> list[Checkpoint]:
+        """What the claims of a lease have saved, by name.
+
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours.
+        SQL: checkpoints. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.CHECKPOINTS, Checkpoint, p_lease=lease_id, p_token=claim_token, p_shard=shard
+        )
+
+    async def take_signal(
+        self,
+        lease_id: UUID | str,
+        claim_token: int,
+        signal: str,
+        *,
+        name: str | None = None,
+        shard: int = 0,
+    ) -> SignalTaken:
+        """Take the oldest signal of a name that no wait of the lease has taken.
+
+        Args:
+            name: Of the checkpoint that keeps the payload; None: the signal's.
+
+        Raises: As `save_checkpoint`.
+        SQL: take_signal. Safe inside your transaction: yes, as `save_checkpoint`.
+        """
+        return await self._row(
+            calls.TAKE_SIGNAL,
+            SignalTaken,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_signal=signal,
+            p_name=name,
+            p_shard=shard,
+        )
+
+    async def suspend_lease(
+        self,
+        lease_id: UUID | str,
+        claim_token: int,
+        *,
+        until: datetime | None = None,
+        signal: str | None = None,
+        name: str | None = None,
+        shard: int = 0,
+    ) -> LeaseState:
+        """End a claim until a time, or until the lease is sent a signal; no attempt is used up.
+
+        Args:
+            until: When the lease is claimable again; with `signal` its timeout, None: none.
+            signal: What it waits for. If it is there already, the lease is claimable at once.
+            name: Of the checkpoint that keeps the wait; None: the signal's, or `sleep`.
+
+        Returns: The new state: `scheduled`, `pending`, or `cancelled`.
+        Raises: As `save_checkpoint`.
+        SQL: suspend_lease. Safe inside your transaction: yes.
+        """
+        state = await self._value(
+            calls.SUSPEND_LEASE,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_until=until,
+            p_signal=signal,
+            p_name=name,
+            p_shard=shard,
+        )
+        return LeaseState(state)
+
+    async def signal_lease(
+        self,
+        lease_id: UUID | str,
+        name: str,
+        payload: Json = None,
+        *,
+        key: str | None = None,
+        shard: int = 0,
+    ) -> SignalSent:
+        """Send an open lease a signal; `context.wait_for(name)` of its handler returns the payload.
+
+        A lease that is suspended until this signal becomes claimable at once. For any other the
+        signal is kept.
+
+        Args:
+            name: 1 to 200 characters.
+            payload: As large as the queue allows params to be.
+            key: The same name and key reach the lease once, so that a sender may repeat the call.
+
+        Raises: LeaseNotFound, LeaseFinished, BadArgument, IsolationLevel.
+        SQL: signal_lease. Safe inside your transaction: yes, but the lease is neither claimable
+            nor settled until it ends.
+        """
+        return await self._row(
+            calls.SIGNAL_LEASE,
+            SignalSent,
+            p_lease=lease_id,
+            p_name=name,
+            p_payload=payload,
+            p_key=key,
+            p_shard=shard,
+        )
+
+    async def lease_checkpoints(
+        self, lease_id: UUID | str, *, limit: int = 100, shard: int = 0
+    ) -> list[SavedCheckpoint]:
+        """What the handler of a lease has saved, for people: names, times, sizes; the last first.
+
+        Args:
+            limit: 1 to 10,000.
+
+        Raises: LeaseNotFound, BadArgument.
+        SQL: lease_checkpoints. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.LEASE_CHECKPOINTS,
+            SavedCheckpoint,
+            p_lease=lease_id,
+            p_limit=limit,
+            p_shard=shard,
+        )

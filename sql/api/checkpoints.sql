@@ -1,0 +1,191 @@
+-- Public: durable steps of handlers, and signals.
+--
+-- Workers save checkpoints and suspend leases for their handlers, producers and operators send signals. An
+-- example: the handler of an order charges the card once (save_checkpoint), then waits for "packed"
+-- (take_signal finds none, suspend_lease ends the claim). The warehouse calls signal_lease, the lease is
+-- claimed again, and its handler goes on behind the charge (checkpoints).
+--
+-- Invariant: what a claim saves is saved while it holds the lease. claim/checkpoint says why no signal is
+-- lost.
+--
+-- Read save_checkpoint first, then suspend_lease and signal_lease. The work is done in claim/checkpoint.
+
+-- Keeps what a claim has done so far under a name of 1 to 200 characters, over what that name had, and
+-- returns when the claim ends. p_state has the size that the queue allows for params; a lease has at most
+-- 10000 names. p_extend: the claim ends that long from now at the earliest, from one second to 30 days; a
+-- cancelled claim is extended to its claim timeout from now at most.
+-- In the caller's transaction it commits with what the caller has done there. It waits up to five seconds
+-- (or lock_timeout) for another session that holds the claim.
+-- Locks: the claim, for key share; the checkpoint. Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHL09,
+-- QHA01, QHA02. Idempotent.
+create or replace function hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text,
+  p_state jsonb default 'null', p_extend interval default null, p_shard int default 0) returns timestamptz
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_now timestamptz;
+  v_until timestamptz;
+begin
+  perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
+    hwqueue.check_step_size(p_lease, p_state, 'p_state', p_shard);
+  if p_extend is not null then
+    perform hwqueue.check_extend(p_extend);
+  end if;
+  perform hwqueue.hold_claim(p_lease, p_token, p_extend is not null, p_shard);
+  v_now := hwqueue.clock();
+  perform hwqueue.write_checkpoint(row(p_shard, p_lease, p_name, p_token, v_now, false,
+    coalesce(p_state, 'null'), null, null)::hwqueue.checkpoint);
+  if p_extend is not null then
+    update hwqueue.claim c set expires_at = greatest(c.expires_at, v_now + case
+        when c.stop_reason = 'cancelled' then least(p_extend, c.claim_timeout) else p_extend end)
+    where c.shard_id = p_shard and c.lease_id = p_lease;
+  end if;
+  select c.expires_at into v_until from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = p_lease;
+  return v_until;
+end
+$$;
+
+-- Returns what earlier claims of a lease have saved, and this one. status: done, open (a wait that goes on),
+-- or timed_out. state: the result of a step, or the payload of a signal. waits_for: the signal of a wait;
+-- waits_until: when it ends at the latest.
+-- Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08.
+create or replace function hwqueue.checkpoints(p_lease uuid, p_token bigint, p_shard int default 0)
+returns table (name text, status text, state jsonb, saved_at timestamptz, waits_for text,
+  waits_until timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+begin
+  perform hwqueue.require_claim(p_lease, p_token, p_shard);
+  return query
+    select c.name, case when c.signal is not null and c.state is null and not c.is_open then 'timed_out'
+             when c.is_open and (c.signal is not null or c.waits_until > v_now) then 'open' else 'done' end,
+           c.state, c.saved_at, c.signal, c.waits_until
+    from hwqueue.checkpoint c
+    where c.shard_id = p_shard and c.lease_id = p_lease order by c.name;
+end
+$$;
+
+-- Takes the oldest signal of a name that was sent to the lease and that no wait has taken, and keeps its
+-- payload as checkpoint p_name (null: the signal's name). verdict: taken; timed_out, if suspend_lease opened
+-- the wait and its time is over; or none. Called again with the same p_name it returns the same.
+-- Locks and raises as save_checkpoint; also the signal. Idempotent.
+create or replace function hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text,
+  p_name text default null, p_shard int default 0)
+returns table (verdict text, payload jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+begin
+  perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_signal, 'p_signal'),
+    hwqueue.check_step_name(coalesce(p_name, p_signal), 'p_name'),
+    hwqueue.hold_claim(p_lease, p_token, false, p_shard);
+  return query
+    select t.verdict, t.payload
+    from hwqueue.take_next_signal(p_lease, p_token, p_signal, coalesce(p_name, p_signal), p_shard) t;
+end
+$$;
+
+-- Ends a claim until p_until, or until the lease is sent the signal p_signal: then p_until is the timeout,
+-- null: none. No attempt is used up. The lease is scheduled meanwhile, or pending if the signal is there
+-- already; its next claim goes on where the handler waits. Returns the new state. The wait is kept as
+-- checkpoint p_name (null: the signal's name, or sleep); one that is open under this name already keeps its
+-- time.
+-- Locks and raises as fail_lease. Not idempotent.
+create or replace function hwqueue.suspend_lease(p_lease uuid, p_token bigint,
+  p_until timestamptz default null, p_signal text default null, p_name text default null,
+  p_shard int default 0) returns text
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+  select hwqueue.settle_one(p_lease, p_token, jsonb_build_object('outcome', 'suspend', 'signal', p_signal,
+    'name', p_name, 'available_at', case
+      when p_until between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00'
+        then to_char(p_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+      else p_until::text end), p_shard)
+$$;
+
+-- Sends an open lease a signal. It is kept until a wait of the lease's handler takes it. A lease that is
+-- suspended until this signal becomes pending at once. p_payload has the size that the queue allows for
+-- params. p_key: the same name and key reach a lease once; created is false for the second. state is the
+-- state of the lease. A lease may be sent at most 10000 signals.
+-- In an open transaction it holds the lease: nobody can claim or settle that until the transaction ends.
+-- Locks: the entry or the claim; the lease row, if it becomes pending. Raises: QHL03 finished, QHL04, QHA01,
+-- QHA02. Idempotent: with a p_key. Wakes: waiting workers.
+create or replace function hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb default 'null',
+  p_key text default null, p_shard int default 0)
+returns table (created boolean, state text, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_last int;
+  v_entry hwqueue.scheduled;
+  v_now timestamptz;
+begin
+  perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
+    hwqueue.json_text(to_jsonb(p_key), 'p_key', 255), hwqueue.find_lease(p_lease, p_shard),
+    hwqueue.check_step_size(p_lease, p_payload, 'p_payload', p_shard);
+  state := hwqueue.hold_state(p_lease, p_shard);
+  shard_id := p_shard;
+  created := not exists (
+    select from hwqueue.lease_signal s
+    where s.shard_id = p_shard and s.lease_id = p_lease and s.name = p_name and s.key = p_key);
+  if not created then
+    return next;
+    return;
+  end if;
+  if state not in ('scheduled', 'pending', 'claimed') then
+    perform hwqueue.refuse('QHL03', format('lease %s is %s already', p_lease, state),
+      jsonb_build_object('lease_id', p_lease, 'state', state), 'a finished lease takes no signals');
+  end if;
+  select coalesce(max(s.number), 0) into v_last from hwqueue.lease_signal s
+  where s.shard_id = p_shard and s.lease_id = p_lease;
+  if v_last >= 10000 then
+    perform hwqueue.refuse('QHA01', format('lease %s was sent 10000 signals, no more are kept', p_lease),
+      jsonb_build_object('field', 'p_name', 'lease_id', p_lease), 'spawn a lease for each of them instead');
+  end if;
+  v_now := hwqueue.clock();
+  insert into hwqueue.lease_signal (shard_id, lease_id, number, name, key, sent_at, payload)
+  values (p_shard, p_lease, v_last + 1, p_name, p_key, v_now, coalesce(p_payload, 'null'));
+  if state = 'scheduled'
+     and (hwqueue.suspension_of(hwqueue.find_lease(p_lease, p_shard), p_shard)).signal = p_name then
+    v_entry := hwqueue.take_entry(p_lease, p_shard);
+    state := hwqueue.put_back(p_lease, v_entry.attempt_count, v_entry.claim_count, v_now, v_now, p_shard);
+  end if;
+  return next;
+end
+$$;
+
+-- Returns what the handler of a lease has saved, the last first, p_limit rows of it (1 to 10000). bytes: as
+-- stored; waits_for and waits_until are of waits. is_open: the wait goes on. is_suspended: the lease is
+-- scheduled because of it.
+-- Raises: QHL04, QHA01.
+create or replace function hwqueue.lease_checkpoints(p_lease uuid, p_limit int default 100,
+  p_shard int default 0)
+returns table (lease_id uuid, shard_id int, name text, saved_at timestamptz, bytes int, waits_for text,
+  waits_until timestamptz, is_open boolean, is_suspended boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_lease hwqueue.lease := hwqueue.find_lease(p_lease, p_shard);
+  v_wait hwqueue.checkpoint;
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'the last ones come first');
+  if hwqueue.lease_state(p_lease, p_shard) = 'scheduled' then
+    v_wait := hwqueue.suspension_of(v_lease, p_shard);
+  end if;
+  return query
+    select c.lease_id, c.shard_id, c.name, c.saved_at, coalesce(pg_column_size(c.state), 0), c.signal,
+           c.waits_until, c.is_open, coalesce(c.name = v_wait.name, false)
+    from hwqueue.checkpoint c
+    where c.shard_id = p_shard and c.lease_id = p_lease
+    order by c.saved_at desc, c.name limit p_limit;
+end
+$$;

@@ -1,0 +1,165 @@
+-- Durable steps: what handlers save, what they wait for, and the signals that leases are sent.
+--
+-- api/checkpoints and claim/settle call this module. An example: a handler charges a card and saves the
+-- result as checkpoint "charge", then waits for the signal "packed". Its claim ends, and the lease goes into
+-- scheduled with an open wait. signal_lease makes it pending. The next claim reads "charge", takes the
+-- signal, and goes on.
+--
+-- Invariants: only who holds a claim writes checkpoints, fenced by the token: the writer holds the claim's
+-- row, so nobody can end the claim before the writer commits. A row lives no longer than its lease:
+-- remove_leases deletes it after the claim has ended.
+--
+-- No wake-up is lost. A suspension holds the claim, for update, before it reads the signals. A signal holds
+-- the row that says where the lease is (hold_state) before it is written, so the state cannot change until
+-- it commits. Whichever of the two comes second sees what the other one wrote.
+--
+-- The callers have held the claim (claim/hold). Read write_checkpoint first, then take_next_signal,
+-- open_wait, suspension_of.
+
+-- Refuses what cannot be the name of a checkpoint or a signal.
+-- Raises: QHA01.
+create or replace function hwqueue.check_step_name(p_name text, p_field text) returns void
+language plpgsql immutable
+as $$
+begin
+  if (length(p_name) between 1 and 200) is not true then
+    perform hwqueue.refuse('QHA01', format('%s must be text of 1 to 200 characters', p_field),
+      jsonb_build_object('field', p_field), 'such as charge-card');
+  end if;
+end
+$$;
+
+-- Checks that a state or payload fits the limit that the lease's queue sets for params.
+-- Raises: QHA01.
+create or replace function hwqueue.check_step_size(p_lease uuid, p_value jsonb, p_field text, p_shard int)
+returns void
+language plpgsql stable
+as $$
+begin
+  perform hwqueue.check_payload(p_value, p_field, coalesce((
+    select q.max_params_bytes
+    from hwqueue.lease l join hwqueue.queue q on q.shard_id = l.shard_id and q.queue_id = l.queue_id
+    where l.shard_id = p_shard and l.lease_id = p_lease), 10000000));
+end
+$$;
+
+-- Writes a checkpoint over the one of its name. A lease has at most 10,000, about: sessions that save at
+-- once do not count each other's.
+-- Locks: the caller holds the claim; the checkpoint. Raises: QHA01.
+create or replace function hwqueue.write_checkpoint(p_row hwqueue.checkpoint) returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.checkpoint c
+  set claim_token = p_row.claim_token, saved_at = p_row.saved_at, is_open = p_row.is_open,
+      state = p_row.state, signal = p_row.signal, waits_until = p_row.waits_until
+  where c.shard_id = p_row.shard_id and c.lease_id = p_row.lease_id and c.name = p_row.name;
+  if found then
+    return;
+  end if;
+  if (select count(*) from (
+      select 1 from hwqueue.checkpoint c
+      where c.shard_id = p_row.shard_id and c.lease_id = p_row.lease_id limit 10000) x) = 10000 then
+    perform hwqueue.refuse('QHA01',
+      format('lease %s has 10000 checkpoints, no more are kept', p_row.lease_id),
+      jsonb_build_object('field', 'p_name', 'lease_id', p_row.lease_id, 'name', p_row.name),
+      'save larger steps, or one checkpoint that is written over; or spawn a lease for each part');
+  end if;
+  insert into hwqueue.checkpoint values (p_row.*)
+  on conflict (shard_id, lease_id, name) do update
+  set claim_token = excluded.claim_token, saved_at = excluded.saved_at, is_open = excluded.is_open,
+      state = excluded.state, signal = excluded.signal, waits_until = excluded.waits_until;
+end
+$$;
+
+-- Ends the wait p_name with the oldest signal of a name that nobody has taken, or as timed out. verdict is
+-- taken, timed_out, or none: it goes on. A wait that has ended already returns the same again.
+-- Locks: the caller holds the claim; the signal, the checkpoint. Raises: QHA01.
+create or replace function hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text,
+  p_shard int, out verdict text, out payload jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_wait hwqueue.checkpoint;
+  v_number int;
+begin
+  select c.* into v_wait from hwqueue.checkpoint c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.name = p_name;
+  if not v_wait.is_open then
+    payload := v_wait.state;
+    verdict := case when payload is null then 'timed_out' else 'taken' end;
+    return;
+  end if;
+  select s.number, s.payload into v_number, payload from hwqueue.lease_signal s
+  where s.shard_id = p_shard and s.lease_id = p_lease and s.name = p_signal and s.taken_as is null
+  order by s.number limit 1 for update;
+  verdict := case when v_number is not null then 'taken' when v_wait.waits_until <= v_now then 'timed_out'
+    else 'none' end;
+  if verdict = 'none' then
+    return;
+  end if;
+  update hwqueue.lease_signal s set taken_as = p_name, payload = null
+  where s.shard_id = p_shard and s.lease_id = p_lease and s.number = v_number;
+  perform hwqueue.write_checkpoint(row(p_shard, p_lease, p_name, p_token, v_now, false, payload, p_signal,
+    v_wait.waits_until)::hwqueue.checkpoint);
+end
+$$;
+
+-- Opens the wait with which a claim ends, or opens it again with the time that it had, and returns when the
+-- lease is to be claimable: {"name", "signal", "delay", "available_at"}. That is now if the signal is there
+-- already; without a timeout it is in ten years.
+-- Locks: the caller holds the claim, for update; the checkpoint. Raises: QHA01.
+create or replace function hwqueue.open_wait(p_claim hwqueue.claim, p_wait jsonb, p_now timestamptz,
+  p_shard int) returns timestamptz
+language plpgsql volatile
+as $$
+declare
+  v_signal text := p_wait ->> 'signal';
+  v_name text := coalesce(p_wait ->> 'name', v_signal, 'sleep');
+  v_until timestamptz := coalesce((p_wait ->> 'available_at')::timestamptz,
+      p_now + hwqueue.json_interval(p_wait -> 'delay', 'delay'));
+  v_before hwqueue.checkpoint;
+begin
+  select c.* into v_before from hwqueue.checkpoint c
+  where c.shard_id = p_shard and c.lease_id = p_claim.lease_id and c.name = v_name;
+  if v_before.is_open and v_before.signal is not distinct from v_signal then
+    v_until := coalesce(v_before.waits_until, v_until);
+  end if;
+  perform hwqueue.write_checkpoint(row(p_shard, p_claim.lease_id, v_name, p_claim.claim_token, p_now, true,
+    null, v_signal, v_until)::hwqueue.checkpoint);
+  if exists (select from hwqueue.lease_signal s
+             where s.shard_id = p_shard and s.lease_id = p_claim.lease_id and s.name = v_signal
+               and s.taken_as is null) then
+    return p_now;
+  end if;
+  return greatest(p_now, coalesce(v_until, p_now + interval '3650 days'));
+end
+$$;
+
+-- The open wait with which the last claim of a lease ended: it suspends the lease while that is scheduled.
+-- Null: there is none.
+create or replace function hwqueue.suspension_of(p_lease hwqueue.lease, p_shard int)
+returns hwqueue.checkpoint
+language sql stable
+as $$
+  select c from hwqueue.checkpoint c
+  where c.shard_id = p_shard and c.lease_id = p_lease.lease_id and c.claim_token = p_lease.claim_token
+    and c.is_open
+  order by c.saved_at desc, c.name limit 1
+$$;
+
+-- Checkpoints and signals whose lease is gone: neither it nor its outcome is there.
+create or replace function hwqueue.broken_checkpoints(p_shard int)
+returns table (rule text, lease_id uuid, detail jsonb)
+language sql volatile
+as $$
+  select 'checkpoint_lease', x.lease_id, jsonb_build_object('table', x.kind, 'rows', count(*))
+  from (
+    select 'checkpoint' as kind, c.lease_id from hwqueue.checkpoint c where c.shard_id = p_shard
+    union all
+    select 'lease_signal', s.lease_id from hwqueue.lease_signal s where s.shard_id = p_shard) x
+  where not exists (select from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = x.lease_id)
+    and not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = x.lease_id)
+  group by x.kind, x.lease_id
+$$;

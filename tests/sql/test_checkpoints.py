@@ -1,0 +1,362 @@
+"""Durable steps: what claims save, what suspends a lease, and the signals that wake it."""
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.calls import Row
+from tests.sql.api import NOBODY, Api, Node, token
+
+HOUR = timedelta(hours=1)
+LOST, FINISHED = "QHL01", "QHL03"
+
+
+@pytest.fixture
+def queue(api: Api) -> str:
+    """A queue whose leases are tried again at once."""
+    return api.queue(retry={"kind": "fixed", "base": 0, "jitter": 0}, max_params_bytes=1000)
+
+
+@pytest.fixture
+def node(api: Api) -> Node:
+    """Who claims."""
+    return api.node()
+
+
+@pytest.fixture
+def claim(api: Api, queue: str, node: Node) -> Row:
+    """A running claim."""
+    return api.running(queue, node)
+
+
+def save(api: Api, claim: Row, name: str, state: Any = None, **more: Any) -> Any:
+    """Save a checkpoint of the claim."""
+    return api.value("save_checkpoint", **token(claim), name=name, state=Jsonb(state), **more)
+
+
+def saved(api: Api, claim: Row) -> dict[str, Any]:
+    """The states of what has ended, by name."""
+    rows = api.rows("checkpoints", **token(claim))
+    return {row["name"]: row["state"] for row in rows if row["status"] != "open"}
+
+
+def suspend(api: Api, claim: Row, **wait: Any) -> str:
+    """Suspend the lease of the claim; its state."""
+    state = api.value("suspend_lease", **token(claim), **wait)
+    assert isinstance(state, str)
+    return state
+
+
+def signal(api: Api, claim: Row, name: str = "packed", payload: Any = None, **more: Any) -> Row:
+    """Send the lease a signal."""
+    lease = claim["lease_id"]
+    return api.row("signal_lease", lease=lease, name=name, payload=Jsonb(payload), **more)
+
+
+def take(api: Api, claim: Row, **more: Any) -> tuple[str, Any]:
+    """Take a signal of the lease: what was found, and the payload."""
+    row = api.row("take_signal", **token(claim), signal="packed", **more)
+    return row["verdict"], row["payload"]
+
+
+def again(api: Api, node: Node, queue: str) -> Row:
+    """The next claim of the only lease there is."""
+    [row] = api.claim(node, queue)
+    return row
+
+
+def test_the_next_claim_has_what_the_last_one_saved(
+    api: Api, queue: str, node: Node, claim: Row
+) -> None:
+    save(api, claim, "charge", {"id": 7})
+    save(api, claim, "mail")
+    api.value("fail_lease", **token(claim), error={"message": "no"})
+    second = again(api, node, queue)
+    assert saved(api, second) == {"charge": {"id": 7}, "mail": None}
+    save(api, second, "charge", {"id": 8})
+    assert saved(api, second) == {"charge": {"id": 8}, "mail": None}
+
+
+def test_a_stale_claim_neither_writes_nor_reads(
+    api: Api, queue: str, node: Node, claim: Row
+) -> None:
+    api.value("fail_lease", **token(claim), error={"message": "no"})
+    calls: dict[str, Row] = {
+        "save_checkpoint": {"name": "a", "state": Jsonb(1)},
+        "checkpoints": {},
+        "take_signal": {"signal": "a"},
+        "suspend_lease": {"signal": "a"},
+    }
+    for function, arguments in calls.items():
+        api.refused(LOST, function, **token(claim), **arguments)
+    again(api, node, queue)
+    for function, arguments in calls.items():
+        api.refused(LOST, function, **token(claim), **arguments)
+
+
+def test_a_checkpoint_extends_its_claim_and_never_shortens_it(api: Api, claim: Row) -> None:
+    assert save(api, claim, "a") == claim["expires_at"]
+    longer = save(api, claim, "a", extend=HOUR)
+    assert longer > claim["expires_at"]
+    assert save(api, claim, "a", extend=timedelta(seconds=1)) == longer
+    assert api.lease(claim["lease_id"])["expires_at"] == longer
+
+
+def test_a_suspension_uses_no_attempt(
+    api: Api, queue: str, node: Node, claim: Row, clock: Any
+) -> None:
+    until = clock.now() + HOUR
+    assert suspend(api, claim, until=until) == "scheduled"
+    lease = api.lease(claim["lease_id"])
+    assert (lease["state"], lease["available_at"]) == ("scheduled", until)
+    clock.advance(HOUR)
+    second = again(api, node, queue)
+    assert second["attempt"] == claim["attempt"]
+    assert saved(api, second) == {"sleep": None}
+
+
+def test_a_sleep_that_was_cut_short_goes_on_until_its_own_time(
+    api: Api, queue: str, node: Node, claim: Row, clock: Any
+) -> None:
+    clock.freeze()
+    until = clock.now() + HOUR
+    suspend(api, claim, until=until)
+    sooner = {"available_at": "2000-01-01T00:00Z"}
+    api.value("update_lease", lease=claim["lease_id"], changes=sooner)
+    second = again(api, node, queue)
+    assert saved(api, second) == {}
+    assert suspend(api, second, until=until + HOUR) == "scheduled"
+    assert api.lease(claim["lease_id"])["available_at"] == until
+
+
+def test_a_signal_wakes_the_lease_that_waits_for_it(
+    api: Api, queue: str, node: Node, claim: Row
+) -> None:
+    assert take(api, claim) == ("none", None)
+    assert suspend(api, claim, signal="packed") == "scheduled"
+    assert signal(api, claim, "other")["state"] == "scheduled"
+    assert signal(api, claim, payload={"by": "ann"})["state"] == "pending"
+    second = again(api, node, queue)
+    assert take(api, second) == ("taken", {"by": "ann"})
+    assert saved(api, second) == {"packed": {"by": "ann"}}
+    assert take(api, second) == ("taken", {"by": "ann"}), "the answer was lost: asked again"
+    assert take(api, second, name="packed#2") == ("none", None), "it is taken once"
+
+
+def test_a_signal_before_the_wait_is_kept(api: Api, queue: str, node: Node) -> None:
+    lease = {"lease_id": api.spawn(queue)}
+    assert signal(api, lease, payload=1)["state"] == "pending"
+    first = again(api, node, queue)
+    assert signal(api, first, payload=2)["state"] == "claimed"
+    assert take(api, first) == ("taken", 1)
+    assert suspend(api, first, signal="packed", name="packed#2") == "pending"
+    assert take(api, again(api, node, queue), name="packed#2") == ("taken", 2)
+
+
+def test_a_wait_that_times_out_has_no_payload(
+    api: Api, queue: str, node: Node, claim: Row, clock: Any
+) -> None:
+    suspend(api, claim, signal="packed", until=clock.now() + HOUR)
+    clock.advance(HOUR)
+    second = again(api, node, queue)
+    assert take(api, second) == ("timed_out", None)
+    assert [row["status"] for row in api.rows("checkpoints", **token(second))] == ["timed_out"]
+    signal(api, claim, payload=1)
+    assert take(api, second) == ("timed_out", None), "it has ended"
+    assert take(api, second, name="packed#2") == ("taken", 1)
+
+
+def test_a_wait_without_timeout_lasts_for_years(api: Api, claim: Row, clock: Any) -> None:
+    suspend(api, claim, signal="packed")
+    clock.advance(timedelta(days=3000))
+    api.rows("reap")
+    assert api.state(claim["lease_id"]) == "scheduled"
+    assert signal(api, claim)["state"] == "pending"
+
+
+def test_the_same_key_reaches_a_lease_once(api: Api, queue: str, node: Node, claim: Row) -> None:
+    assert [signal(api, claim, payload=n, key="k")["created"] for n in (1, 2)] == [True, False]
+    assert take(api, claim) == ("taken", 1)
+    assert not signal(api, claim, key="k")["created"], "taken, and still remembered"
+    assert signal(api, claim, "other", key="k")["created"]
+    assert take(api, claim, name="again") == ("none", None)
+
+
+def test_a_lease_that_was_put_back_otherwise_is_not_woken(
+    api: Api, queue: str, node: Node, claim: Row, clock: Any
+) -> None:
+    suspend(api, claim, signal="packed", until=clock.now() + HOUR)
+    clock.advance(HOUR)
+    second = again(api, node, queue)
+    api.value("release_lease", **token(second), delay=HOUR)
+    assert signal(api, claim)["state"] == "scheduled"
+
+
+def test_a_finished_lease_takes_no_signal(api: Api, claim: Row) -> None:
+    signal(api, claim, key="k")
+    api.value("complete_lease", **token(claim))
+    payload = Jsonb(None)
+    api.refused(FINISHED, "signal_lease", lease=claim["lease_id"], name="packed", payload=payload)
+    assert signal(api, claim, key="k") == {"created": False, "state": "completed", "shard_id": 0}
+    api.refused("QHL04", "signal_lease", lease=NOBODY, name="packed")
+
+
+def test_a_cancelled_lease_is_not_suspended(api: Api, claim: Row) -> None:
+    api.value("cancel_lease", lease=claim["lease_id"])
+    assert suspend(api, claim, signal="packed") == "cancelled"
+
+
+def test_a_suspended_lease_that_is_requeued_waits_no_more(
+    api: Api, queue: str, node: Node, claim: Row
+) -> None:
+    save(api, claim, "charge", 1)
+    suspend(api, claim, signal="packed")
+    api.value("cancel_lease", lease=claim["lease_id"])
+    assert api.value("requeue_lease", lease=claim["lease_id"]) == "pending"
+    assert not any(row["is_suspended"] for row in listed(api, claim))
+    assert saved(api, again(api, node, queue)) == {"charge": 1}
+
+
+def listed(api: Api, claim: Row) -> list[Row]:
+    """What people are shown."""
+    return api.rows("lease_checkpoints", lease=claim["lease_id"])
+
+
+def test_people_see_names_sizes_and_what_a_lease_waits_for(
+    api: Api, claim: Row, clock: Any
+) -> None:
+    clock.freeze()
+    save(api, claim, "charge", "x" * 100)
+    clock.advance(timedelta(minutes=1))
+    until = clock.now() + HOUR
+    suspend(api, claim, signal="packed", until=until)
+    wait, charge = listed(api, claim)
+    assert (charge["name"], charge["is_open"], charge["is_suspended"]) == ("charge", False, False)
+    assert 100 <= charge["bytes"] <= 120
+    told = {"name": "packed", "waits_for": "packed", "waits_until": until, "bytes": 0}
+    assert {name: wait[name] for name in told} == told
+    assert (wait["is_open"], wait["is_suspended"]) == (True, True)
+    [row] = api.rows("explain_lease", lease=claim["lease_id"])
+    assert row["headline"] == (
+        'suspended: its handler waits for signal "packed", for 1 h 00 min at most'
+    )
+
+
+def test_a_sleep_is_explained(api: Api, claim: Row, clock: Any) -> None:
+    clock.freeze()
+    suspend(api, claim, until=clock.now() + HOUR)
+    [row] = api.rows("explain_lease", lease=claim["lease_id"])
+    assert row["headline"] == "suspended: its handler goes on in 1 h 00 min"
+
+
+def test_a_batch_suspends_beside_other_settlements(api: Api, queue: str, node: Node) -> None:
+    claims = [api.running(queue, node) for _ in range(2)]
+    settle = [
+        {
+            "lease_id": str(claims[0]["lease_id"]),
+            "claim_token": claims[0]["claim_token"],
+            **{"outcome": "suspend", "delay": 60, "name": "nap"},
+        },
+        {
+            "lease_id": str(claims[1]["lease_id"]),
+            "claim_token": claims[1]["claim_token"],
+            "outcome": "complete",
+        },
+    ]
+    rows = api.rows("settle_and_claim", **node.who, settle=settle, queues=[queue], qty=0)
+    states = [row["state"] for row in sorted(rows, key=lambda row: int(row["ordinal"]))]
+    assert states == ["scheduled", "completed"]
+    assert [row["name"] for row in listed(api, claims[0])] == ["nap"]
+
+
+@pytest.mark.parametrize("retain", [0, 60])
+def test_they_go_with_the_lease(
+    api: Api, conn: psycopg.Connection, clock: Any, retain: int
+) -> None:
+    claim = api.running(api.queue(retain_completed=retain), api.node())
+    save(api, claim, "charge")
+    signal(api, claim)
+    api.value("complete_lease", **token(claim))
+    assert api.rows("verify_invariants") == []
+    clock.advance(timedelta(hours=2))
+    api.rows("prune")
+    for left in ("checkpoint", "lease_signal"):
+        query = "select from hwqueue." + left + " where lease_id = %s"
+        assert conn.execute(query, [claim["lease_id"]]).fetchall() == []
+
+
+def test_a_checkpoint_without_a_lease_breaks_an_invariant(
+    api: Api, conn: psycopg.Connection, claim: Row
+) -> None:
+    save(api, claim, "charge")
+    lose = "update hwqueue.checkpoint set lease_id = %s where lease_id = %s"
+    with conn.transaction(force_rollback=True):
+        conn.execute(lose, [NOBODY, claim["lease_id"]])
+        [broken] = api.rows("verify_invariants")
+    assert (broken["rule"], broken["subject"]) == ("checkpoint_lease", str(NOBODY))
+    assert broken["detail"] == {"table": "checkpoint", "rows": 1}
+
+
+def test_a_lease_has_so_many_checkpoints_and_signals(
+    api: Api, conn: psycopg.Connection, claim: Row
+) -> None:
+    conn.execute(
+        "insert into hwqueue.checkpoint (shard_id, lease_id, name, claim_token, saved_at, is_open)"
+        " select 0, %s, n::text, 1, now(), false from generate_series(1, 10000) n",
+        [claim["lease_id"]],
+    )
+    conn.execute(
+        "insert into hwqueue.lease_signal (shard_id, lease_id, number, name, sent_at)"
+        " values (0, %s, 10000, 'a', now())",
+        [claim["lease_id"]],
+    )
+    state = Jsonb(1)
+    api.refused("QHA01", "save_checkpoint", **token(claim), name="one more", state=state)
+    save(api, claim, "7", 1)
+    api.refused("QHA01", "suspend_lease", **token(claim), signal="one more")
+    api.refused("QHA01", "signal_lease", lease=claim["lease_id"], name="a")
+
+
+@pytest.mark.parametrize(
+    ("function", "said", "field"),
+    [
+        ("save_checkpoint", {"name": "", "state": Jsonb(1)}, "p_name"),
+        ("save_checkpoint", {"name": None, "state": Jsonb(1)}, "p_name"),
+        ("save_checkpoint", {"name": "x" * 201, "state": Jsonb(1)}, "p_name"),
+        ("save_checkpoint", {"name": "a", "state": Jsonb("x" * 1001)}, "p_state"),
+        ("save_checkpoint", {"name": "a", "state": None, "extend": timedelta(0)}, "p_extend"),
+        ("take_signal", {"signal": ""}, "p_signal"),
+        ("take_signal", {"signal": "a", "name": ""}, "p_name"),
+        ("suspend_lease", {}, "settlement.signal"),
+        ("suspend_lease", {"signal": ""}, "settlement.signal"),
+        ("suspend_lease", {"signal": "a", "name": "x" * 201}, "settlement.name"),
+        ("suspend_lease", {"until": "infinity"}, "settlement.available_at"),
+    ],
+)
+def test_bad_arguments_of_a_claim(
+    api: Api, claim: Row, function: str, said: Row, field: str
+) -> None:
+    assert api.refused("QHA01", function, **token(claim), **said).field == field
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"name": ""}, "p_name"),
+        ({"name": "a", "key": ""}, "p_key"),
+        ({"name": "a", "key": "x" * 256}, "p_key"),
+        ({"name": "a", "payload": Jsonb("x" * 1001)}, "p_payload"),
+    ],
+)
+def test_bad_signals(api: Api, claim: Row, said: Row, field: str) -> None:
+    assert api.refused("QHA01", "signal_lease", lease=claim["lease_id"], **said).field == field
+
+
+@pytest.mark.parametrize("limit", [0, 10001, None])
+def test_bad_pages(api: Api, claim: Row, limit: int | None) -> None:
+    told = api.refused("QHA01", "lease_checkpoints", lease=claim["lease_id"], limit=limit)
+    assert told.field == "p_limit"
+    api.refused("QHL04", "lease_checkpoints", lease=NOBODY)
