@@ -24,6 +24,7 @@ from hwqueue.placement import (
     tags,
     trust,
 )
+from hwqueue.steps import Suspended
 from hwqueue.types import (
     Assignment,
     Claim,
@@ -72,6 +73,7 @@ __all__ = [
     "Snooze",
     "SpawnResult",
     "Step",
+    "Suspended",
     "Taint",
     "Task",
     "Unique",

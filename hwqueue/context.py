@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol, Self
 from uuid import UUID
 
+from hwqueue import steps
 from hwqueue.attempt_log import log_line
+from hwqueue.client import AsyncClient, Client
 from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.logs import LogLevel, TellLine
-from hwqueue.types import Assignment, Claim, Json, StepResult
+from hwqueue.steps import Memory, Suspended, Wait
+from hwqueue.types import Assignment, Checkpoint, Claim, Json, StepResult
 
 Report = dict[str, Any]
 """What a handler has said of its progress, as the database takes it."""
@@ -87,11 +92,13 @@ class _LeaseFacts:
         claim: The claim that this run is; the properties below are its parts.
         tell_progress: Keeps what `progress` reports.
         tell_line: Keeps what `log` is told.
+        memory: What the lease's claims have saved.
     """
 
     claim: Claim
     tell_progress: Callable[[Report], None] = _forget
     tell_line: TellLine = _forget
+    memory: Memory = field(default_factory=Memory)
 
     @property
     def task_name(self) -> str:
@@ -142,8 +149,8 @@ class _LeaseFacts:
         return UUID(found) if isinstance(found, str) else None
 
     @property
-    def step(self) -> str | None:
-        """The name of the step; None outside of runs."""
+    def step_name(self) -> str | None:
+        """The name of the step in its run; None outside of runs."""
         return (self.claim.headers or {}).get("step") if self.run_id else None
 
     def _step_of_run(self, step: str | Named) -> tuple[UUID, str]:
@@ -212,6 +219,8 @@ class LeaseContext(_LeaseFacts):
     extend_claim: Callable[[timedelta], datetime]
     read_results: Callable[[UUID, str, int], Sequence[StepResult]] = _refuse_read
     read_input: Callable[[UUID], Json] = _refuse_read
+    ask: steps.Ask = steps.ask_nobody
+    connect: steps.Connect = steps.connect_nowhere
 
     def raise_if_cancelled(self) -> None:
         """Raise `hwqueue.Cancelled` when the handler should stop; call it now and then."""
@@ -265,6 +274,120 @@ class LeaseContext(_LeaseFacts):
             yield from page
             after = page[-1].item
 
+    def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
+        """Call `fn(*args, **kwargs)` once for the lease, and keep what it returns.
+
+        A later run of the handler, after a failure or a suspension, gets the result without the
+        call. A step whose run ends before its result is saved is called again, so make it
+        idempotent, or use `transaction_step`. What it raises fails the attempt.
+
+        Args:
+            name: What the step is called, 1 to 190 characters. It is the contract between versions
+                of the handler: a step that means something else needs another name. A name that is
+                used again in a run is numbered, `charge#2`.
+            fn: Returns what has a JSON form, as large as the queue allows params to be.
+
+        Returns: The result as JSON, the same in each run: lists for tuples.
+
+        Raises:
+            BadArgument: The name or the result is not possible.
+            LeaseLost, LeaseCancelled: The claim is no longer this run's; nothing is saved.
+
+        SQL: save_checkpoint; checkpoints before the first step, if the lease was claimed before.
+        """
+        name = self.memory.name(name)
+        if saved := self._found(name):
+            return saved.state
+        result = steps.result_of(name, fn(*args, **kwargs))
+        self.ask("save_checkpoint", name=name, state=result)
+        return result
+
+    @contextmanager
+    def transaction_step(self, name: str, connection: Any = None) -> Iterator[tuple[Any, bool]]:
+        """A step whose checkpoint commits in the same transaction as its effect.
+
+        Example:
+            with context.transaction_step("book") as (connection, done):
+                if not done:
+                    connection.execute("insert into booking ...")
+
+        Args:
+            name: As for `step`.
+            connection: On the queue's database, as `Client.on` takes it. One of psycopg begins a
+                transaction, or a savepoint in yours; with others you commit. None: a new
+                connection of psycopg to the worker's database, not in a child process.
+
+        Yields: The connection, and whether an earlier run has done the step.
+
+        Raises: As `step`, at the end of the block; then nothing of it is committed.
+
+        SQL: save_checkpoint.
+        """
+        name = self.memory.name(name)
+        done = self._found(name) is not None
+        given = self.connect() if connection is None else nullcontext(connection)
+        with given as used, steps.transaction_on(used):
+            yield used, done
+            if not done:
+                Client.on(used).save_checkpoint(
+                    self.lease_id, self.claim_token, name, shard=self.claim.shard_id
+                )
+
+    def sleep(self, span: timedelta) -> None:
+        """Wait, once for the lease.
+
+        Under 30 s the handler waits where it is, and keeps its slot. Otherwise its run ends here,
+        by the exception `hwqueue.Suspended`, and no attempt is used up; when the time is over the
+        handler runs again from its top.
+
+        Args:
+            span: At most 3650 days.
+
+        Raises: Suspended, Cancelled, BadArgument.
+        SQL: save_checkpoint, or suspend_lease in the worker.
+        """
+        steps.checked_span(span, "span")
+        wait = Wait(self.memory.name("sleep"), None, span)
+        saved = self._found(wait.name)
+        if saved is not None and saved.status == "done":
+            return
+        if saved is not None or span >= steps.IN_PLACE:
+            raise Suspended(wait)
+        if self.cancelled.wait(span.total_seconds()):
+            raise Cancelled
+        self.ask("save_checkpoint", name=wait.name, state=None)
+
+    def wait_for(self, signal: str, *, timeout: timedelta | None = None) -> Json:
+        """Wait until somebody sends the lease a signal, and return the signal's payload.
+
+        If it is not there yet the run ends here, by the exception `hwqueue.Suspended`, and no
+        attempt is used up; when it comes the handler runs again from its top. Each signal is taken
+        once; a second `wait_for` of the same name waits for the second.
+
+        Args:
+            signal: As `Client.signal_lease` names it.
+            timeout: At most 3650 days; None: it waits for ever, or until the lease's deadline.
+
+        Raises:
+            TimeoutError: It did not come in time; later runs raise it again.
+            Suspended, BadArgument, LeaseLost, LeaseCancelled: As for `sleep` and `step`.
+
+        SQL: take_signal, and suspend_lease in the worker.
+        """
+        if timeout is not None:
+            steps.checked_span(timeout, "timeout")
+        wait = Wait(self.memory.name(signal), signal, timeout)
+        saved = self._found(wait.name)
+        if saved is not None and saved.status != "open":
+            return steps.end_of_wait(saved)
+        return steps.end_of_taking(wait, self.ask("take_signal", signal=signal, name=wait.name))
+
+    def _found(self, name: str) -> Checkpoint | None:
+        if not self.memory.is_read:
+            is_again = steps.was_claimed_before(self.claim)
+            self.memory.read(self.ask("checkpoints") if is_again else ())
+        return self.memory.found(name)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AsyncLeaseContext(_LeaseFacts):
@@ -278,6 +401,8 @@ class AsyncLeaseContext(_LeaseFacts):
     extend_claim: Callable[[timedelta], Awaitable[datetime]]
     read_results: Callable[[UUID, str, int], Awaitable[Sequence[StepResult]]] = _refuse_read
     read_input: Callable[[UUID], Awaitable[Json]] = _refuse_read
+    ask: steps.AsyncAsk = steps.ask_nobody
+    connect: steps.AsyncConnect = steps.connect_nowhere
 
     async def extend(self, by: timedelta) -> datetime:
         """See `LeaseContext.extend`."""
@@ -299,3 +424,57 @@ class AsyncLeaseContext(_LeaseFacts):
             for each in page:
                 yield each
             after = page[-1].item
+
+    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
+        """See `LeaseContext.step`. `fn` may be async; one that is not runs in the event loop."""
+        name = self.memory.name(name)
+        if saved := await self._found(name):
+            return saved.state
+        value = fn(*args, **kwargs)
+        result = steps.result_of(name, await value if inspect.isawaitable(value) else value)
+        await self.ask("save_checkpoint", name=name, state=result)
+        return result
+
+    @asynccontextmanager
+    async def transaction_step(
+        self, name: str, connection: Any = None
+    ) -> AsyncIterator[tuple[Any, bool]]:
+        """See `LeaseContext.transaction_step`; the connection is async."""
+        name = self.memory.name(name)
+        done = await self._found(name) is not None
+        given = self.connect() if connection is None else nullcontext(connection)
+        async with given as used, steps.async_transaction_on(used):
+            yield used, done
+            if not done:
+                await AsyncClient.on(used).save_checkpoint(
+                    self.lease_id, self.claim_token, name, shard=self.claim.shard_id
+                )
+
+    async def sleep(self, span: timedelta) -> None:
+        """See `LeaseContext.sleep`."""
+        steps.checked_span(span, "span")
+        wait = Wait(self.memory.name("sleep"), None, span)
+        saved = await self._found(wait.name)
+        if saved is not None and saved.status == "done":
+            return
+        if saved is not None or span >= steps.IN_PLACE:
+            raise Suspended(wait)
+        await asyncio.sleep(span.total_seconds())
+        await self.ask("save_checkpoint", name=wait.name, state=None)
+
+    async def wait_for(self, signal: str, *, timeout: timedelta | None = None) -> Json:
+        """See `LeaseContext.wait_for`."""
+        if timeout is not None:
+            steps.checked_span(timeout, "timeout")
+        wait = Wait(self.memory.name(signal), signal, timeout)
+        saved = await self._found(wait.name)
+        if saved is not None and saved.status != "open":
+            return steps.end_of_wait(saved)
+        taken = await self.ask("take_signal", signal=signal, name=wait.name)
+        return steps.end_of_taking(wait, taken)
+
+    async def _found(self, name: str) -> Checkpoint | None:
+        if not self.memory.is_read:
+            is_again = steps.was_claimed_before(self.claim)
+            self.memory.read(await self.ask("checkpoints") if is_again else ())
+        return self.memory.found(name)

@@ -8,7 +8,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from hwqueue.context import AsyncLeaseContext, LeaseContext
-from hwqueue.types import Assignment, Claim, Json
+from hwqueue.steps import Memory
+from hwqueue.types import Assignment, Checkpoint, Claim, Json, SignalTaken
 
 _CLAIM_TIMEOUT = timedelta(minutes=1)
 
@@ -48,29 +49,85 @@ def make_claim(
     )
 
 
-def make_context(params: Json = None, *, claim: Claim | None = None, **facts: Any) -> LeaseContext:
+def make_context(
+    params: Json = None,
+    *,
+    claim: Claim | None = None,
+    saved: Mapping[str, Json] | None = None,
+    signals: Mapping[str, Json] | None = None,
+    **facts: Any,
+) -> LeaseContext:
     """A context for a sync handler that a test calls itself.
 
     `extend` returns the new end and tells nobody. Set `cancelled` to test how the handler stops.
+    Steps are kept in memory; a handler that waits raises `hwqueue.Suspended`.
 
     Args:
         params: None: an empty object.
         claim: Its claim, with params of its own; None: one is made of `params` and `facts`.
+        saved: Results of steps that an earlier run has done, by name.
+        signals: Payloads of the signals that are there, by name.
         **facts: As `make_claim` takes them: `attempt=2`, `task`, `headers`, `assignment`, ...
     """
 
     def extend(by: timedelta) -> datetime:
         return datetime.now(UTC) + by
 
-    return LeaseContext(claim=claim or make_claim(params=params, **facts), extend_claim=extend)
+    return LeaseContext(
+        claim=claim or make_claim(params=params, **facts),
+        extend_claim=extend,
+        ask=_InMemory(signals or {}).answer,
+        memory=_memory(saved or {}),
+    )
 
 
 def make_async_context(
-    params: Json = None, *, claim: Claim | None = None, **facts: Any
+    params: Json = None,
+    *,
+    claim: Claim | None = None,
+    saved: Mapping[str, Json] | None = None,
+    signals: Mapping[str, Json] | None = None,
+    **facts: Any,
 ) -> AsyncLeaseContext:
     """The same for an async handler: see `make_context`."""
+    kept = _InMemory(signals or {})
 
     async def extend(by: timedelta) -> datetime:
         return datetime.now(UTC) + by
 
-    return AsyncLeaseContext(claim=claim or make_claim(params=params, **facts), extend_claim=extend)
+    async def ask(call: str, /, **arguments: Any) -> Any:
+        return kept.answer(call, **arguments)
+
+    return AsyncLeaseContext(
+        claim=claim or make_claim(params=params, **facts),
+        extend_claim=extend,
+        ask=ask,
+        memory=_memory(saved or {}),
+    )
+
+
+class _InMemory:
+    """What the database would keep of one run: nothing but which signals are there."""
+
+    def __init__(self, signals: Mapping[str, Json]) -> None:
+        self._signals = dict(signals)
+
+    def answer(self, call: str, /, **arguments: Any) -> Any:
+        if call != "take_signal":
+            return None
+        signal = arguments["signal"]
+        if signal not in self._signals:
+            return SignalTaken(verdict="none", payload=None)
+        return SignalTaken(verdict="taken", payload=self._signals.pop(signal))
+
+
+def _memory(saved: Mapping[str, Json]) -> Memory:
+    memory = Memory()
+    now = datetime.now(UTC)
+    memory.read(
+        Checkpoint(
+            name=name, status="done", state=state, saved_at=now, waits_for=None, waits_until=None
+        )
+        for name, state in saved.items()
+    )
+    return memory

@@ -16,7 +16,8 @@ class Run:
 
     Attributes:
         claim: What it ran on: `claim.task_name`, `claim.params`, `claim.attempt`, ...
-        outcome: `complete`, `fail` or `release`, with the result or the error as it was settled.
+        outcome: `complete`, `fail`, `release` or `suspend`, with the result or the error as it was
+            settled.
         exception: What the handler raised; None where it raised nothing.
         state: The lease's after the settlement: `scheduled` when it is tried again later; None when
             there is no such lease any more.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import itertools
 import json
 import os
 import pickle
@@ -18,7 +19,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
@@ -33,11 +36,17 @@ from hwqueue.worker import outcome
 from hwqueue.worker.attempt_log import keeping_records
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.pinning import pin
-from hwqueue.worker.process import LINES, MESSAGE_HEAD_BYTES, OUTCOME, PROGRESS, Job
+from hwqueue.worker.process import (
+    LINES,
+    MESSAGE_HEAD_BYTES,
+    OUTCOME,
+    PROGRESS,
+    QUESTION,
+    SIZE_BYTES,
+    Job,
+)
 
 _PAUSE_SECONDS = 0.25  # between two messages of a kind
-
-TellProgress = Callable[[Report], None]
 
 
 def main() -> int:
@@ -45,9 +54,8 @@ def main() -> int:
     own_pid = os.getpid()
     control = _take_over(0, os.open(os.devnull, os.O_RDONLY))
     reports = _Reports(_take_over(1, os.dup(2)))
-    size = int.from_bytes(_read_exactly(control, 8), "big")
-    job = pickle.loads(_read_exactly(control, size))
-    threading.Thread(target=_die_with_parent, args=(control,), daemon=True).start()
+    job = pickle.loads(_read_message(control))
+    threading.Thread(target=_hear_parent, args=(control, reports), daemon=True).start()
     pin(job.claim)
     ended = _run(job, reports)
     if os.getpid() != own_pid:
@@ -58,7 +66,7 @@ def main() -> int:
 
 
 class _Reports:
-    """The way to the worker: reports of progress and log lines, then the outcome.
+    """The way to the worker: reports of progress, log lines and questions, then the outcome.
 
     A thread writes what the handler says: a signal, which ends the handler in the main thread,
     cuts no message. A message begins with its size: a process that the handler started may hold the
@@ -72,6 +80,9 @@ class _Reports:
         self._told = threading.Event()
         self._unsent: Report | None = None
         self._lines: deque[Line] = deque(maxlen=MOST_LINES)
+        self._own_pid = os.getpid()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, Future[Any]] = {}
         threading.Thread(target=self._run, daemon=True).start()
 
     def tell(self, report: Report) -> None:
@@ -83,6 +94,43 @@ class _Reports:
         """Send this soon, unless as many as are kept come before that."""
         self._lines.append(line)
         self._told.set()
+
+    def ask(self, call: str, /, **arguments: Any) -> Any:
+        """Ask the worker, and wait for its answer."""
+        return self.begin(call, arguments).result()
+
+    async def ask_async(self, call: str, /, **arguments: Any) -> Any:
+        """The same in an event loop."""
+        return await asyncio.wrap_future(self.begin(call, arguments))
+
+    def begin(self, call: str, arguments: Mapping[str, Any]) -> Future[Any]:
+        """Send a question; the answer comes later.
+
+        In a thread of its own: a signal, which ends the handler in this one, must not cut it.
+        """
+        if os.getpid() != self._own_pid:
+            raise ConfigError("a process that the handler forked off has no steps: only it does")
+        number = next(self._numbers)
+        answer: Future[Any] = Future()
+        self._asked[number] = answer
+        message = json.dumps({"id": number, "call": call, "arguments": arguments}).encode()
+        threading.Thread(target=self._send, args=(QUESTION, message), daemon=True).start()
+        return answer
+
+    def answered(self, message: bytes) -> None:
+        """The worker has answered."""
+        number, answer, error = pickle.loads(message)
+        asked = self._asked.pop(number)
+        if not asked.set_running_or_notify_cancel():
+            return
+        if error is None:
+            asked.set_result(answer)
+        else:
+            asked.set_exception(error)
+
+    def _send(self, kind: bytes, message: bytes) -> None:
+        with self._writing:
+            self._write(kind, message)
 
     def finish(self, ended: bytes) -> None:
         """Send what is left and the outcome, and close the pipe."""
@@ -131,9 +179,15 @@ def _read_exactly(descriptor: int, size: int) -> bytes:
     return bytes(chunks)
 
 
-def _die_with_parent(control: int) -> None:
-    """The worker keeps its end open while it lives, however it dies."""
-    os.read(control, 1)
+def _read_message(control: int) -> bytes:
+    return _read_exactly(control, int.from_bytes(_read_exactly(control, SIZE_BYTES), "big"))
+
+
+def _hear_parent(control: int, reports: _Reports) -> None:
+    """Take its answers, and die with it: it keeps its end open while it lives, however it dies."""
+    with suppress(SystemExit):
+        while True:
+            reports.answered(_read_message(control))
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)
@@ -156,7 +210,7 @@ def _run(job: Job, reports: _Reports) -> Outcome | None:
         how: Outcome | None = None
         try:
             run = _run_async if task.is_async else _run_sync
-            how = outcome.of_result(run(task, job, reports.tell, tell_line))
+            how = outcome.of_result(run(task, job, reports, tell_line))
         except (Cancelled, asyncio.CancelledError):
             pass
         except BaseException as error:  # SystemExit, too: the handler ended, the process reports it
@@ -205,9 +259,7 @@ def _refuse_other_middleware(task: Task[..., Any], job: Job, module: str) -> Non
         )
 
 
-def _run_sync(
-    task: Task[..., Any], job: Job, tell_progress: TellProgress, tell_line: TellLine
-) -> Any:
+def _run_sync(task: Task[..., Any], job: Job, reports: _Reports, tell_line: TellLine) -> Any:
     cancelled = threading.Event()
 
     def give_way(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -219,15 +271,14 @@ def _run_sync(
         claim=job.claim,
         cancelled=cancelled,
         extend_claim=_refuse_extend,
-        tell_progress=tell_progress,
+        ask=reports.ask,
+        tell_progress=reports.tell,
         tell_line=tell_line,
     )
     return task.run(context)
 
 
-def _run_async(
-    task: Task[..., Any], job: Job, tell_progress: TellProgress, tell_line: TellLine
-) -> Any:
+def _run_async(task: Task[..., Any], job: Job, reports: _Reports, tell_line: TellLine) -> Any:
     async def run() -> Any:
         cancelled = asyncio.Event()
         running = asyncio.current_task()
@@ -242,7 +293,8 @@ def _run_async(
             claim=job.claim,
             cancelled=cancelled,
             extend_claim=_refuse_extend,
-            tell_progress=tell_progress,
+            ask=reports.ask_async,
+            tell_progress=reports.tell,
             tell_line=tell_line,
         )
         return await task.run_async(context)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from hwqueue.app import BadParams, CommandFailed, Reject, Retry, Snooze
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument
+from hwqueue.steps import wait_of
 from hwqueue.types import Claim, Settlement
 
 _MAX_MESSAGE_CHARS = 2_000
@@ -23,23 +24,28 @@ class Outcome:
     """What to tell the database about one ended run.
 
     Attributes:
-        kind: `complete`, `fail` or `release` (hand the lease back; no attempt is used).
+        kind: `complete`, `fail`, `release` (hand the lease back; no attempt is used) or `suspend`
+            (the handler waits: a release that the next run goes on from).
         result: JSON, for `complete`.
         error: `{"type", "message", "traceback"}`, for `fail`.
         retry: Whether a failed lease may be tried again.
         retry_at: When; None: as its retry policy says.
-        delay: How long a released lease is not claimable.
+        delay: How long a released lease is not claimable, or a suspended one at most.
         available_at: When it is claimable again. With neither, at once.
+        signal: What a suspended lease waits for; None: it sleeps.
+        name: Of the wait.
         message: Why it was released, if the handler said so; for the log.
     """
 
-    kind: Literal["complete", "fail", "release"]
+    kind: Literal["complete", "fail", "release", "suspend"]
     result: Any = None
     error: Mapping[str, Any] | None = None
     retry: bool = True
     retry_at: datetime | None = None
     delay: timedelta | None = None
     available_at: datetime | None = None
+    signal: str | None = None
+    name: str | None = None
     message: str = ""
 
     @property
@@ -55,6 +61,10 @@ class Outcome:
         if self.kind == "release":
             return Settlement.release(
                 lease_id, token, delay=self.delay, available_at=self.available_at
+            )
+        if self.kind == "suspend":
+            return Settlement.suspend(
+                lease_id, token, name=self.name or "", signal=self.signal, delay=self.delay
             )
         return Settlement.fail(
             lease_id, token, error=self.error or {}, retry=self.retry, retry_at=self.retry_at
@@ -116,11 +126,13 @@ def of_result(result: Any) -> Outcome:
 
 
 def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
-    """The handler raised: fail, with or without another attempt; or put its lease off.
+    """The handler raised: fail, with or without another attempt; put its lease off; or wait.
 
     Args:
         may_retry: What the task says of such exceptions; `Retry` and `Reject` say it themselves.
     """
+    if wait := wait_of(error):
+        return Outcome(kind="suspend", name=wait.name, signal=wait.signal, delay=wait.timeout)
     if isinstance(error, Snooze):
         return Outcome(kind="release", delay=error.after, available_at=error.at, message=str(error))
     retry_at = None

@@ -14,24 +14,27 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from hwqueue import logs
 from hwqueue.app import Task
 from hwqueue.context import Report
+from hwqueue.errors import ConfigError, HwqueueError
 from hwqueue.logs import TellLine
 from hwqueue.types import Claim
 from hwqueue.worker import outcome
 from hwqueue.worker.outcome import Outcome
 
-OUTCOME, PROGRESS, LINES = b"O", b"P", b"L"
+OUTCOME, PROGRESS, LINES, QUESTION = b"O", b"P", b"L", b"Q"
 """Kinds of messages that a child sends."""
 MESSAGE_HEAD_BYTES = 9
+SIZE_BYTES = 8
+"""Before each message that a child gets: the job, then answers to its questions, pickled."""
 
 _STANDARD_OUTPUT = 1
 _CREDENTIALS = ("PG", "HWQUEUE_")
@@ -69,11 +72,16 @@ class Job:
     keep_logs: logs.LogLevel | None
 
 
+async def _know_nothing(call: str, _arguments: Mapping[str, Any]) -> NoReturn:
+    raise ConfigError(f"{call} is not possible here: nobody keeps what steps save")
+
+
 class Told(NamedTuple):
-    """Who is told what the child says of itself: how far it has come, and what it logs."""
+    """Who is told what the child says: how far it has come, what it logs, and what it asks."""
 
     progress: Callable[[Report], None] = lambda _report: None
     line: TellLine = lambda _line: None
+    ask: Callable[[str, Mapping[str, Any]], Awaitable[Any]] = _know_nothing
 
 
 def job_for(
@@ -184,8 +192,8 @@ async def run_in_process(
 class _Child(asyncio.SubprocessProtocol):
     """What comes from the child: messages of a kind (a byte), a size (eight bytes) and JSON.
 
-    Reports of progress and log lines come first, as many as there are; the last message is the
-    outcome.
+    Reports of progress, log lines and questions come first, as many as there are; the last message
+    is the outcome.
 
     asyncio's own `Process` waits until every copy of the pipe is closed, and a process that the
     handler forked may hold one for ever.
@@ -206,6 +214,7 @@ class _Child(asyncio.SubprocessProtocol):
         self.size: int | None = None
         self._kind = bytearray()
         self._received = bytearray()
+        self._answering: set[asyncio.Future[None]] = set()
         self._transport: asyncio.SubprocessTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -243,9 +252,27 @@ class _Child(asyncio.SubprocessProtocol):
     def _pass_on(self, said: Any) -> None:
         if self._kind == PROGRESS:
             self._listener.progress(said)
+        elif self._kind == QUESTION:
+            answering = asyncio.ensure_future(self._answer(said))
+            self._answering.add(answering)
+            answering.add_done_callback(self._answering.discard)
         else:
             for line in said:
                 self._listener.line(line)
+
+    async def _answer(self, question: Mapping[str, Any]) -> None:
+        """Let a question be answered, and send the answer, or the error that was."""
+        answer: Any = None
+        error: BaseException | None = None
+        try:
+            answer = await self._listener.ask(question["call"], question["arguments"])
+        except Exception as raised:
+            error = raised.with_traceback(None)
+            error.__cause__ = None  # psycopg's own errors hold what cannot be pickled
+        pipe = self._transport.get_pipe_transport(0)
+        assert isinstance(pipe, asyncio.WriteTransport)
+        if not pipe.is_closing():  # nobody waits for the answer otherwise
+            send(pipe, _packed(question["id"], answer, error))
 
     def pipe_connection_lost(self, descriptor: int, _error: Exception | None) -> None:
         """Nobody holds the other end any more."""
@@ -263,13 +290,25 @@ class _Child(asyncio.SubprocessProtocol):
         return bytes(self._received[: self.size])
 
 
+def _packed(number: int, answer: Any, error: BaseException | None) -> bytes:
+    try:
+        return pickle.dumps((number, answer, error))
+    except Exception:  # an error of a library that cannot be sent; its text can
+        return pickle.dumps((number, None, HwqueueError(str(error))))
+
+
+def send(pipe: asyncio.WriteTransport, message: bytes) -> None:
+    """Send a child a message."""
+    pipe.write(len(message).to_bytes(SIZE_BYTES, "big") + message)
+
+
 async def _talk(
     transport: asyncio.SubprocessTransport, child: _Child, payload: bytes
 ) -> Outcome | None:
     """Send the job, wait for the end; the outcome the child reported, if it did."""
     pipe = transport.get_pipe_transport(0)
     assert isinstance(pipe, asyncio.WriteTransport)
-    pipe.write(len(payload).to_bytes(8, "big") + payload)
+    send(pipe, payload)
     await child.exited.wait()
     _send_to_group(transport, signal.SIGKILL)  # what the handler started and did not wait for
     with suppress(TimeoutError):

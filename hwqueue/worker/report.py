@@ -75,7 +75,7 @@ class Reports:
                 _tell_verdict(one, answer)
             elif one.how.kind == "fail":
                 failed.append((one, answer))
-            elif one.how.kind == "release":
+            elif one.how.kind in ("release", "suspend"):
                 _tell_release(one, answer)
             elif tells_completed:
                 _tell_completed(one)
@@ -245,6 +245,9 @@ def _tell_release(ended: Ended, answer: Settled) -> None:
     how = ended.how
     if answer.state is LeaseState.CANCELLED:
         said = "is cancelled: its handler was stopped"
+    elif how.kind == "suspend":
+        said = f"is suspended, {_awaited(how)}"
+        said += ": it is there already" if answer.state is LeaseState.PENDING else ""
     elif how.is_snooze:
         said = f"is snoozed, {_later(how)}" + (f": {one_line(how.message)}" if how.message else "")
     else:
@@ -256,6 +259,13 @@ def _tell_release(ended: Ended, answer: Settled) -> None:
         said,
         extra=_fields(ended),
     )
+
+
+def _awaited(how: Outcome) -> str:
+    if how.signal is None:
+        return f"goes on in {exact_duration(how.delay)}"
+    most = "" if how.delay is None else f", {exact_duration(how.delay)} at most"
+    return f"waits for signal {how.signal!r}{most}"
 
 
 def _later(how: Outcome) -> str:

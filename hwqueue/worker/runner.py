@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from enum import Enum
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from hwqueue import tracing
+from hwqueue import steps, tracing
 from hwqueue.app import App, Cancelled, Task
 from hwqueue.attempt_log import Line, numbered
 from hwqueue.context import AsyncLeaseContext, LeaseContext, Report
@@ -32,6 +32,7 @@ ExtendClaim = Callable[[Claim, timedelta], Awaitable[datetime]]
 ReadResults = Callable[[Claim, UUID, str, int], Coroutine[Any, Any, list[StepResult]]]
 ReadInput = Callable[[Claim, UUID], Coroutine[Any, Any, Json]]
 T = TypeVar("T")
+AskClaim = Callable[[Claim, str, Mapping[str, Any]], Awaitable[Any]]
 OnError = Callable[[BaseException], object]
 
 
@@ -121,6 +122,8 @@ class Runner:
         gpu_names: What `CUDA_VISIBLE_DEVICES` calls the node's GPUs, by position.
         extend_claim: Extends the claim of one lease.
         read_results, read_input: Read a step's results, and the input of the run of a claim.
+        ask_claim: Makes the calls of durable steps for one claim.
+        conninfo: Of the database, for transactions that handlers begin.
         tell_progress: Keeps how far a handler says it has come.
         tell_line: Keeps what a handler logs.
         pass_environment: What child processes get of the worker's own variables.
@@ -140,6 +143,8 @@ class Runner:
         extend_claim: ExtendClaim,
         read_results: ReadResults,
         read_input: ReadInput,
+        ask_claim: AskClaim,
+        conninfo: str,
         tell_progress: TellProgress,
         tell_line: TellLine,
         pass_environment: tuple[str, ...] = (),
@@ -153,6 +158,8 @@ class Runner:
         self._extend_claim = extend_claim
         self._read_results = read_results
         self._read_input = read_input
+        self._ask_claim = ask_claim
+        self._conninfo = conninfo
         self._tell_progress = tell_progress
         self._tell_line = tell_line
         self._pass_environment = pass_environment
@@ -332,6 +339,8 @@ class Runner:
             extend_claim=lambda by: wait(self._extend(claim, by)),
             read_results=lambda *asked: wait(self._read_results(claim, *asked)),
             read_input=lambda run: wait(self._read_input(claim, run)),
+            ask=lambda call, /, **arguments: wait(self._ask(claim, call, arguments)),
+            connect=partial(steps.connected, self._conninfo),
             tell_progress=partial(self._tell_progress, claim),
             tell_line=numbered(partial(self._tell_line, claim)),
         )
@@ -345,6 +354,8 @@ class Runner:
             extend_claim=lambda by: self._extend(claim, by),
             read_results=partial(self._read_results, claim),
             read_input=partial(self._read_input, claim),
+            ask=lambda call, /, **arguments: self._ask(claim, call, arguments),
+            connect=partial(steps.async_connected, self._conninfo),
             tell_progress=partial(self._tell_progress, claim),
             tell_line=numbered(partial(self._tell_line, claim)),
         )
@@ -358,11 +369,18 @@ class Runner:
             process.environment_for(claim, self._gpu_names, self._pass_environment),
             self._grace,
             self._now,
-            process.Told(partial(self._tell_progress, claim), partial(self._tell_line, claim)),
+            process.Told(
+                partial(self._tell_progress, claim),
+                partial(self._tell_line, claim),
+                partial(self._ask_claim, claim),
+            ),
         )
 
     async def _extend(self, claim: Claim, by: timedelta) -> datetime:
         return await self._extend_claim(claim, by)
+
+    async def _ask(self, claim: Claim, call: str, arguments: Mapping[str, Any]) -> Any:
+        return await self._ask_claim(claim, call, arguments)
 
 
 def call(

@@ -123,6 +123,8 @@ class Worker:
             extend_claim=session.extend,
             read_results=session.step_results,
             read_input=session.run_input,
+            ask_claim=session.ask,
+            conninfo=worker_conninfo(settings.dsn),
             tell_progress=session.progress.tell,
             tell_line=session.logs.tell,
             pass_environment=settings.pass_environment,

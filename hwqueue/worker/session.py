@@ -26,6 +26,7 @@ from hwqueue.app import App
 from hwqueue.client import AsyncClient
 from hwqueue.errors import (
     BadArgument,
+    ConfigError,
     HwqueueError,
     NodeNotYours,
     NodeSuperseded,
@@ -64,6 +65,8 @@ PutOff = Callable[[Sequence[Ended], float], None]
 _LONGEST_WAIT_SECONDS = 30.0
 _BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
 _LAST_CALLS_SECONDS = 1.0
+_REFUSALS = {"complete": "ResultRefused", "suspend": "SuspensionRefused"}
+_STEP_CALLS = ("checkpoints", "save_checkpoint", "take_signal")
 
 NODE_LOST = (NodeSuperseded, NodeNotYours)
 """What says that this worker may not act for its node any more; the session stops it."""
@@ -226,7 +229,8 @@ class NodeSession:
     async def settle(self, ended: Ended) -> None:
         """Settle one lease for which a batch was refused.
 
-        A result that cannot be kept (too large, say) becomes the error of a failed attempt. A
+        A result or a wait that cannot be kept (too large, say) becomes the error of a failed
+        attempt. A
         settlement that is refused for another reason is dropped: the lease comes back by its
         timeout.
         """
@@ -235,10 +239,11 @@ class NodeSession:
         except NODE_LOST:
             raise
         except BadArgument as error:
-            if ended.how.kind != "complete":
+            kind = _REFUSALS.get(ended.how.kind)
+            if kind is None:
                 tell_unsettled(ended, in_one_line(error))
             else:
-                refusal = outcome.failure("ResultRefused", str(error), retry=False)
+                refusal = outcome.failure(kind, str(error), retry=False)
                 await self.settle(Ended(ended.claim, refusal))
         except (HwqueueError, psycopg.Error) as error:
             tell_unsettled(ended, in_one_line(error))
@@ -268,6 +273,17 @@ class NodeSession:
         return await self._call(
             "read an input",
             lambda client: client.run_input(run, lease_id=claim.lease_id, shard=self._shard),
+        )
+
+    async def ask(self, claim: Claim, call: str, arguments: Mapping[str, Any]) -> Any:
+        """Make one of the calls about durable steps. SQL: those of `_STEP_CALLS`."""
+        if call not in _STEP_CALLS:
+            raise ConfigError(f"a handler may ask for {', '.join(_STEP_CALLS)}, not for {call!r}")
+        return await self._call(
+            call.replace("_", " "),
+            lambda client: getattr(client, call)(
+                claim.lease_id, claim.claim_token, shard=self._shard, **arguments
+            ),
         )
 
     async def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:

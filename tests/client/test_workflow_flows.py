@@ -23,7 +23,7 @@ def prepare(dataset: str) -> str:
 
 @flow.step(after=[prepare], max_attempts=1, near=near(prepare))
 def train(_params: dict[str, Any], context: LeaseContext) -> str:
-    assert context.step == "train"
+    assert context.step_name == "train"
     return f"trained on {context.result(prepare)}"
 
 

@@ -379,7 +379,7 @@ def picky_thread() -> None:
 def read_run(context: LeaseContext) -> dict[str, Any]:
     return {
         "run": str(context.run_id),
-        "step": context.step,
+        "step": context.step_name,
         "input": context.run_input(),
         "result": context.result("a"),
         "all": [(each.item, each.result) for each in context.results("a")],
@@ -390,7 +390,7 @@ def read_run(context: LeaseContext) -> dict[str, Any]:
 async def read_run_async(context: AsyncLeaseContext) -> dict[str, Any]:
     return {
         "run": str(context.run_id),
-        "step": context.step,
+        "step": context.step_name,
         "input": await context.run_input(),
         "result": await context.result("a"),
         "all": [(each.item, each.result) async for each in context.results("a")],
@@ -402,5 +402,5 @@ def read_no_run(context: LeaseContext) -> list[Any]:
     try:
         context.result("a")
     except BadArgument as error:
-        return [context.run_id, context.step, context.run_input(), str(error)]
+        return [context.run_id, context.step_name, context.run_input(), str(error)]
     return []

@@ -1,5 +1,6 @@
 """Claims and leases for tests of what is done with one."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -32,3 +33,8 @@ def lease(task: str, *, state: LeaseState, result: Any = None) -> Lease:
     nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(Lease))
     own = {"lease_id": uuid4(), "task_name": task, "state": state, "result": result}
     return Lease(**{**nothing, **own})
+
+
+async def unanswered(_claim: Claim, call: str, _arguments: Mapping[str, Any]) -> Any:
+    """Answers no call of a handler."""
+    raise AssertionError(call)

@@ -16,6 +16,7 @@ from hwqueue.types import Claim, Heartbeat, Verdict
 from hwqueue.worker.heartbeat import HeartbeatLoop
 from hwqueue.worker.runner import Runner, StopReason
 from hwqueue.worker.session import NodeSession
+from tests.unit.claims import unanswered
 
 LEASE = uuid4()
 app = App()
@@ -92,6 +93,8 @@ async def runner() -> Runner:
         extend_claim=no_extension,
         read_results=AsyncMock(),
         read_input=AsyncMock(),
+        ask_claim=unanswered,
+        conninfo="",
         tell_progress=lambda _claim, _report: None,
         tell_line=lambda _claim, _line: None,
     )

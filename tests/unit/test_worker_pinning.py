@@ -16,7 +16,7 @@ from hwqueue.context import LeaseContext
 from hwqueue.types import Assignment, Claim
 from hwqueue.worker.outcome import Outcome
 from hwqueue.worker.runner import Runner
-from tests.unit.claims import claim
+from tests.unit.claims import claim, unanswered
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity"), reason="this system cannot pin"
@@ -56,6 +56,8 @@ async def outcomes(*claims: Claim) -> list[Outcome]:
         extend_claim=extend,
         read_results=AsyncMock(),
         read_input=AsyncMock(),
+        ask_claim=unanswered,
+        conninfo="",
         tell_progress=lambda _claim, _report: None,
         tell_line=lambda _claim, _line: None,
     )

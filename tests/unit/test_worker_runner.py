@@ -22,7 +22,7 @@ from hwqueue.types import Claim, LeaseOutlook, LeaseState, Settled, Verdict
 from hwqueue.worker import LeaseContext
 from hwqueue.worker.report import Reports
 from hwqueue.worker.runner import Runner, StopReason
-from tests.unit.claims import claim
+from tests.unit.claims import claim, unanswered
 
 LEASES = 20
 MOST_CALLS = 26  # of hwqueue, for a lease whose handler takes the params alone
@@ -83,6 +83,8 @@ def runner() -> Iterator[Runner]:
         extend_claim=never,
         read_results=AsyncMock(),
         read_input=AsyncMock(),
+        ask_claim=unanswered,
+        conninfo="",
         tell_progress=lambda _claim, _report: None,
         tell_line=lambda _claim, _line: None,
     )

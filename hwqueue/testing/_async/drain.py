@@ -110,6 +110,7 @@ class AsyncBench:
         self._nodes: list[MadeUpNode] = [node] if isinstance(node, MadeUpNode) else []
         self._own: list[MadeUpNode] = []
         self._held: dict[int, MadeUpNode] = {}
+        self._brought_forward: set[UUID] = set()
 
     async def close(self) -> None:
         """Take the nodes away that were made here; what they did not settle ends."""
@@ -164,7 +165,10 @@ class AsyncBench:
     async def run(self, claim: Claim) -> Run:
         """Run the handler of a claim and settle its lease with how it ended."""
         task = self._app.tasks[claim.task_name]
-        ended, exception = await arun_handler(task, claim, self._client)
+        ended, exception = await arun_handler(
+            task, claim, self._client, skips_waits=claim.lease_id in self._brought_forward
+        )
+        self._brought_forward.discard(claim.lease_id)
         node = self._held[claim.claim_token]
         try:
             answer = await self._client.settle_and_claim(
@@ -216,11 +220,19 @@ class AsyncBench:
             for lease in await self._listed(queues, LeaseState.SCHEDULED)
             if (retries if lease.attempt else scheduled)
         ]
-        if later:
-            await self._bring_forward(min(later, key=lambda lease: lease.available_at))
-        return bool(later)
+        for lease in sorted(later, key=lambda lease: lease.available_at):
+            if not await self._waits_for_ever(lease):
+                await self._bring_forward(lease)
+                return True
+        return False
+
+    async def _waits_for_ever(self, lease: LeaseSummary) -> bool:
+        """Whether only a signal can let it go on."""
+        saved = await self._client.lease_checkpoints(lease.lease_id)
+        return any(one.is_suspended and one.waits_until is None for one in saved)
 
     async def _bring_forward(self, lease: LeaseSummary) -> None:
+        self._brought_forward.add(lease.lease_id)
         await self._client.update_lease(lease.lease_id, available_at=lease.created_at)
 
     async def _listed(self, queues: Sequence[str], state: LeaseState) -> list[LeaseSummary]:

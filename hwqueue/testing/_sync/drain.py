@@ -107,6 +107,7 @@ class Bench:
         self._nodes: list[MadeUpNode] = [node] if isinstance(node, MadeUpNode) else []
         self._own: list[MadeUpNode] = []
         self._held: dict[int, MadeUpNode] = {}
+        self._brought_forward: set[UUID] = set()
 
     def close(self) -> None:
         """Take the nodes away that were made here; what they did not settle ends."""
@@ -161,7 +162,10 @@ class Bench:
     def run(self, claim: Claim) -> Run:
         """Run the handler of a claim and settle its lease with how it ended."""
         task = self._app.tasks[claim.task_name]
-        ended, exception = run_handler(task, claim, self._client)
+        ended, exception = run_handler(
+            task, claim, self._client, skips_waits=claim.lease_id in self._brought_forward
+        )
+        self._brought_forward.discard(claim.lease_id)
         node = self._held[claim.claim_token]
         try:
             answer = self._client.settle_and_claim(
@@ -213,11 +217,19 @@ class Bench:
             for lease in self._listed(queues, LeaseState.SCHEDULED)
             if (retries if lease.attempt else scheduled)
         ]
-        if later:
-            self._bring_forward(min(later, key=lambda lease: lease.available_at))
-        return bool(later)
+        for lease in sorted(later, key=lambda lease: lease.available_at):
+            if not self._waits_for_ever(lease):
+                self._bring_forward(lease)
+                return True
+        return False
+
+    def _waits_for_ever(self, lease: LeaseSummary) -> bool:
+        """Whether only a signal can let it go on."""
+        saved = self._client.lease_checkpoints(lease.lease_id)
+        return any(one.is_suspended and one.waits_until is None for one in saved)
 
     def _bring_forward(self, lease: LeaseSummary) -> None:
+        self._brought_forward.add(lease.lease_id)
         self._client.update_lease(lease.lease_id, available_at=lease.created_at)
 
     def _listed(self, queues: Sequence[str], state: LeaseState) -> list[LeaseSummary]:

@@ -1,0 +1,239 @@
+"""Durable steps: what a handler has done already, and the waits that end its run.
+
+`context.step`, `context.sleep` and `context.wait_for` are built of this. `Memory` knows what
+earlier runs of the lease have saved. It is read once, at the first step, and not at all for a lease
+that is claimed for the first time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn, Protocol
+
+import psycopg
+
+from hwqueue.client._arguments import check_span
+from hwqueue.client._json import check_json
+from hwqueue.convert import jsonable
+from hwqueue.errors import BadArgument, ConfigError
+from hwqueue.types import Checkpoint, Claim, Json, SignalTaken
+
+IN_PLACE = timedelta(seconds=30)
+"""A sleep that is shorter keeps its slot."""
+
+_LONGEST = timedelta(days=3650)
+_MOST_NAME_CHARS = 190  # of 200; the rest is for the number
+_CLAIM_COUNT = (1 << 40) - 1  # the part of a claim token that counts the lease's claims
+
+
+class Ask(Protocol):
+    """Makes one of the calls about durable steps for the claim that runs: of a sync handler."""
+
+    def __call__(self, call: str, /, **arguments: Any) -> Any:
+        """`checkpoints`, `save_checkpoint` or `take_signal`, as the client has it."""
+
+
+class AsyncAsk(Protocol):
+    """The same for an async handler."""
+
+    def __call__(self, call: str, /, **arguments: Any) -> Awaitable[Any]:
+        """See `Ask`."""
+
+
+Connect = Callable[[], AbstractContextManager[Any]]
+AsyncConnect = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a handler waits for.
+
+    Attributes:
+        name: Of the checkpoint that keeps the wait.
+        signal: None: it sleeps.
+        timeout: How long at most; None: for ever.
+    """
+
+    name: str
+    signal: str | None
+    timeout: timedelta | None
+
+
+class Suspended(BaseException):
+    """Raised by `context.sleep` and `context.wait_for`: the handler ends, and runs again later.
+
+    The lease is suspended; no attempt is used up. A `BaseException`, so that `except Exception` in
+    a handler does not swallow it. Middleware that sees it lets it pass.
+
+    Attributes:
+        wait: What the handler waits for.
+    """
+
+    def __init__(self, wait: Wait) -> None:
+        super().__init__(wait)
+        self.wait = wait
+
+    def __str__(self) -> str:
+        """In words."""
+        if self.wait.signal is None:
+            return f"sleeps as {self.wait.name!r}"
+        return f"waits for signal {self.wait.signal!r}"
+
+
+def wait_of(error: BaseException) -> Wait | None:
+    """The wait that ended a handler; None if it ended in another way.
+
+    Steps that wait at once in a task group end it with a group of exceptions. The first wait
+    counts, unless something else went wrong as well.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        waits, others = error.split(Suspended)
+        if waits is None or others is not None:
+            return None
+        error = waits.exceptions[0]
+        return wait_of(error)
+    return error.wait if isinstance(error, Suspended) else None
+
+
+class Memory:
+    """What the claims of a lease have saved, and the names that this run has used."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Checkpoint] | None = None
+        self._names: Counter[str] = Counter()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it knows what was saved before this run."""
+        return self._known is not None
+
+    def read(self, saved: Iterable[Checkpoint]) -> None:
+        """Know what was saved."""
+        self._known = {one.name: one for one in saved}
+
+    def found(self, name: str) -> Checkpoint | None:
+        """What was saved under a name before this run."""
+        assert self._known is not None
+        return self._known.get(name)
+
+    def name(self, given: str) -> str:
+        """The name of a checkpoint: as given, then `#2`, `#3`, in the order of the calls.
+
+        Raises: BadArgument.
+        """
+        if not isinstance(given, str) or not 0 < len(given) <= _MOST_NAME_CHARS or "#" in given:
+            raise BadArgument(
+                f"the name of a step is text of 1 to {_MOST_NAME_CHARS} characters without '#', "
+                f"got {given!r:.100}",
+                detail={"field": "name"},
+                hint="the number of a repeated name is added for you",
+            )
+        self._names[given] += 1  # of several threads at once the order is theirs
+        count = self._names[given]
+        return given if count == 1 else f"{given}#{count}"
+
+
+def was_claimed_before(claim: Claim) -> bool:
+    """Whether an earlier claim of the lease may have saved something."""
+    return claim.claim_token & _CLAIM_COUNT > 1
+
+
+def result_of(name: str, value: Any) -> Json:
+    """What a step returned, as later runs read it.
+
+    Raises: BadArgument: It has no JSON form. The step has run, but is not saved.
+    """
+    path = f"result of step {name!r}"
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise ConfigError(f"step {name!r} is async: only a step of an async handler may be")
+    plain = jsonable(value, path)
+    check_json(plain, path)
+    return json.loads(json.dumps(plain))
+
+
+def end_of_wait(saved: Checkpoint) -> Json:
+    """The payload of a wait that has ended. Raises: TimeoutError."""
+    if saved.status == "timed_out":
+        time_out(saved.waits_for)
+    return saved.state
+
+
+def end_of_taking(wait: Wait, taken: SignalTaken) -> Json:
+    """The payload of the signal that was taken. Raises: TimeoutError, Suspended."""
+    if taken.verdict == "timed_out":
+        time_out(wait.signal)
+    if taken.verdict == "none":
+        raise Suspended(wait)
+    return taken.payload
+
+
+def time_out(signal: str | None) -> NoReturn:
+    """Say that the signal did not come. Raises: TimeoutError."""
+    raise TimeoutError(f"signal {signal!r} did not come within its timeout")
+
+
+def checked_span(span: timedelta, field: str) -> timedelta:
+    """A span that a lease can wait. Raises: BadArgument."""
+    check_span(span, field)
+    if span > _LONGEST:
+        raise BadArgument(f"{field} is at most 3650 days, got {span}", detail={"field": field})
+    return span
+
+
+def transaction_on(connection: Any) -> AbstractContextManager[Any]:
+    """A transaction, or a savepoint in the caller's; nothing where that begins by itself."""
+    if isinstance(connection, psycopg.Connection):
+        return connection.transaction()
+    return nullcontext()
+
+
+def async_transaction_on(connection: Any) -> AbstractAsyncContextManager[Any]:
+    """The same of an async connection."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        return connection.transaction()
+    return nullcontext()
+
+
+@contextmanager
+def connected(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of its own, which PgBouncer may stand before."""
+    with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def async_connected(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """The same for an async handler."""
+    connecting = psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+    async with await connecting as connection:
+        yield connection
+
+
+def connect_nowhere() -> NoReturn:
+    """Where no database is at hand. Raises: ConfigError."""
+    raise ConfigError(
+        "transaction_step has no connection here: pass one of yours, "
+        "transaction_step(name, connection=...)"
+    )
+
+
+def ask_nobody(call: str, /, **_arguments: Any) -> NoReturn:
+    """Where nobody keeps what steps save. Raises: ConfigError."""
+    raise ConfigError(
+        f"{call} is not possible here: no worker and no test kit runs the handler; "
+        "hwqueue.testing.make_context makes a context that keeps steps in memory"
+    )

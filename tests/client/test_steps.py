@@ -1,0 +1,199 @@
+"""Durable steps in the test kit, and the methods of the clients behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hwqueue import App, Suspended
+from hwqueue.client import AsyncClient, Client
+from hwqueue.context import AsyncLeaseContext, LeaseContext
+from hwqueue.errors import BadArgument, ConfigError, LeaseLost
+from hwqueue.testing import (
+    claim_one,
+    drain,
+    inline,
+    make_async_context,
+    make_claim,
+    make_context,
+    run_one,
+)
+from hwqueue.types import LeaseState
+
+HOUR = timedelta(hours=1)
+QUEUE = "orders"
+
+
+@pytest.fixture
+def client(dsn: str) -> Iterator[Client]:
+    with Client(dsn) as made:
+        made.create_queue(QUEUE)
+        yield made
+
+
+def make_app(calls: list[str]) -> App:
+    """Handlers that sleep, wait, and write down what they do."""
+    app = App()
+
+    @app.task("order", queue=QUEUE)
+    def order(context: LeaseContext) -> Any:
+        context.step("charge", calls.append, "charge")
+        context.sleep(HOUR)
+        try:
+            return context.wait_for("packed", timeout=HOUR)
+        except TimeoutError:
+            return "late"
+
+    @app.task("ask", queue=QUEUE)
+    async def ask(context: AsyncLeaseContext) -> Any:
+        async def double(number: int) -> int:
+            await asyncio.sleep(0)
+            return 2 * number
+
+        doubled = [await context.step("double", double, number) for number in (1, 2)]
+        return [*doubled, await context.wait_for("answer")]
+
+    return app
+
+
+def test_one_run_at_a_time(client: Client) -> None:
+    calls: list[str] = []
+    app = make_app(calls)
+    lease_id = app.tasks["order"].spawn(client).lease_id
+    run = run_one(client, app, queue=QUEUE)
+    assert (run.outcome.kind, run.state, run.exception) == ("suspend", LeaseState.SCHEDULED, None)
+    run = run_one(client, app, lease_id=lease_id)
+    assert run.outcome.signal == "packed", "the sleep is over"
+    assert client.signal_lease(lease_id, "packed", 7).state is LeaseState.PENDING
+    assert run_one(client, app, queue=QUEUE).result == 7
+    assert calls == ["charge"]
+
+
+def test_a_drain_skips_the_time_of_waits(client: Client) -> None:
+    calls: list[str] = []
+    app = make_app(calls)
+    app.tasks["order"].spawn(client)
+    runs = drain(client, app, queue=QUEUE, scheduled=True)
+    assert [run.outcome.kind for run in runs] == ["suspend", "suspend", "complete"]
+    assert runs.results == ["late"]
+    assert calls == ["charge"]
+
+
+def test_a_drain_leaves_what_waits_for_a_signal(client: Client) -> None:
+    app = make_app([])
+    lease_id = app.tasks["ask"].spawn(client).lease_id
+    assert len(drain(client, app, queue=QUEUE, scheduled=True)) == 1
+    client.signal_lease(lease_id, "answer", "yes")
+    assert drain(client, app, queue=QUEUE).results == [[2, 4, "yes"]]
+    names = [one.name for one in client.lease_checkpoints(lease_id)]
+    assert sorted(names) == ["answer", "double", "double#2"]
+
+
+def test_inline_makes_one_run(client: Client) -> None:
+    app = make_app([])
+    with inline(app):
+        spawned = app.tasks["ask"].spawn(client)
+    assert client.get_lease(spawned.lease_id).state is LeaseState.SCHEDULED
+    assert client.lease_checkpoints(spawned.lease_id)[0].is_suspended
+
+
+def test_a_handler_is_called_with_what_it_has_saved() -> None:
+    calls: list[str] = []
+    order = make_app(calls).tasks["order"]
+    with pytest.raises(Suspended, match="sleeps as 'sleep'"):
+        order.handler(make_context())
+    with pytest.raises(Suspended, match="waits for signal 'packed'"):
+        order.handler(make_context(saved={"charge": None, "sleep": None}))
+    context = make_context(saved={"charge": None, "sleep": None}, signals={"packed": 7})
+    assert order.handler(context) == 7
+    assert calls == ["charge"]
+
+
+async def test_an_async_handler_is_called_with_signals() -> None:
+    ask = make_app([]).tasks["ask"]
+    assert await ask.handler(make_async_context(signals={"answer": 1})) == [2, 4, 1]
+
+
+def test_a_result_is_the_same_in_each_run() -> None:
+    context = make_context()
+    assert context.step("pair", lambda: (1, (2, HOUR))) == [1, [2, 3600.0]]
+
+
+@pytest.mark.parametrize("name", ["", "a#2", "x" * 191, 7])
+def test_what_cannot_be_a_name(name: Any) -> None:
+    with pytest.raises(BadArgument, match="name of a step"):
+        make_context().step(name, str)
+
+
+def test_what_cannot_be_kept_names_the_step() -> None:
+    with pytest.raises(BadArgument, match="result of step 'odd'"):
+        make_context().step("odd", object)
+
+    async def late() -> None:
+        raise AssertionError
+
+    with pytest.raises(ConfigError, match="step 'late' is async"):
+        make_context().step("late", late)
+
+
+@pytest.mark.parametrize("span", [5, timedelta(days=3651)])
+def test_what_cannot_be_waited(span: Any) -> None:
+    with pytest.raises(BadArgument):
+        make_context().sleep(span)
+    with pytest.raises(BadArgument):
+        make_context().wait_for("packed", timeout=span)
+
+
+async def test_waits_of_a_task_group_suspend(client: Client, dsn: str) -> None:
+    app = App()
+
+    @app.task("both", queue=QUEUE)
+    async def both(context: AsyncLeaseContext) -> Any:
+        async with asyncio.TaskGroup() as group:
+            waits = [group.create_task(context.wait_for(name)) for name in ("a", "b")]
+        return [wait.result() for wait in waits]
+
+    lease_id = both.spawn(client).lease_id
+    async with AsyncClient(dsn) as aclient:
+        run = await run_one(aclient, app, queue=QUEUE)
+        assert run.outcome.kind == "suspend"
+        assert run.outcome.signal in {"a", "b"}, "which of them asked first"
+        for name in ("a", "b"):
+            await aclient.signal_lease(lease_id, name, name)
+        assert (await run_one(aclient, app, queue=QUEUE)).result == ["a", "b"]
+
+
+def test_only_a_lease_that_was_claimed_before_is_asked_for() -> None:
+    def extend(_by: timedelta) -> datetime:
+        raise AssertionError
+
+    first, second = (
+        LeaseContext(claim=make_claim(claim_token=2**40 + count), extend_claim=extend)
+        for count in (1, 2)
+    )
+    with pytest.raises(Suspended):
+        first.sleep(HOUR)
+    with pytest.raises(ConfigError, match="checkpoints is not possible here"):
+        second.sleep(HOUR)
+
+
+async def test_the_clients_say_the_same(client: Client, dsn: str) -> None:
+    lease_id = client.spawn_lease(QUEUE, "draw").lease_id
+    claim = claim_one(client, QUEUE)
+    held = (claim.lease_id, claim.claim_token)
+    assert client.save_checkpoint(*held, "charge", {"id": 7}, extend=HOUR) > claim.expires_at
+    async with AsyncClient(dsn) as aclient:
+        [saved] = await aclient.checkpoints(*held)
+        assert (saved.name, saved.status, saved.state) == ("charge", "done", {"id": 7})
+        assert (await aclient.take_signal(*held, "packed")).verdict == "none"
+        sent = await aclient.signal_lease(lease_id, "packed", 1, key="k")
+        assert (sent.created, sent.state) == (True, LeaseState.CLAIMED)
+        assert (await aclient.take_signal(*held, "packed")).payload == 1
+        state = await aclient.suspend_lease(*held, signal="packed", name="more")
+        assert state is LeaseState.SCHEDULED
+    with pytest.raises(LeaseLost):
+        client.save_checkpoint(*held, "charge")

@@ -1,0 +1,147 @@
+"""Durable steps of handlers in a real worker: threads, the event loop and child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.client import AsyncClient
+from hwqueue.testing import Clock
+from hwqueue.types import Lease, LeaseState, QueuePolicy, RetryPolicy
+from tests.e2e.steps_app import HOUR, app
+from tests.e2e.worker_support import BOUND_SECONDS, QUEUE, ended, until, worker
+
+ORDERS = ["order", "order-async", "order-process", "order-async-process"]
+
+
+@pytest.fixture
+async def client(dsn: str) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(dsn) as connected:
+        at_once = RetryPolicy(kind="fixed", base=HOUR * 0)
+        await connected.create_queue(QUEUE, policy=QueuePolicy(retry=at_once))
+        yield connected
+
+
+def lines(folder: Path) -> list[str]:
+    """What the handlers have noted."""
+    noted = folder / "lines"
+    return noted.read_text().split() if noted.exists() else []
+
+
+async def in_state(client: AsyncClient, lease_id: UUID, state: LeaseState) -> Lease:
+    """The lease, once it is in a state."""
+    async with asyncio.timeout(BOUND_SECONDS):
+        while (lease := await client.get_lease(lease_id)).state is not state:
+            await asyncio.sleep(0.02)
+    return lease
+
+
+@pytest.mark.parametrize("task", ORDERS)
+async def test_a_handler_goes_on_behind_its_steps(
+    client: AsyncClient, dsn: str, tmp_path: Path, task: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hwqueue.worker")
+    lease_id = (await client.spawn_lease(QUEUE, task, {"folder": str(tmp_path)})).lease_id
+    async with worker(dsn, app):
+        await in_state(client, lease_id, LeaseState.SCHEDULED)
+        sent = await client.signal_lease(lease_id, "packed", {"by": "ann"}, key="k")
+        assert sent.created
+        lease = await ended(client, lease_id)
+    assert lease.result == {"paid": "charge", "packed": {"by": "ann"}, "again": "again"}
+    assert lines(tmp_path) == ["charge", "again"]
+    assert lease.attempt == 1
+    assert [attempt.outcome for attempt in lease.attempts] == ["released"]
+    [said] = [line for line in caplog.messages if "suspended" in line]
+    assert said.endswith("is suspended, waits for signal 'packed', 1 h at most")
+    names = {one.name for one in await client.lease_checkpoints(lease_id)}
+    assert names == {"charge", "charge#2", "packed"}
+
+
+@pytest.mark.parametrize("task", ["order", "order-async-process"])
+async def test_a_wait_times_out(
+    client: AsyncClient, dsn: str, clock: Clock, tmp_path: Path, task: str
+) -> None:
+    lease_id = (await client.spawn_lease(QUEUE, task, {"folder": str(tmp_path)})).lease_id
+    async with worker(dsn, app):
+        await in_state(client, lease_id, LeaseState.SCHEDULED)
+        clock.advance(HOUR)
+        lease = await ended(client, lease_id)
+    assert lease.result == {"paid": "charge", "packed": "TimeoutError", "again": "again"}
+    assert lines(tmp_path) == ["charge", "TimeoutError", "again"]
+
+
+async def test_a_signal_that_is_there_costs_no_suspension(
+    client: AsyncClient, dsn: str, tmp_path: Path
+) -> None:
+    lease_id = (await client.spawn_lease(QUEUE, "order", {"folder": str(tmp_path)})).lease_id
+    await client.signal_lease(lease_id, "packed", 7)
+    async with worker(dsn, app):
+        lease = await ended(client, lease_id)
+    assert isinstance(lease.result, dict)
+    assert lease.result["packed"] == 7
+    assert lease.attempts == ()
+
+
+async def test_a_long_sleep_frees_the_slot(
+    client: AsyncClient, dsn: str, clock: Clock, tmp_path: Path
+) -> None:
+    lease_id = (await client.spawn_lease(QUEUE, "nap", {"folder": str(tmp_path)})).lease_id
+    async with worker(dsn, app, concurrency=1):
+        await in_state(client, lease_id, LeaseState.SCHEDULED)
+        other = await client.spawn_lease(QUEUE, "order", {"folder": str(tmp_path)})
+        await in_state(client, other.lease_id, LeaseState.SCHEDULED)
+        clock.advance(HOUR)
+        assert (await ended(client, lease_id)).state is LeaseState.COMPLETED
+    assert [line for line in lines(tmp_path) if line.endswith("s")] == ["begins", "begins", "ends"]
+    names = {one.name for one in await client.lease_checkpoints(lease_id)}
+    assert names == {"sleep", "sleep#2"}
+
+
+async def test_a_killed_worker_leaves_what_was_saved(
+    client: AsyncClient, dsn: str, tmp_path: Path
+) -> None:
+    """The next attempt does not run the first step again."""
+    lease_id = (
+        await client.spawn_lease(QUEUE, "stops-between", {"folder": str(tmp_path)})
+    ).lease_id
+    command = [sys.executable, "-m", "tests.e2e.run_steps", dsn]
+    process = await asyncio.create_subprocess_exec(*command)
+    try:
+        await until(lambda: "between" in lines(tmp_path))
+    finally:
+        process.kill()
+        await process.wait()
+    assert lines(tmp_path) == ["first", "between"]
+    (tmp_path / "go").touch()
+    async with worker(dsn, app):
+        lease = await ended(client, lease_id)
+    assert (lease.state, lease.attempt) == (LeaseState.COMPLETED, 2)
+    assert lines(tmp_path) == ["first", "between", "between", "second"]
+
+
+@pytest.mark.parametrize("task", ["book", "book-async"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_effect_and_checkpoint_commit_together(
+    client: AsyncClient, dsn: str, conn: psycopg.Connection, task: str, fails: bool
+) -> None:
+    conn.execute("create table booking (lease text)")
+    lease_id = (await client.spawn_lease(QUEUE, task, {"fails": fails})).lease_id
+    async with worker(dsn, app):
+        lease = await ended(client, lease_id)
+    assert lease.result is fails, "the second run finds it done"
+    assert conn.execute("select lease from booking").fetchall() == [(str(lease_id),)]
+
+
+async def test_what_is_no_json_names_the_step(client: AsyncClient, dsn: str) -> None:
+    lease_id = (await client.spawn_lease(QUEUE, "no-json", {}, max_attempts=1)).lease_id
+    async with worker(dsn, app):
+        lease = await ended(client, lease_id)
+    assert isinstance(lease.error, dict)
+    assert "result of step 'odd'" in str(lease.error["message"])
