@@ -1,15 +1,16 @@
 """Errors of leases as text, and a lease with how each of its attempts ended."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import typer
 
+from hwqueue.cli.lease_steps import show_steps, suspension, with_steps
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import fields_of, plain_text, show_one
 from hwqueue.text import duration, first_line
-from hwqueue.types import Attempt, Lease
+from hwqueue.types import Attempt, Lease, SavedCheckpoint
 
 _MOST_CHARS = 120
 
@@ -23,16 +24,29 @@ def error_line(error: Any) -> str:
     return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
 
 
-def show_lease(ctx: typer.Context, lease: Lease, names: Mapping[UUID, str]) -> None:
-    """Print a lease, then its attempts with their tracebacks; `names` are those of nodes."""
+def show_lease(
+    ctx: typer.Context,
+    lease: Lease,
+    names: Mapping[UUID, str],
+    saved: Sequence[SavedCheckpoint] = (),
+) -> None:
+    """Print a lease, what its handler has saved, and its attempts with their tracebacks.
+
+    Args:
+        names: Of nodes.
+        saved: The checkpoints.
+    """
     facts = fields_of(lease)
     if options_of(ctx).json:
-        show_one(ctx, facts)
+        show_one(ctx, with_steps(facts, saved))
         return
     del facts["attempts"]
     facts["error"] = None if lease.error is None else error_line(lease.error)
     facts["progress"] = lease.progress.words if lease.progress else None
+    if waits := suspension(saved):
+        facts["suspended"] = waits
     show_one(ctx, facts)
+    show_steps(ctx, saved)
     for attempt in lease.attempts:
         typer.echo()
         for line in _attempt(attempt, names):

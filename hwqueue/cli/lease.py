@@ -142,9 +142,31 @@ def show(
     """Show all that is known about a lease, its failed attempts included."""
     with open_client(ctx) as client:
         lease = client.get_lease(identifier(lease_id, "LEASE_ID"))
+        saved = client.lease_checkpoints(lease.lease_id)
         names = {node.node_id: node.name for node in client.list_nodes()} if lease.attempts else {}
-        show_lease(ctx, lease, names)
+        show_lease(ctx, lease, names, saved)
         mention(ctx, client, lease.lease_id)
+
+
+@app.command(
+    epilog="Example: hwqueue lease signal 01890a5d-ac96-774b-bcce-b302099a8057 packed "
+    "--payload '{\"parcel\": 7}'"
+)
+def signal(
+    ctx: typer.Context,
+    lease_id: Annotated[str, typer.Argument(help="Id of the lease.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="What the handler waits for.", show_default=False)],
+    *,
+    payload: Annotated[str, typer.Option(help="JSON; what wait_for returns.")] = "null",
+    key: Annotated[
+        str | None, typer.Option(help="The same name and key reach the lease once.")
+    ] = None,
+) -> None:
+    """Send a lease a signal; one that is suspended until it comes is claimable at once."""
+    sent = json_value(payload, "--payload")
+    with open_client(ctx) as client:
+        answer = client.signal_lease(identifier(lease_id, "LEASE_ID"), name, sent, key=key)
+    show_item(ctx, answer, lambda one: {"created": one.created, "state": one.state})
 
 
 @app.command(epilog="Example: hwqueue lease logs 01890a5d-ac96-774b-bcce-b302099a8057 --follow")

@@ -38,6 +38,7 @@ from hwqueue.types import (
     PendingReason,
     Queue,
     QueueDepth,
+    SavedCheckpoint,
     SchemaVersion,
     ServedClass,
     TagCount,
@@ -217,6 +218,13 @@ class Reads:
         """One lease. Raises: LeaseNotFound."""
         return await self._read(
             "get_lease", lambda client: client.get_lease(lease_id, shard=self.shard)
+        )
+
+    async def lease_checkpoints(self, lease_id: UUID, limit: int) -> list[SavedCheckpoint]:
+        """What its handler has saved, the last first. Raises: LeaseNotFound."""
+        return await self._read(
+            "lease_checkpoints",
+            lambda client: client.lease_checkpoints(lease_id, limit=limit, shard=self.shard),
         )
 
     async def lease_logs(self, lease_id: UUID, limit: int) -> list[LogLine]:

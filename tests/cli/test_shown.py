@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -157,3 +158,23 @@ def test_an_error_without_a_traceback_is_one_line(cli: Cli, dsn: str) -> None:
     shown = cli("lease", "show", str(lease_id))
     assert "\n  disk full\n" in shown
     assert f'\n  {{"log": "{"x" * 110}…\n' in shown
+
+
+def test_a_suspended_lease_says_what_it_waits_for(cli: Cli, dsn: str) -> None:
+    with Client(dsn) as client:
+        client.create_queue("renders")
+        lease_id = client.spawn_lease("renders", "draw").lease_id
+        claim = claim_one(client, "renders")
+        client.save_checkpoint(claim.lease_id, claim.claim_token, "charge", {"id": 7})
+        client.suspend_lease(claim.lease_id, claim.claim_token, signal="packed")
+    shown = cli("lease", "show", str(lease_id))
+    assert re.search(r"^suspended +waits for signal packed$", shown, re.M)
+    assert re.search(r"^packed .* 0 +open: waits for signal packed$", shown, re.M)
+    assert re.search(r"^charge .* saved$", shown, re.M)
+    saved = json.loads(cli("lease", "show", str(lease_id), "--json"))["checkpoints"]
+    assert [one["name"] for one in saved] == ["packed", "charge"]
+    sent = cli("lease", "signal", str(lease_id), "packed", "--payload", '{"by": "ann"}', "--json")
+    assert json.loads(sent)["state"] == "pending"
+    assert "suspended" not in cli("lease", "show", str(lease_id))
+    again = cli("lease", "signal", str(lease_id), "packed", "--key", "k")
+    assert "True" in again or "yes" in again

@@ -239,6 +239,22 @@ async def test_leases_are_found_by_what_they_are_and_paged(seeded: str) -> None:
         assert len(seen) == len(set(seen)) == 61
 
 
+async def test_a_suspended_lease_says_what_it_waits_for(pages: Pages, sql: Client) -> None:
+    sql.create_queue("orders")
+    lease_id = sql.spawn_lease("orders", "order").lease_id
+    node = uuid4()
+    epoch = sql.register_node(node, NodeSpec(name="one", instance_id="one"))
+    [claim] = sql.claim_task(["orders"], node, epoch)
+    sql.save_checkpoint(lease_id, claim.claim_token, HOSTILE[:190], {"receipt": 7})
+    sql.suspend_lease(lease_id, claim.claim_token, signal="packed")
+    text = unescape(await pages.page(f"/leases/{lease_id}"))
+    assert "Suspended by its handler: waits for signal <bdi>packed</bdi>." in text
+    assert "2 checkpoints" in text
+    assert 'packed</bdi> <span class="muted">open wait' in text
+    sql.signal_lease(lease_id, "packed")
+    assert "Suspended" not in await pages.page(f"/leases/{lease_id}")
+
+
 async def test_pending_is_grouped_and_filtered(seeded: str) -> None:
     async with serving(seeded) as pages:
         text = await pages.page("/pending?kind=no+match")

@@ -10,6 +10,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -62,6 +63,16 @@ def test_log_lines(dsn: str) -> None:
         "warning no alpha channel {'texture': 'sky.jpg'}",
         "warning slow path {'logger': 'codec'}",
     ]
+
+
+def test_durable_steps(dsn: str) -> None:
+    said = run_example("durable_steps.py", dsn)
+    assert said.splitlines() == [
+        *("runs", "charges visa", 'suspended: its handler waits for signal "packed"', "runs"),
+        "{'parcel': 4711, 'receipt': 'visa-30'}",
+    ]
+    page = (DOCS / "howto" / "durable_steps.md").read_text()
+    assert textwrap.indent(said, "    ") in page
 
 
 def test_sqlalchemy_outbox(dsn: str) -> None:

@@ -39,6 +39,7 @@ BY_TENANT: dict[str, set[str]] = {
     "PATCH /leases/{lease_id:uuid}": SPAWNING,
     "POST /leases/{lease_id:uuid}/cancel": SPAWNING,
     "POST /leases/{lease_id:uuid}/requeue": OPERATING,
+    "POST /leases/{lease_id:uuid}/signals/{name}": SPAWNING,
     "GET /leases/{lease_id:uuid}/history": EVERYBODY,
     "GET /leases/{lease_id:uuid}/logs": EVERYBODY,
     "GET /leases/{lease_id:uuid}/logs/stream": EVERYBODY,

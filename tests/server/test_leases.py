@@ -246,6 +246,25 @@ async def test_cancel_and_requeue(http: Http, sql: Client, queue: str) -> None:
     problem(await http.post(f"{url}/cancel"), 409, "QHL03")
 
 
+async def test_a_signal_wakes_the_lease_that_waits_for_it(
+    http: Http, sql: Client, queue: str
+) -> None:
+    url = f"{V1}/leases/{(await spawned(http, queue))['lease_id']}/signals/packed"
+    claim = claimed(sql, queue)
+    sql.suspend_lease(claim["lease_id"], claim["claim_token"], signal="packed")
+    body = {"payload": {"parcel": 7}, "key": "k"}
+    assert ok(await http.post(url, json=body)) == {
+        "created": True, "state": "pending", "shard_id": 0
+    }  # fmt: skip
+    assert ok(await http.post(url, json=body))["created"] is False
+    claim = claimed(sql, queue)
+    taken = sql.take_signal(claim["lease_id"], claim["claim_token"], "packed")
+    assert taken.payload == {"parcel": 7}
+    assert ok(await http.post(url))["state"] == "claimed"
+    sql.complete_lease(claim["lease_id"], claim["claim_token"])
+    problem(await http.post(url), 409, "QHL03")
+
+
 async def test_ones_own_id(http: Http, queue: str) -> None:
     lease_id = str(uuid4())
     lease = await spawned(http, queue, options={"lease_id": lease_id})
@@ -262,6 +281,7 @@ async def test_ones_own_id(http: Http, queue: str) -> None:
         ("GET", "/logs/stream"),
         ("PATCH", ""),
         ("POST", "/cancel"),
+        ("POST", "/signals/packed"),
         ("POST", "/requeue"),
     ],
 )

@@ -65,6 +65,7 @@ async def lease(request: Request) -> Response:
     source = reads(request)
     names = await source.node_names()
     found = await source.lease(lease_id)
+    saved = await source.lease_checkpoints(lease_id, SHOWN_LINES)
     now = datetime.now(UTC)
     return page(
         request,
@@ -74,6 +75,8 @@ async def lease(request: Request) -> Response:
         lanes=life(found, now),
         names=names.value,
         lines=await source.lease_logs(lease_id, SHOWN_LINES),
+        saved=saved,
+        wait=next((one for one in saved if one.is_suspended), None),
         events=await source.events(lease_id=lease_id, limit=50),
         now=now,
     )
