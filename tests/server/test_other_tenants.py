@@ -121,7 +121,7 @@ def test_the_document_has_the_routes() -> None:
 async def ask(http: Http, method: str, path: str, theirs: Theirs, **named: Any) -> httpx.Response:
     """Ask a route about a lease or a class, whatever else it needs to be asked."""
     others = {"task": "draw", "webhook": "pager", "workflow": "flow", "step": "a", "name": "packed"}
-    url = path.format(queue=theirs.queue, node_id=uuid4(), **others, **named)
+    url = path.format(queue=theirs.queue, node_id=uuid4(), **(others | named))
     body = BODIES.get(path) if method != "GET" else None
     if path.removeprefix("/api/v1/leases/") in BULK:
         body = {"filter": {"queue": theirs.queue}, **BULK[path.removeprefix("/api/v1/leases/")]}

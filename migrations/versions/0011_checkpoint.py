@@ -9,8 +9,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0010_checkpoint"
-down_revision = "0009_near"
+revision = "0011_checkpoint"
+down_revision = "0010_run_indexes"
 branch_labels = None
 depends_on = None
 
