@@ -1979,6 +1979,9 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS TABLE(run_id uuid, step_no integer, kind text)
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.full_nodes(p_shard integer) RETURNS TABLE(node_id uuid, concurrency integer)
     LANGUAGE sql STABLE;
 
@@ -6873,6 +6876,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.full_nodes(p_shard integer) FROM PUBLIC;
 

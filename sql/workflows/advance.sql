@@ -9,8 +9,8 @@
 --
 -- Read sweep_arrivals, then sweep_one.
 
--- Works off up to p_limit tallies, steps and runs that have arrivals, oldest first, and looks again at up to
--- p_limit runs whose change of state is kept. p_from: no arrival is older but kept ones. folded: those it
+-- Works off up to p_limit tallies, steps and runs that have arrivals (fresh_arrivals), and looks again at up
+-- to p_limit runs whose change of state is kept. p_from: no arrival is older but kept ones. folded: those it
 -- has looked at; released: steps; more: there may be others.
 -- Locks: arrivals, tallies, steps and runs, skip locked. Wakes: waiting workers.
 create or replace function hwqueue.sweep_arrivals(p_limit int, p_from timestamptz, p_shard int,
@@ -23,16 +23,10 @@ declare
   v_item record;
 begin
   -- before stamps, which take changes of state out of these
-  select coalesce(array_agg(g.run_id order by g.at, g.run_id, g.step_no), '{}') as runs,
-         array_agg(g.step_no order by g.at, g.run_id, g.step_no) as steps,
-         array_agg(g.kind order by g.at, g.run_id, g.step_no) as kinds
+  select coalesce(array_agg(g.run_id order by g.n), '{}') as runs, array_agg(g.step_no order by g.n) as steps,
+         array_agg(g.kind order by g.n) as kinds
   into v_fresh
-  from (
-    select x.run_id, x.step_no, x.kind, min(x.at) as at
-    from (select a.run_id, a.step_no, a.kind, a.at from hwqueue.arrival a
-          where a.shard_id = p_shard and a.at >= p_from and a.after_xid is null
-          order by a.at limit 10 * p_limit) x
-    group by x.run_id, x.step_no, x.kind order by min(x.at), x.run_id, x.step_no limit p_limit) g;
+  from hwqueue.fresh_arrivals(p_limit, p_from, p_shard) with ordinality g(run_id, step_no, kind, n);
   folded := cardinality(v_fresh.runs);
   released := 0;
   more := folded = p_limit;
@@ -50,6 +44,38 @@ begin
       p_shard);
   end loop;
 end
+$$;
+
+-- Returns up to p_limit tallies, steps and runs that have arrivals, but for kept ones: the oldest first.
+-- Where there are more, half of them are others, from a place that chance chooses: an open transaction may
+-- hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others.
+create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz, p_shard int)
+returns table (run_id uuid, step_no int, kind text)
+language sql volatile
+as $$
+  with oldest as materialized (
+    select a.arrival_id, a.run_id, a.step_no, a.kind, a.at from hwqueue.arrival a
+    where a.shard_id = p_shard and a.at >= p_from and a.after_xid is null
+    order by a.at limit 10 * p_limit
+  ), first as materialized (
+    select o.run_id, o.step_no, o.kind, row_number() over (order by min(o.at), o.run_id, o.step_no) as n
+    from oldest o group by o.run_id, o.step_no, o.kind
+  ), other as (
+    select a.arrival_id, a.run_id, a.step_no, a.kind from hwqueue.arrival a
+    where a.shard_id = p_shard and a.after_xid is null and a.arrival_id >= (
+      select min(o.arrival_id) + floor(random() * (
+        select s.last_value + 1 - min(o.arrival_id) from hwqueue.arrival_arrival_id_seq s))::bigint
+      from oldest o)
+    order by a.arrival_id limit case when (select count(*) from oldest) = 10 * p_limit
+      or (select count(*) from first) > p_limit then 10 * p_limit else 0 end
+  )
+  select x.run_id, x.step_no, x.kind
+  from (
+    select f.run_id, f.step_no, f.kind, f.n, 0 as turn from first f
+    union all
+    select o.run_id, o.step_no, o.kind, row_number() over (order by min(o.arrival_id)), 1
+    from other o group by o.run_id, o.step_no, o.kind) x
+  group by x.run_id, x.step_no, x.kind order by min(x.n), min(x.turn), x.run_id, x.step_no limit p_limit
 $$;
 
 -- Stamps changes of runs' states with a transaction id that is later than they are: a session that may have

@@ -211,6 +211,32 @@ def test_a_join_beside_changes_of_many_runs(calls: Calls, one: Actor, dsn: str) 
     assert count_arrivals(calls) == 0
 
 
+def test_a_join_beside_a_join_with_many_arrivals(calls: Calls, one: Actor, dsn: str) -> None:
+    """An open transaction holds a tally that has more arrivals than one sweep reads."""
+    names = [f"p{number}" for number in range(25)]
+    wide = Flow(calls, [*(step(name) for name in names), step("j", *names)])
+    flow = Flow(calls, JOIN)
+    parents, claims = wide.claims(), flow.claims()
+    one.begin()
+    finish(one.direct, parents.pop("p0"))
+    for claim in parents.values():
+        finish(calls, claim)
+    with interleave(dsn) as actor:
+        two = actor()
+        two.begin()
+        finish(two.direct, claims["a"])
+        finish(calls, claims["b"])
+        two.commit()
+    for _ in looks():
+        calls.rows("advance_workflows", limit=2)
+        if flow.states()["c"] == "running":
+            break
+    flow.complete("c")
+    one.commit()
+    calls.rows("advance_workflows")
+    wide.complete("j")
+
+
 @pytest.mark.parametrize("held", [0, MANY])
 def test_a_late_step_beside_changes_of_many_runs(
     calls: Calls, one: Actor, dsn: str, held: int
