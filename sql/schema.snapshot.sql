@@ -816,7 +816,7 @@ CREATE FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) RETUR
 CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, OUT value jsonb, OUT missing jsonb) RETURNS record
+CREATE FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) RETURNS text[]
@@ -6331,7 +6331,7 @@ REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, OUT value jsonb, OUT missing jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) FROM PUBLIC;
 

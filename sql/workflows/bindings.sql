@@ -83,16 +83,21 @@ end
 $$;
 
 -- Returns a value with its bindings replaced. missing: the binding that names nothing and has no default;
--- null: none. p_results: {"step": its result}.
+-- null: none. too_large: the value has more than 64 MiB; a limit on its text is the caller's.
+-- p_results: {"step": its result}.
 create or replace function hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb,
-  out value jsonb, out missing jsonb)
+  out value jsonb, out missing jsonb, out too_large boolean)
 language plpgsql stable
 as $$
 declare
   v_item record;
   v_bound record;
+  v_bytes bigint := 0;
+  v_keys text[] := '{}';
+  v_values jsonb[] := '{}';  -- put together at the end: a value that grows is copied for each element
 begin
   value := p_value;
+  too_large := false;
   if jsonb_typeof(p_value) = 'object' and exists (
     select from jsonb_object_keys(p_value) k where left(k, 1) = '$') then
     value := case
@@ -100,7 +105,7 @@ begin
       when p_value ? '$input' then
         coalesce(p_run.input #> hwqueue.binding_path(p_value -> '$input', ''), p_value -> 'default')
       when p_value ? '$result' then
-        coalesce(p_results -> (p_value ->> '$result') #> hwqueue.binding_path(p_value -> 'path', ''),
+        coalesce(p_results #> (array[p_value ->> '$result'] || hwqueue.binding_path(p_value -> 'path', '')),
           p_value -> 'default')
       when p_value ->> '$run' = 'id' then to_jsonb(p_run.run_id)
       when p_value ->> '$run' = 'name' then to_jsonb(p_run.name)
@@ -108,22 +113,32 @@ begin
     if value is null then
       missing := p_value;
     end if;
-  elsif jsonb_typeof(p_value) = 'object' then
-    for v_item in
-      select e.key, e.value from jsonb_each(p_value) e where jsonb_typeof(e.value) in ('object', 'array')
-    loop
-      v_bound := hwqueue.bind_value(v_item.value, p_run, p_results);
-      missing := coalesce(missing, v_bound.missing);
-      value := value || jsonb_build_object(v_item.key, v_bound.value);
-    end loop;
-  elsif jsonb_typeof(p_value) = 'array' then
-    value := '[]';
-    for v_item in select e.value from jsonb_array_elements(p_value) e loop
-      v_bound := hwqueue.bind_value(v_item.value, p_run, p_results);
-      missing := coalesce(missing, v_bound.missing);
-      value := value || jsonb_build_array(v_bound.value);
-    end loop;
+    return;
   end if;
+  for v_item in
+    select e.key, e.value
+    from jsonb_each(case when jsonb_typeof(p_value) = 'object' then p_value else '{}' end) e
+    where jsonb_typeof(e.value) in ('object', 'array')
+    union all
+    select null, e.value
+    from jsonb_array_elements(case when jsonb_typeof(p_value) = 'array' then p_value else '[]' end) e
+  loop
+    if jsonb_typeof(v_item.value) in ('object', 'array') then
+      v_bound := hwqueue.bind_value(v_item.value, p_run, p_results);
+      missing := coalesce(missing, v_bound.missing);
+      v_item.value := v_bound.value;
+      v_bytes := v_bytes + coalesce(pg_column_size(v_bound.value), 0);
+      too_large := v_bound.too_large or v_bytes > 67108864;
+      exit when too_large;
+    end if;
+    v_keys := v_keys || v_item.key;
+    v_values := v_values || v_item.value;
+  end loop;
+  value := case when too_large then null
+    when jsonb_typeof(p_value) = 'array' then to_jsonb(v_values)
+    when v_keys <> '{}' then p_value || (
+      select jsonb_object_agg(u.key, u.value) from unnest(v_keys, v_values) u(key, value))
+    else p_value end;
 end
 $$;
 

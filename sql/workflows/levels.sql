@@ -97,7 +97,7 @@ begin
     v_outer := hwqueue.merge_placements(v_outer, hwqueue.tags_placement(v_both, p_field), p_field);
   end if;
   v_placement := hwqueue.merge_placements(v_outer, coalesce(p_inner -> 'placement', '{}'), p_field);
-  v_both := v_outer_tags || v_inner_tags;
+  v_both := v_inner_tags || v_outer_tags || hwqueue.without_nulls(v_inner_tags);  -- a null drops no kept tag
   perform hwqueue.merge_placements(v_placement, hwqueue.tags_placement(v_both, p_field), p_field);
   return case when v_both <> '{}' then jsonb_build_object('affinity_tags', v_both) else '{}' end
     || case when v_placement <> '{}' then jsonb_build_object('placement', v_placement) else '{}' end;

@@ -133,7 +133,9 @@ begin
     else
       v_bound := hwqueue.bind_value(p_params, p_run, v_results);
       params := v_bound.value;
-      if v_bound.missing is not null then
+      if v_bound.too_large then
+        bad := jsonb_build_object('reason', 'params_too_large', 'limit', p_most);
+      elsif v_bound.missing is not null then
         bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing);
       end if;
     end if;

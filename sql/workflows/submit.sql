@@ -9,7 +9,7 @@
 -- Read write_run first, then step_class.
 
 -- Returns a run as its definition and the options of its submission say, without writing it.
--- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
+-- Raises: QHA03, QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
 create or replace function hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb,
   p_now timestamptz, p_shard int) returns hwqueue.run
 language plpgsql stable
@@ -31,6 +31,11 @@ begin
   v_run.name := p_workflow.name;
   v_run.tenant := coalesce(hwqueue.json_text(p_options -> 'tenant', 'options.tenant', 100),
     v_settings ->> 'tenant', '');
+  -- before its keys and its placement: both would tell about the other tenant
+  if v_run.tenant <> all (hwqueue.my_tenants()) then
+    perform hwqueue.refuse_foreign(format('options.tenant is %s', to_json(v_run.tenant)), 'options.tenant',
+      'name the tenant that the caller is for');
+  end if;
   v_run.input := hwqueue.check_payload(coalesce(p_input, '{}'), 'input', 1048576);
   v_run.policy := hwqueue.present('on_failure', v_settings -> 'on_failure')
     || hwqueue.present('retain', v_settings -> 'retain')

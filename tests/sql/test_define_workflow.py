@@ -75,7 +75,7 @@ def test_a_binding_is_an_edge(api: Api) -> None:
         ([step("a", run_if=[{"op": "in", "values": [1]}])], "spec.steps[0].run_if[0]"),
         ([step("a", options={"lease_id": "x"})], "spec.steps[0].options"),
         ([step("a", kind="map", over={"$input": []})], "spec.steps[0].kind"),
-        ([step("a", near={"step": "b"})], "spec.steps[0].kind"),
+        ([step("a", near={"step": "b"})], "spec.steps[0].near"),
         ([step("a", surprise=1)], "spec.steps[0]"),
         ([step("a", affinity_tags={"gpu": None})], "spec.steps[0].affinity_tags"),
         ([step("b"), step("a", "b", **{"finally": "ended"})], "spec.steps[1].after"),
@@ -161,6 +161,15 @@ def test_run_and_step_must_both_hold(api: Api) -> None:
     run = api.row("submit_spec", spec=given, options={"affinity_tags": {"disk": "ssd"}})
     base = {"region": ["us-east"], "disk": ["ssd"]}
     assert placements(api, run) == {"a": base, "b": base | {"gpu": [True]}}
+
+
+@pytest.mark.parametrize("mode", ["override", "replace"])
+def test_a_submission_takes_no_tag_of_a_step_away(api: Api, mode: str) -> None:
+    given = spec(step("a", affinity=mode, affinity_tags={"vault": True}), queue=api.queue())
+    own = {"steps": {"a": {"affinity_tags": {"vault": None, "other": None}}}}
+    run = api.row("submit_spec", spec=given, options=own)["run_id"]
+    [row] = api.rows("list_workflow_steps", run=run)
+    assert [expr["label"] for expr in row["placement"]["require"]] == ["vault"]
 
 
 @pytest.mark.parametrize(

@@ -156,3 +156,20 @@ def test_without_the_setting_nothing_is_narrowed(api: Api, theirs: UUID) -> None
     placement = {"require": [{"lease": str(theirs)}]}
     assert api.spawn(api.queue(), placement=placement)
     assert api.lease(theirs)["tenant"] == GAMES
+
+
+@pytest.mark.parametrize("own", [{}, {"tenant": GAMES}])
+def test_a_submission_for_another_tenant_learns_nothing(api: Api, own: Row) -> None:
+    key = {"idempotency_key": str(uuid4())}
+    steps = [{"name": "a", "task": TASK}]
+    spec: Row = {"name": "theirs", "queue": api.queue(), "tenant": GAMES, "steps": steps}
+    spec["affinity_tags"] = {"zone": "secret"}
+    api.row("submit_spec", spec=spec, options=key)
+    unique = {"unique": {"key": str(uuid4())}}
+    api.row("submit_spec", spec=spec, options=unique)
+    told = {
+        (found.message, str(found.detail), found.hint)
+        for options in (key, key | {"priority": 1}, {}, unique, {"affinity_tags": {"zone": "b"}})
+        for found in [refused(api, "QHA03", "submit_spec", spec=spec, options=own | options)]
+    }
+    assert len(told) == 1, told

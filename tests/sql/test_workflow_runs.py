@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from hwqueue.testing import Clock
+from tests.calls import Row
 from tests.flows import Flow, broken, fail, finish, finish_all, step
 from tests.sql.api import Api, outlive, refusing, token
 
@@ -218,6 +219,30 @@ def test_params_too_large_fail_the_step(api: Api) -> None:
     api.rows("set_queue_policy", queue=flow.queue, policy={"max_params_bytes": 100})
     flow.complete("a", result="x" * 200)
     assert flow.reasons() == {"b": "params_too_large"}
+
+
+def test_a_result_that_is_bound_often_lets_its_step_complete(api: Api) -> None:
+    often = [{"$result": "a"}] * 300
+    flow = Flow(api, [step("a"), step("b", params={"x": often}), step("c", "a")], result=often)
+    flow.complete("a", result="x" * 1_000_000)
+    assert flow.reasons() == {"b": "params_too_large"}
+    flow = Flow(api, [step("a")], result=often)
+    flow.complete("a", result="x" * 1_000_000)
+    assert flow.get()["state"] == "completed"
+    assert flow.get()["reason"] == "result_too_large"
+
+
+def test_lists_and_objects_keep_what_is_no_binding(api: Api) -> None:
+    params: Row = {
+        "l": [None, 1, "s", [], {}, [None, {"$result": "a"}], {"k": None}],
+        "o": {},
+        "n": None,
+    }
+    flow = Flow(api, [step("a"), step("b", params=params | {"deep": {"x": [{"$result": "a"}]}})])
+    flow.complete("a", result={"r": None})
+    [claim] = flow.claims().values()
+    bound = [None, 1, "s", [], {}, [None, {"r": None}], {"k": None}]
+    assert claim["params"] == params | {"l": bound, "deep": {"x": [{"r": None}]}}
 
 
 @pytest.mark.parametrize(
