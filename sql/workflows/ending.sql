@@ -181,7 +181,8 @@ begin
         where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id
           and d.name = any ((hwqueue.binding_steps(p_run.policy -> 'result', '')).steps)), p_shard));
       v_reason := case when v_bound.missing is not null then 'binding_missing'
-        when v_bound.too_large or hwqueue.text_bytes(v_bound.value, 1048576) > 1048576 then 'result_too_large' end;
+        when v_bound.too_large or hwqueue.text_bytes(v_bound.value, 1048576) > 1048576
+          then 'result_too_large' end;
       v_result := case when v_reason is null then v_bound.value end;
     end if;
   elsif p_state = 'failed' then
