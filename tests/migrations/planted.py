@@ -48,6 +48,7 @@ _SIGNATURES = """
   from pg_catalog.pg_proc p
   where p.pronamespace = 'pg_catalog'::regnamespace and p.proname::text = any (%s)
     and pg_catalog.format_type(p.prorettype, null) not like '%%handler'
+    and p.prorettype <> 'cstring'::regtype  -- no PL/pgSQL function returns that
     and p.prokind in ('f', 'a') and p.pronargs between 1 and 4
   order by 1, 2
 """
