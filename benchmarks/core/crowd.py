@@ -13,6 +13,7 @@ from benchmarks.core.run import Run
 from benchmarks.core.server import calm_down
 
 OTHERS = "others"  # a queue whose leases no node asks for
+RUN = "00000000-0000-7000-8000-000000000001"  # of the workflow of that name
 MODELS = ("A100", "H100", "L40", "T4", "none")
 NOBODY = "nobody has this"
 
@@ -25,6 +26,14 @@ def prepare(run: Run, dsn: str, *, nodes: int, profiles: int, classes: int, pend
             "select hwqueue.create_queue(%s, %s)", [OTHERS, Jsonb({"claim_timeout": 86400})]
         )
         connection.execute("select hwqueue.set_webhook(%s, 'https://hooks.example/')", [OTHERS])
+        steps = [{"name": "first", "task": TASK}]
+        connection.execute(
+            "select hwqueue.define_workflow(%s)",
+            [Jsonb({"name": OTHERS, "queue": OTHERS, "steps": steps})],
+        )
+        connection.execute(
+            "select hwqueue.submit_workflow(%s, '{}', %s)", [OTHERS, Jsonb({"run_id": RUN})]
+        )
         for number in run.track(range(1, nodes + 1), "nodes"):
             register_on(connection, number, _node(number, profiles))
             connection.execute(

@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import psycopg
 
+from benchmarks.core.crowd import RUN
+
 VIEWS = (
     "queue_depth",
     "pending_reasons",
@@ -49,6 +51,11 @@ _API = (
     "/api/v1/labels",
     "/api/v1/classes?limit=1000",
     "/api/v1/classes/{class}/explanation",
+    "/api/v1/workflows",
+    "/api/v1/workflows/others",
+    "/api/v1/runs",
+    "/api/v1/runs/{run}",
+    "/api/v1/runs/{run}/steps",
 )
 _ASKED: dict[str, dict[str, Any]] = {
     "/api/v1/match": {
@@ -121,7 +128,9 @@ class Looker:
         """Read a view, or a path about some class, lease or node: another one every time."""
         class_id, lease = self._random.choice(self._classes)
         node, name = self._random.choice(self._nodes)
-        path = what.format_map({"class": class_id, "lease": lease, "node": node, "name": name})
+        path = what.format_map(
+            {"class": class_id, "lease": lease, "node": node, "name": name, "run": RUN}
+        )
         started = time.perf_counter()
         size, failed = self._fetch(path)
         return Seen(1000 * (time.perf_counter() - started), size, failed)
