@@ -1131,7 +1131,7 @@ CREATE FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p_now ti
 CREATE FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) RETURNS void
@@ -3427,7 +3427,7 @@ CREATE FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) RETURNS
 CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
@@ -3437,7 +3437,7 @@ CREATE FUNCTION hwqueue.refuse_value(p_value jsonb, p_field text, p_wanted text,
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.refuse_version() RETURNS void
-    LANGUAGE plpgsql IMMUTABLE;
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
@@ -6457,7 +6457,7 @@ REVOKE ALL ON FUNCTION hwqueue.check_own_ids(p_spawns hwqueue.spawn_request[], p
 
 REVOKE ALL ON FUNCTION hwqueue.check_own_spawns(p_spawns hwqueue.spawn_request[], p_is_batch boolean, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_page_key(p_after jsonb, p_state text) FROM PUBLIC;
 
@@ -7761,7 +7761,7 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) 
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 

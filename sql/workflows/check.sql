@@ -37,7 +37,7 @@ $$;
 -- Refuses the version of a specification, which has none.
 -- Raises: QHA01, always.
 create or replace function hwqueue.refuse_version() returns void
-language plpgsql immutable
+language plpgsql volatile
 as $$
 begin
   perform hwqueue.refuse('QHA01', 'options.version is for named workflows', '{"field": "options.version"}',
@@ -59,7 +59,7 @@ declare
   v_target hwqueue.spawn_target;
   v_content hwqueue.class_content;
 begin
-  perform hwqueue.check_own_steps(p_workflow, p_own, p_shard);
+  perform hwqueue.check_own_steps(p_workflow, p_own);
   for v_item in
     select s.value as step, s.ordinality::int as step_no, coalesce(p_own -> (s.value ->> 'name'), '{}') as own
     from jsonb_array_elements(p_workflow.steps) with ordinality s where s.value ? 'task' order by s.ordinality

@@ -36,11 +36,11 @@ returns hwqueue.workflow
 language plpgsql volatile
 as $$
 declare
-  -- assigned before the lookup: prune_workflows waits for transactions that may have found the definition
-  v_xid xid8 := pg_current_xact_id();
   v_spec jsonb := hwqueue.read_workflow(p_spec);
   v_workflow hwqueue.workflow;
 begin
+  -- before the lookup: prune_workflows waits for transactions that may have found the definition
+  perform pg_current_xact_id();
   select w.* into v_workflow from hwqueue.workflow w
   where w.shard_id = p_shard and w.digest = sha256(convert_to(v_spec::text, 'UTF8')) and w.version is null
     and w.retired_at is null

@@ -22,7 +22,6 @@ declare
   -- after the caller has its transaction id, so that no entry lies below a mark of reap
   v_now timestamptz := hwqueue.clock();
   v_found record;
-  v_opened int;
 begin
   update hwqueue.step s set state = p_state, ended_at = v_now
   from hwqueue.lease l
@@ -33,7 +32,7 @@ begin
     and s.step_no = l.step_no and s.state = 'running'
   returning s.step_no, r as run, d.children into v_found;
   if found then
-    v_opened := hwqueue.carry_run(v_found.run, case
+    perform hwqueue.carry_run(v_found.run, case
       when p_state = 'completed' and v_found.children is not null
         then hwqueue.new_progress(p_released => v_found.children)
       else hwqueue.new_progress(array[v_found.step_no], array[p_state]) end, 1, p_is_short, v_now, p_shard);

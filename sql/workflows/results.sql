@@ -3,8 +3,8 @@
 -- step_results and run_input call readable_run. Example: the handler of "score" reads the result of "train".
 -- Its worker names the lease that it runs, which shows that it works for that run.
 
--- Returns a run that the caller may read: producers and operators any, a worker the run of a lease that it
--- has claimed.
+-- Returns a run that the caller may read. A login that may call get_workflow_run reads any, also where there
+-- are no roles; a worker reads the run of a lease that it has claimed.
 -- Raises: QHF03; QHL01 without such a claim, QHN04 for a claim of another login.
 create or replace function hwqueue.readable_run(p_run uuid, p_lease uuid, p_shard int) returns hwqueue.run
 language plpgsql stable
@@ -12,8 +12,7 @@ as $$
 declare
   v_claim hwqueue.claim;
 begin
-  if hwqueue.has_login('hwqueue_producer') or hwqueue.has_login('hwqueue_operator')
-    or hwqueue.has_login('hwqueue_admin') then
+  if has_function_privilege(session_user, 'hwqueue.get_workflow_run(uuid, int)', 'execute') then
     return hwqueue.find_run(p_run, p_shard);
   end if;
   select c.* into v_claim

@@ -70,7 +70,7 @@ begin
     select from hwqueue.workflow_step d
     where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.name = n) limit 1;
   if found then
-    perform hwqueue.refuse_step(v_unknown, w, p_field, p_shard)
+    perform hwqueue.refuse_step(v_unknown, w, p_field)
     from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = p_run.workflow_id;
   end if;
   return array(

@@ -261,7 +261,7 @@ begin
     v_queues[d.class_no]
   from hwqueue.workflow_step d
   where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id;
-  perform hwqueue.check_own_steps(p_workflow, p_own, p_shard);
+  perform hwqueue.check_own_steps(p_workflow, p_own);
   for v_item in
     select o.value, d.step_no
     from jsonb_each(p_own) o
@@ -283,7 +283,7 @@ $$;
 
 -- Checks what a submission says about single steps.
 -- Raises: QHF06, QHF02, QHA01.
-create or replace function hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb, p_shard int)
+create or replace function hwqueue.check_own_steps(p_workflow hwqueue.workflow, p_own jsonb)
 returns void
 language plpgsql stable
 as $$
@@ -292,7 +292,7 @@ declare
 begin
   for v_item in select o.key, o.value from jsonb_each(hwqueue.json_object(p_own, 'options.steps')) o loop
     if not p_workflow.steps @> jsonb_build_array(jsonb_build_object('name', v_item.key)) then
-      perform hwqueue.refuse_step(v_item.key, p_workflow, 'options.steps', p_shard);
+      perform hwqueue.refuse_step(v_item.key, p_workflow, 'options.steps');
     end if;
     perform hwqueue.check_object(v_item.value, array['affinity_tags', 'placement', 'wire', 'options'],
         'options.steps.' || v_item.key),
@@ -303,8 +303,8 @@ $$;
 
 -- Refuses the name of a step that a workflow does not have.
 -- Raises: QHF06, always.
-create or replace function hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text,
-  p_shard int) returns void
+create or replace function hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text)
+returns void
 language plpgsql volatile
 as $$
 begin

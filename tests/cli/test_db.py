@@ -247,5 +247,5 @@ def test_sql_needs_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HWQUEUE_DSN", "postgresql://nowhere.invalid/db")
     script = runner.invoke(app, ["db", "sql"]).stdout
     assert "create table hwqueue.lease " in script
-    assert "hwqueue_producer" in script
+    assert "to hwqueue_producer" in script
     assert "hwqueue_producer" not in runner.invoke(app, ["db", "sql", "--no-roles"]).stdout

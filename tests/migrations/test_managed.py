@@ -20,6 +20,7 @@ from hwqueue.schema.bundle import OWNER, ROLES
 from hwqueue.types import LeaseState, NodeSpec, SpawnOptions
 
 NODE = "00000000-0000-0000-0000-00000000000a"
+STEP = {"name": "a", "task": "draw"}
 
 
 @contextmanager
@@ -52,8 +53,11 @@ def work(dsn: str) -> None:
         first, second = client.claim_task(["renders"], NODE, node, qty=2)
         client.complete_lease(first.lease_id, first.claim_token, result={"drawn": True})
         client.fail_lease(second.lease_id, second.claim_token, error={"type": "Broken"})
+        run = client.submit_spec({"name": "one", "queue": "renders", "steps": [STEP]})
         client.reap()
         client.prune()
+        assert [found.state for found in client.step_results(run.run_id, "a")] == ["running"]
+        client.cancel_workflow_run(run.run_id)
         assert client.get_lease(first.lease_id).state is LeaseState.COMPLETED
         assert client.get_lease(second.lease_id).state is LeaseState.SCHEDULED
         assert client.pending_reasons() == []

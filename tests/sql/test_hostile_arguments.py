@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 
 from hwqueue.testing import Clock
 from tests.calls import Row
+from tests.flows import Flow, step
 from tests.sql.api import Api, Node, beat, raw, settlement, token
 
 pytestmark = pytest.mark.thorough
@@ -194,6 +195,8 @@ def test_limits_that_are_no_number_of_rows(api: Api) -> None:
         "p_changes": Jsonb({"priority": 1}),
         "p_lease": api.spawn(api.queue()),
         "p_name": "none",
+        "p_run": Flow(api, [step("a")]).run,
+        "p_step": "a",
     }
     assert {"list_nodes", "list_leases", "list_events", "reap"} <= {name for name, _ in rows}
     for name, required in rows:
