@@ -194,7 +194,7 @@ def test_retrying(api: Api) -> None:
 
 
 def test_a_sweep(api: Api) -> None:
-    """However many arrivals there are: the oldest, others, what it stamps, and rows of a few runs."""
+    """However many arrivals there are: it reads the oldest, others, what it stamps, a few runs."""
     with explained(api.conn) as work:
         found = api.row("advance_workflows", limit=LIMIT)
     assert found["folded"] == LIMIT
