@@ -230,6 +230,13 @@ LIST_WORKFLOW_RUNS = _call(
     optional={"p_filter": "jsonb", "p_limit": "integer", "p_before": "uuid"},
     row=types.RunSummary,
 )
+GET_RUN_WORKFLOW = _call("get_run_workflow", _RUN, row=types.WorkflowDefinition)
+LIST_STEP_DETAILS = _call("list_step_details", _RUN, row=types.StepDetail)
+SUMMARISE_RUNS = _call("summarise_runs", {"p_runs": "uuid[]"}, row=types.RunProgress)
+PREVIEW_RETRY = _call("preview_retry", _RUN, {"p_options": "jsonb"}, types.RetriedStep)
+LIST_WORKFLOW_VERSIONS = _call(
+    "list_workflow_versions", {"p_workflows": "text[]"}, row=types.WorkflowVersion
+)
 CANCEL_WORKFLOW_RUN = _call("cancel_workflow_run", _RUN, {"p_reason": "text"})
 PAUSE_WORKFLOW_RUN = _call("pause_workflow_run", _RUN)
 RESUME_WORKFLOW_RUN = _call("resume_workflow_run", _RUN)

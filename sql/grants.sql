@@ -32,6 +32,10 @@ grant execute on function
   hwqueue.step_results(uuid, text, int, int, uuid, int),
   hwqueue.run_input(uuid, uuid, int),
   hwqueue.list_workflow_runs(jsonb, int, uuid, int),
+  hwqueue.get_run_workflow(uuid, int),
+  hwqueue.list_step_details(uuid, int),
+  hwqueue.summarise_runs(uuid[], int),
+  hwqueue.preview_retry(uuid, jsonb, int),
   hwqueue.cancel_workflow_run(uuid, text, int),
   hwqueue.pause_workflow_run(uuid, int),
   hwqueue.resume_workflow_run(uuid, int),
@@ -129,6 +133,7 @@ grant execute on function
   hwqueue.define_workflow(jsonb, int),
   hwqueue.get_workflow(text, int, int),
   hwqueue.list_workflows(text, int, int),
+  hwqueue.list_workflow_versions(text[], int),
   hwqueue.skip_step(uuid, text, jsonb, text, int),
   hwqueue.advance_workflows(int, int)
   to hwqueue_operator, hwqueue_admin;

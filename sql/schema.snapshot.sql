@@ -1995,6 +1995,10 @@ CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETUR
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, spec jsonb, step_count integer, created_at timestamp with time zone, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer DEFAULT NULL::integer, p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, spec jsonb, step_count integer, created_at timestamp with time zone, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2481,6 +2485,11 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, class_id bigint, words text, released_at timestamp with time zone, available_at timestamp with time zone, claimed_at timestamp with time zone, ended_at timestamp with time zone, attempts jsonb, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off';
+
 CREATE FUNCTION hwqueue.list_tasks(p_shard integer DEFAULT 0) RETURNS TABLE(task text, defaults jsonb, served boolean, set_at timestamp with time zone, set_by text, shard_id integer)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -2502,6 +2511,11 @@ CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p
     SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off';
+
+CREATE FUNCTION hwqueue.list_workflow_versions(p_workflows text[], p_shard integer DEFAULT 0) RETURNS TABLE(workflow text, version integer, step_count integer, created_at timestamp with time zone, run_counts jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
@@ -3110,6 +3124,10 @@ CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with ti
 CREATE FUNCTION hwqueue.present(p_key text, p_value jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3280,6 +3298,9 @@ CREATE FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size in
 
 CREATE FUNCTION hwqueue.read_retention(p_retain jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS integer[]
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run
     LANGUAGE plpgsql STABLE;
@@ -4009,6 +4030,11 @@ CREATE FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard 
 
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, step_counts jsonb, failed_steps text[], affinity_tags jsonb, placement jsonb, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off';
 
 CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -6890,6 +6916,11 @@ GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueu
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_run_workflow(p_run uuid, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer, p_shard integer) TO hwqueue_admin;
@@ -7172,6 +7203,11 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
+REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_tasks(p_shard integer) TO hwqueue_admin;
@@ -7194,6 +7230,10 @@ REVOKE ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) 
 GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[], p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_workflow_versions(p_workflows text[], p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_workflows(p_after text, p_limit integer, p_shard integer) TO hwqueue_operator;
@@ -7553,6 +7593,11 @@ REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp 
 
 REVOKE ALL ON FUNCTION hwqueue.present(p_key text, p_value jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.preview_retry(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.profile_anchors(p_labels jsonb, p_rack bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.profile_digest(p_node hwqueue.node) FROM PUBLIC;
@@ -7663,6 +7708,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bi
 REVOKE ALL ON FUNCTION hwqueue.read_regexp(p_pattern text, OUT danger text, OUT size integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_retention(p_retain jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8120,6 +8167,11 @@ GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_
 GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

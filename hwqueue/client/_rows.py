@@ -285,6 +285,8 @@ _EXPLANATION: _Converters = {
 _CONVERTERS: Mapping[type, _Converters] = {
     types.WorkflowStep: {"waits_for": tuple},
     types.CheckedStep: {"reasons": _blockers},
+    types.StepDetail: {"attempts": _attempts},
+    types.RunProgress: {"failed_steps": tuple},
     types.SpawnResult: {"state": types.LeaseState},
     types.SignalSent: {"state": types.LeaseState},
     types.AwaitedLease: {"state": _state},

@@ -90,11 +90,14 @@ from hwqueue.types.workflows import (
     AdvanceResult,
     CheckedStep,
     DefinedWorkflow,
+    RetriedStep,
     RetryMode,
     RunOptions,
+    RunProgress,
     RunSpec,
     RunState,
     RunSummary,
+    StepDetail,
     StepResult,
     StepState,
     SubmittedRun,
@@ -102,6 +105,7 @@ from hwqueue.types.workflows import (
     WorkflowRun,
     WorkflowStep,
     WorkflowSummary,
+    WorkflowVersion,
 )
 
 __all__ = [
@@ -171,9 +175,11 @@ __all__ = [
     "QueuePolicy",
     "ReapResult",
     "Reason",
+    "RetriedStep",
     "RetryMode",
     "RetryPolicy",
     "RunOptions",
+    "RunProgress",
     "RunSpec",
     "RunState",
     "RunSummary",
@@ -190,6 +196,7 @@ __all__ = [
     "SoleBlocker",
     "SpawnOptions",
     "SpawnResult",
+    "StepDetail",
     "StepResult",
     "StepState",
     "SubmittedRun",
@@ -206,4 +213,5 @@ __all__ = [
     "WorkflowRun",
     "WorkflowStep",
     "WorkflowSummary",
+    "WorkflowVersion",
 ]

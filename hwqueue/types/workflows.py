@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 from hwqueue.types.explain import SoleBlocker
-from hwqueue.types.leases import Unique
+from hwqueue.types.leases import Attempt, Unique
 
 RunState = Literal["running", "paused", "failing", "cancelling", "completed", "failed", "cancelled"]
 """The state of a run; the last three are ends."""
@@ -239,6 +239,75 @@ class CheckedStep:
     nodes_matching: int
     nodes_free: int
     reasons: tuple[SoleBlocker, ...]
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDetail:
+    """When a step of a run was released and claimed, and what its lease asks.
+
+    Attributes:
+        words: What it asks of a node; None after the first 500 classes of a run.
+        released_at: When its lease was spawned; None before.
+        available_at: Since when its lease can be claimed, or could the last time.
+        claimed_at: Of the last claim, which runs or has ended the lease.
+        attempts: The last 20 claims that ended without completing, oldest first.
+    """
+
+    step_no: int
+    step: str
+    class_id: int
+    words: str | None
+    released_at: datetime | None
+    available_at: datetime | None
+    claimed_at: datetime | None
+    ended_at: datetime | None
+    attempts: tuple[Attempt, ...]
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """How far a run is, for a list.
+
+    Attributes:
+        step_counts: How many steps are in each state.
+        failed_steps: The first three steps that failed.
+        affinity_tags, placement: What the workflow and the submission ask of every step's node.
+    """
+
+    run_id: UUID
+    step_counts: Mapping[str, int]
+    failed_steps: tuple[str, ...]
+    affinity_tags: Mapping[str, Any]
+    placement: Mapping[str, Any]
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetriedStep:
+    """A step that a retry would run again; state: as it is now."""
+
+    step_no: int
+    step: str
+    state: StepState
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowVersion:
+    """A version of a workflow, and how its runs went.
+
+    Attributes:
+        version, step_count, created_at: None for the runs of specifications of that name.
+        run_counts: How many runs are in each state, of the newest 1,000 of that name.
+    """
+
+    workflow: str
+    version: int | None
+    step_count: int | None
+    created_at: datetime | None
+    run_counts: Mapping[str, int]
     shard_id: int
 
 

@@ -206,35 +206,12 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_run hwqueue.run;
-  v_mode text;
-  v_named int[];
-  v_steps int[];
+  v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
+  v_steps int[] := hwqueue.read_retry(v_run, p_options, p_shard);
 begin
-  perform hwqueue.check_object(p_options, array['mode', 'steps', 'input'], 'options');
-  v_mode := hwqueue.json_choice(p_options -> 'mode', 'options.mode',
-    array['failed', 'failed_and_downstream', 'all']);
-  v_run := hwqueue.lock_run(p_run, p_shard);
-  if p_options ? 'steps' and v_mode is not null or p_options ? 'input' and v_mode is distinct from 'all' then
-    perform hwqueue.refuse('QHA01', case when p_options ? 'input' then 'options.input needs mode all'
-        else 'options has both mode and steps' end,
-      jsonb_build_object('field', case when p_options ? 'input' then 'options.input'
-        else 'options.steps' end),
-      'for example {"steps": ["train"]}, or {"mode": "all", "input": {...}}');
-  end if;
-  if v_run.finished_at is null then
-    perform hwqueue.refuse_run_state(v_run, 'cancel it first, or wait until it has ended');
-  end if;
   if v_run.policy ? 'unique' then
     perform hwqueue.take_unique_run(v_run, 'raise', p_shard);
   end if;
-  v_named := hwqueue.named_steps(v_run, p_options -> 'steps', 'options.steps', p_shard);
-  if v_run.state = 'completed' and v_named = '{}' and v_mode is distinct from 'all' then
-    perform hwqueue.refuse_run_state(v_run, 'nothing has failed: name steps, or give mode all');
-  end if;
-  v_steps := hwqueue.retried_steps(v_run,
-    case when v_named <> '{}' then 'failed_and_downstream' else coalesce(v_mode, 'failed') end, v_named,
-    p_shard);
   perform hwqueue.note_event('workflow_run_retried',
     format('run of workflow %s is retried: %s steps', v_run.name, cardinality(v_steps)), p_shard,
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'from', v_run.state,

@@ -7,7 +7,7 @@
 -- Invariant: a retry begins when nothing of the run is open, so nothing of it can change meanwhile. It
 -- computes the tallies from the states of the steps.
 --
--- Read retried_steps, then reset_run.
+-- Read read_retry and retried_steps, then reset_run.
 
 -- The record of a run. For a caller limited to other tenants it does not exist.
 -- Raises: QHF03.
@@ -63,6 +63,38 @@ begin
       jsonb_build_object('lease_id', p_lease.lease_id, 'run_id', p_lease.run_id),
       format('retry what failed: select hwqueue.retry_workflow_run(p_run => ''%s'')', p_lease.run_id));
   end if;
+end
+$$;
+
+-- Reads the options of a retry, and returns the steps that it runs again.
+-- Raises: QHF04 for a run that has not ended or has nothing to retry, QHF06, QHA01.
+create or replace function hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard int) returns int[]
+language plpgsql volatile
+as $$
+declare
+  v_mode text;
+  v_named int[];
+begin
+  perform hwqueue.check_object(p_options, array['mode', 'steps', 'input'], 'options');
+  v_mode := hwqueue.json_choice(p_options -> 'mode', 'options.mode',
+    array['failed', 'failed_and_downstream', 'all']);
+  if p_options ? 'steps' and v_mode is not null or p_options ? 'input' and v_mode is distinct from 'all' then
+    perform hwqueue.refuse('QHA01', case when p_options ? 'input' then 'options.input needs mode all'
+        else 'options has both mode and steps' end,
+      jsonb_build_object('field', case when p_options ? 'input' then 'options.input'
+        else 'options.steps' end),
+      'for example {"steps": ["train"]}, or {"mode": "all", "input": {...}}');
+  end if;
+  if p_run.finished_at is null then
+    perform hwqueue.refuse_run_state(p_run, 'cancel it first, or wait until it has ended');
+  end if;
+  v_named := hwqueue.named_steps(p_run, p_options -> 'steps', 'options.steps', p_shard);
+  if p_run.state = 'completed' and v_named = '{}' and v_mode is distinct from 'all' then
+    perform hwqueue.refuse_run_state(p_run, 'nothing has failed: name steps, or give mode all');
+  end if;
+  return hwqueue.retried_steps(p_run,
+    case when v_named <> '{}' then 'failed_and_downstream' else coalesce(v_mode, 'failed') end, v_named,
+    p_shard);
 end
 $$;
 

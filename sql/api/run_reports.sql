@@ -1,0 +1,157 @@
+-- Public: what pages show of workflows and runs beside what api/workflows and api/runs return.
+--
+-- An example: the list of runs shows 50 of them, each with a bar of its steps' states. summarise_runs counts
+-- the steps of all 50 in one call. list_step_details returns when each step of one run was released and
+-- claimed, so that a page can draw how long it waited for a node.
+--
+-- Nothing in here changes anything, and each call reads a bounded number of rows.
+
+-- The definition that a run was submitted with; version: null for the run of a specification. spec is in
+-- normal form, its steps in topological order.
+-- Raises: QHF03.
+create or replace function hwqueue.get_run_workflow(p_run uuid, p_shard int default 0)
+returns table (workflow text, version int, spec jsonb, step_count int, created_at timestamptz, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+begin
+  return query
+    select w.name, w.version, w.settings || jsonb_build_object('steps', w.steps),
+      jsonb_array_length(w.steps), w.created_at, p_shard
+    from hwqueue.workflow w where w.shard_id = p_shard and w.workflow_id = v_run.workflow_id;
+end
+$$;
+
+-- When the steps of a run were released and claimed, and what their leases ask in words, in topological
+-- order. words: null after the first 500 classes. released_at: when the lease was spawned; available_at: when
+-- it could be claimed, or can, for the last time; both are null before. claimed_at: of the last claim.
+-- attempts: the last 20 claims that ended without completing, oldest first.
+-- Raises: QHF03.
+create or replace function hwqueue.list_step_details(p_run uuid, p_shard int default 0)
+returns table (step_no int, step text, class_id bigint, words text, released_at timestamptz,
+  available_at timestamptz, claimed_at timestamptz, ended_at timestamptz, attempts jsonb, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off
+as $$
+declare
+  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+begin
+  return query
+    with classes as (
+      select c.class_id, case when row_number() over (order by c.class_id) <= 500
+          then hwqueue.class_words(c) end as words
+      from hwqueue.placement_class c
+      where c.shard_id = p_shard and c.class_id = any (array(
+        select distinct s.class_id from hwqueue.step s where s.shard_id = p_shard and s.run_id = p_run)))
+    select d.step_no, d.name, s.class_id, c.words, l.created_at, l.available_at,
+      coalesce(k.claimed_at, o.claimed_at), coalesce(o.finished_at, s.ended_at),
+      coalesce((
+        select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id',
+            a.node_id, 'outcome', a.outcome, 'claimed_at', a.claimed_at, 'ended_at', a.ended_at,
+            'error', a.error) order by a.claim_token)
+        from (select x.* from hwqueue.attempt x where x.shard_id = p_shard and x.lease_id = l.lease_id
+              order by x.claim_token desc limit 20) a), '[]'), p_shard
+    from hwqueue.workflow_step d
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = d.step_no
+    left join classes c on c.class_id = s.class_id
+    left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
+    left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
+    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
+    order by d.step_no;
+end
+$$;
+
+-- What a list shows of runs, in the order of their ids: how many of their steps are in each state, the first
+-- three steps that failed, and what the run asks of every step's node. Runs that are gone, or of other
+-- tenants, are left out. p_runs: 200 at most.
+-- Raises: QHA01.
+create or replace function hwqueue.summarise_runs(p_runs uuid[], p_shard int default 0)
+returns table (run_id uuid, step_counts jsonb, failed_steps text[], affinity_tags jsonb, placement jsonb,
+  shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off
+as $$
+declare
+  v_tenants text[] := hwqueue.my_tenants();
+begin
+  perform hwqueue.check_range(cardinality(p_runs), 'p_runs', 0, 200, 'ask for a page at a time');
+  return query
+    select r.run_id, hwqueue.count_steps(r, p_shard),
+      array(select d.name
+            from hwqueue.step s
+            join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
+              and d.step_no = s.step_no
+            where s.shard_id = p_shard and s.run_id = r.run_id and s.state = 'failed'
+            order by s.step_no limit 3),
+      coalesce(r.level -> 'affinity_tags', '{}'), coalesce(r.level -> 'placement', '{}'), p_shard
+    from hwqueue.run r
+    where r.shard_id = p_shard and r.run_id = any (p_runs)
+      and (v_tenants is null or r.tenant = any (v_tenants))
+    order by r.run_id;
+end
+$$;
+
+-- Returns the steps that retry_workflow_run would run again with these options, in topological order, and
+-- changes nothing.
+-- Raises: QHF03, QHF04, QHF06, QHA01.
+create or replace function hwqueue.preview_retry(p_run uuid, p_options jsonb default '{}',
+  p_shard int default 0)
+returns table (step_no int, step text, state text, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+  v_steps int[] := hwqueue.read_retry(v_run, p_options, p_shard);
+begin
+  return query
+    select d.step_no, d.name, hwqueue.shown_state(s.state, v_run), p_shard
+    from hwqueue.workflow_step d
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = d.step_no
+    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = any (v_steps)
+    order by d.step_no;
+end
+$$;
+
+-- The versions of workflows, newest first, 20 of each name at most, by name: how many runs of each are in
+-- each state, of the newest 1,000 runs of that name. A row without a version counts the runs of
+-- specifications of that name. p_workflows: 100 names at most.
+-- Raises: QHA01, QHA03.
+create or replace function hwqueue.list_workflow_versions(p_workflows text[], p_shard int default 0)
+returns table (workflow text, version int, step_count int, created_at timestamptz, run_counts jsonb,
+  shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off
+as $$
+begin
+  perform hwqueue.require_all_tenants();
+  perform hwqueue.check_range(cardinality(p_workflows), 'p_workflows', 0, 100, 'ask for a page at a time');
+  return query
+    with names as (
+      select distinct n.name from unnest(p_workflows) n(name)),
+    runs as (
+      select n.name, w.version, r.state, count(*) as runs
+      from names n
+      cross join lateral (
+        select x.workflow_id, x.state from hwqueue.run x
+        where x.shard_id = p_shard and x.name = n.name order by x.run_id desc limit 1000) r
+      join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
+      group by n.name, w.version, r.state),
+    counts as (
+      select c.name, c.version, jsonb_object_agg(c.state, c.runs) as states from runs c group by 1, 2),
+    versions as (
+      select n.name, v.version, jsonb_array_length(v.steps) as steps, v.created_at
+      from names n
+      cross join lateral (
+        select w.version, w.steps, w.created_at from hwqueue.workflow w
+        where w.shard_id = p_shard and w.name = n.name and w.version is not null
+        order by w.version desc limit 20) v
+      union all
+      select c.name, null, null, null from counts c where c.version is null)
+    select v.name, v.version, v.steps, v.created_at, coalesce(c.states, '{}'), p_shard
+    from versions v
+    left join counts c on c.name = v.name and c.version is not distinct from v.version
+    order by v.name, v.version desc nulls last;
+end
+$$;

@@ -1,0 +1,123 @@
+"""What pages show of workflows and runs: when steps were released, and how far runs are."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+from hwqueue.testing import Clock
+from tests.flows import Flow, fail, finish, step
+from tests.sql.api import NOBODY, Api
+
+GPU = {"resources": {"gpu": 1}}
+
+
+def test_a_run_knows_its_definition_whatever_is_defined_later(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", {"step": "a", "on": "ended"})])
+    row = api.row("get_run_workflow", run=flow.run)
+    assert (row["workflow"], row["version"], row["step_count"]) == (flow.queue, None, 2)
+    assert row["spec"]["steps"][1]["after"] == {"a": "ended"}
+    first = api.row("define_workflow", spec=flow.spec)
+    run = api.row("submit_workflow", workflow=flow.queue)["run_id"]
+    api.row("define_workflow", spec=flow.spec | {"steps": [step("a")]})
+    row = api.row("get_run_workflow", run=run)
+    assert (row["version"], row["step_count"]) == (first["version"], 2)
+    api.refused("QHF03", "get_run_workflow", run=NOBODY)
+
+
+def test_details_say_when_a_step_was_released_and_claimed(api: Api, clock: Clock) -> None:
+    retries = {"max_attempts": 2, "retry": {"kind": "fixed", "base": 0}}
+    flow = Flow(api, [step("a", options=retries), step("b", "a", placement=GPU)])
+    start = clock.now()
+    clock.advance(timedelta(seconds=10))
+    [claim] = flow.claims().values()
+    clock.advance(timedelta(seconds=20))
+    api.rows("fail_lease", lease=claim["lease_id"], token=claim["claim_token"], error={})
+    clock.advance(timedelta(seconds=5))
+    [claim] = flow.claims().values()
+    clock.advance(timedelta(seconds=7))
+    finish(api, claim)
+    a, b = api.rows("list_step_details", run=flow.run)
+    assert (a["step_no"], a["step"], a["words"]) == (1, "a", "any node")
+    assert a["released_at"] == start
+    assert a["available_at"] - start == timedelta(seconds=30)
+    assert a["claimed_at"] - start == timedelta(seconds=35)
+    assert a["ended_at"] - start == timedelta(seconds=42)
+    [attempt] = a["attempts"]
+    assert attempt["outcome"] == "failed"
+    assert b["words"] == "1 GPU"
+    assert b["released_at"] - start == timedelta(seconds=42)
+    assert (b["claimed_at"], b["ended_at"], b["attempts"]) == (None, None, [])
+    api.refused("QHF03", "list_step_details", run=NOBODY)
+
+
+def test_runs_are_summarised(api: Api) -> None:
+    options = {"affinity_tags": {"zone": "west"}, "placement": GPU}
+    tags = {"gpu": True}
+    flow = Flow(api, [step("a"), step("b", "a")], options=options, affinity_tags=tags)
+    other = Flow(api, [step("a"), step("b", "a"), step("c", "b")])
+    other.fail("a")
+    rows = api.rows("summarise_runs", runs=[other.run, NOBODY, flow.run, flow.run])
+    assert [row["run_id"] for row in rows] == sorted([flow.run, other.run])
+    found = {row["run_id"]: row for row in rows}
+    assert found[flow.run]["step_counts"] == {"running": 1, "waiting": 1}
+    assert found[flow.run]["affinity_tags"] == {"gpu": True, "zone": "west"}
+    assert found[flow.run]["placement"] == GPU
+    assert found[other.run]["step_counts"] == {"failed": 1, "skipped": 2}
+    assert found[other.run]["failed_steps"] == ["a"]
+    assert (found[other.run]["affinity_tags"], found[other.run]["placement"]) == ({}, {})
+    assert api.rows("summarise_runs", runs=[]) == []
+    refused = api.refused("QHA01", "summarise_runs", runs=[uuid4() for _ in range(201)])
+    assert refused.field == "p_runs"
+
+
+def test_a_preview_of_a_retry_says_what_the_retry_then_does(api: Api) -> None:
+    flow = Flow(api, [step("a"), step("b", "a"), step("c", "b"), step("d")], on_failure="continue")
+    api.refused("QHF04", "preview_retry", run=flow.run)
+    claims = flow.claims()
+    finish(api, claims["a"])
+    finish(api, claims["d"])
+    flow.fail("b")
+    assert flow.state == "failed"
+    before = api.contents()
+    rows = api.rows("preview_retry", run=flow.run)
+    assert [(row["step"], row["state"]) for row in rows] == [("b", "failed"), ("c", "skipped")]
+    named = api.rows("preview_retry", run=flow.run, options={"steps": ["a"]})
+    assert [row["step"] for row in named] == ["a", "b", "c"]
+    whole = api.rows("preview_retry", run=flow.run, options={"mode": "all"})
+    assert [row["step"] for row in whole] == ["a", "d", "b", "c"]
+    api.refused("QHF06", "preview_retry", run=flow.run, options={"steps": ["x"]})
+    assert api.contents() == before
+    api.value("retry_workflow_run", run=flow.run)
+    assert flow.states() == {"a": "completed", "b": "running", "c": "waiting", "d": "completed"}
+
+
+def test_versions_count_their_runs(api: Api) -> None:
+    flow = Flow(api, [step("a")])
+    name = flow.queue
+    api.row("define_workflow", spec=flow.spec)
+    first = api.row("submit_workflow", workflow=name)["run_id"]
+    api.row("cancel_workflow_run", run=first)
+    api.row("define_workflow", spec=flow.spec | {"steps": [step("a"), step("b")]})
+    api.row("submit_workflow", workflow=name)
+    rows = api.rows("list_workflow_versions", workflows=[name, name, "nobody"])
+    found = [(row["workflow"], row["version"], row["step_count"]) for row in rows]
+    assert found == [(name, 2, 2), (name, 1, 1), (name, None, None)]
+    assert [row["run_counts"] for row in rows] == [
+        {"running": 1},
+        {"cancelled": 1},
+        {"running": 1},
+    ]
+    refused = api.refused("QHA01", "list_workflow_versions", workflows=["x"] * 101)
+    assert refused.field == "p_workflows"
+
+
+def test_a_retried_step_is_due_again(api: Api, clock: Clock) -> None:
+    flow = Flow(api, [step("a")])
+    [claim] = flow.claims().values()
+    fail(api, claim)
+    clock.advance(timedelta(minutes=3))
+    api.value("retry_workflow_run", run=flow.run)
+    [row] = api.rows("list_step_details", run=flow.run)
+    assert row["available_at"] == clock.now()
+    assert row["available_at"] - row["released_at"] == timedelta(minutes=3)
+    assert (row["claimed_at"], row["ended_at"]) == (None, None)
+    assert len(row["attempts"]) == 1
