@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
 
@@ -13,43 +12,19 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from hwqueue.client import AsyncClient
+from hwqueue.dashboard.action import Action, Fields, Question
 from hwqueue.dashboard.auth import Viewer, viewer
 from hwqueue.dashboard.csrf import read_form
-from hwqueue.dashboard.reads import Reads, as_lease_id, find_node, reads
+from hwqueue.dashboard.reads import Reads, as_lease_id, as_run_id, find_node, reads
 from hwqueue.dashboard.render import Links, page
+from hwqueue.dashboard.runs import actions as of_runs
 from hwqueue.errors import BadArgument
 from hwqueue.server.problems import HTTPProblem
 from hwqueue.text import number, plural
 from hwqueue.types import Taint
 
-Fields = Mapping[str, str]
 DRAIN_MINUTES = ("", "5", "15", "60", "240")
 EFFECTS = ("no_schedule", "prefer_no_schedule", "no_execute")
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked before an action: the headline, what happens, which fields it takes."""
-
-    headline: str
-    consequences: tuple[str, ...]
-    button: str
-    fields: tuple[str, ...] = ()
-    taints: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A verb: what it is done to, what is asked before, how it is done, what is said after.
-
-    `gone`: the page to go to, where its subject has none any more.
-    """
-
-    subject: str
-    ask: Callable[[Reads, str], Awaitable[Question]]
-    do: Callable[[AsyncClient, str, Fields, int], Awaitable[None]]
-    done: str
-    gone: str | None = None
 
 
 async def _ask_cancel(source: Reads, lease_id: str) -> Question:
@@ -63,7 +38,9 @@ async def _ask_cancel(source: Reads, lease_id: str) -> Question:
         )
     else:
         what = ("It will not run. It can be requeued as long as it is kept.",)
-    return Question(f"Cancel this lease of task {lease.task_name}?", what, "Cancel the lease")
+    return Question(
+        f"Cancel this lease of task {lease.task_name}?", what, "Cancel the lease", ("reason",)
+    )
 
 
 async def _ask_requeue(source: Reads, lease_id: str) -> Question:
@@ -303,8 +280,16 @@ ACTIONS: Mapping[str, Action] = {
     "resume-webhook": Action("webhook", _ask_resume_webhook, _resume_webhook, "Resumed."),
     "test-webhook": Action("webhook", _ask_test_webhook, _test_webhook, "A test is to be sent."),
     "redeliver": Action("webhook", _ask_redeliver, _redeliver, "The dead ones are sent again."),
+    **of_runs.ACTIONS,
 }
-_PAGES = {"lease": "leases", "node": "nodes", "queue": "queues", "webhook": "webhooks"}
+_PAGES = {
+    "lease": "leases",
+    "node": "nodes",
+    "queue": "queues",
+    "webhook": "webhooks",
+    "run": "runs",
+    "step": "runs",
+}
 
 
 async def ask(request: Request) -> Response:
@@ -324,7 +309,7 @@ async def ask(request: Request) -> Response:
         question=question,
         minutes=DRAIN_MINUTES,
         effects=EFFECTS,
-        back=Links(request)(_PAGES[action.subject], subject),
+        back=Links(request)(*_page_of(action, subject)),
     )
 
 
@@ -338,7 +323,7 @@ async def act(request: Request) -> Response:
     async with source.acting(who.actor) as client:
         await action.do(client, _checked(action, subject), fields, source.shard)
     source.forget()
-    back = (action.gone,) if action.gone else (_PAGES[action.subject], subject)
+    back = (action.gone,) if action.gone else _page_of(action, subject)
     return RedirectResponse(Links(request)(*back, done=verb), 303)
 
 
@@ -357,10 +342,20 @@ def _verb(request: Request) -> tuple[str, Action]:
     return verb, ACTIONS[verb]
 
 
+def _page_of(action: Action, subject: str) -> tuple[str, str]:
+    """The page of what an action is done to; of a step, that of its run."""
+    if action.subject == "step":
+        subject = subject.partition(":")[0]
+    return _PAGES[action.subject], subject
+
+
 def _checked(action: Action, subject: str) -> str:
-    """What an action is done to. Raises: LeaseNotFound."""
+    """What an action is done to. Raises: LeaseNotFound, RunNotFound."""
     if action.subject == "lease":
         return str(as_lease_id(subject))
+    if action.subject in ("run", "step"):
+        run, colon, step = subject.partition(":")
+        return f"{as_run_id(run)}{colon}{step}"
     return subject
 
 

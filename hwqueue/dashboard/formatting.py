@@ -31,6 +31,11 @@ STATES: Mapping[str, tuple[str, str]] = {
     "expired": ("cross", "s-failed"),
     "superseded": ("cross", "s-failed"),
     "preempted": ("cross", "s-failed"),
+    "running": ("play", "s-claimed"),
+    "waiting": ("dots", "s-waiting"),
+    "skipped": ("skip", "s-cancelled"),
+    "failing": ("cross", "s-failed"),
+    "cancelling": ("dash", "s-cancelled"),
 }
 _DURATIONS = {
     *("claim_timeout", "heartbeat_interval", "poll_interval", "patience", "ageing_step"),

@@ -126,16 +126,21 @@ def place_of(error: HwqueueError, *, lease: bool) -> str:
 
 def json_object(fields: Mapping[str, str], name: str) -> dict[str, Any]:
     """The JSON object in a field. Raises: FieldError, with line and column."""
+    value = json_value(fields, name)
+    if not isinstance(value, dict):
+        raise FieldError(name, "this must be a JSON object: {...}")
+    return value
+
+
+def json_value(fields: Mapping[str, str], name: str) -> Any:
+    """The JSON in a field. Raises: FieldError, with line and column."""
     try:
-        value = json.loads(fields[name], parse_constant=_no_constant)
+        return json.loads(fields[name], parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise FieldError(name, f"this is no JSON, {where}: {error.msg}") from None
     except (ValueError, RecursionError) as error:
         raise FieldError(name, f"this is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise FieldError(name, "this must be a JSON object: {...}")
-    return value
 
 
 def _no_constant(text: str) -> None:

@@ -15,9 +15,17 @@ from starlette.requests import Request
 
 from hwqueue.client import AsyncClient
 from hwqueue.dashboard.cache import Cached, ReadCache
-from hwqueue.errors import ClassUnknown, LeaseNotFound, NodeUnknown, QueueUnknown, WebhookUnknown
+from hwqueue.errors import (
+    ClassUnknown,
+    LeaseNotFound,
+    NodeUnknown,
+    QueueUnknown,
+    RunNotFound,
+    WebhookUnknown,
+)
 from hwqueue.server.pools import Pools
 from hwqueue.types import (
+    EVENT_CODES,
     ApiToken,
     ClassExplanation,
     ClassStats,
@@ -38,16 +46,29 @@ from hwqueue.types import (
     PendingReason,
     Queue,
     QueueDepth,
+    RetriedStep,
+    RunProgress,
+    RunSummary,
     SavedCheckpoint,
     SchemaVersion,
     ServedClass,
+    StepDetail,
     TagCount,
     Webhook,
+    WorkflowDefinition,
+    WorkflowRun,
+    WorkflowStep,
+    WorkflowSummary,
+    WorkflowVersion,
 )
 
 T = TypeVar("T")
 FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next viewer
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
+MOST_RUNS = 200  # whose steps one call counts
+_RUN_EVENTS = tuple(
+    code for code in EVENT_CODES if code.startswith(("workflow_run_", "workflow_step_"))
+)
 _ACTOR = "dashboard"
 _TIMINGS = 200  # the last ones of each read
 
@@ -69,6 +90,17 @@ class Timing:
     p50: float | None
     p95: float | None
     failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run with its definition and its steps; all of one moment."""
+
+    run: WorkflowRun
+    definition: WorkflowDefinition
+    steps: Sequence[WorkflowStep]
+    details: Sequence[StepDetail]
+    progress: RunProgress
 
 
 @dataclass(slots=True)
@@ -396,6 +428,87 @@ class Reads:
             "placement_class_stats", lambda client: _find_class(client, class_id, self.shard)
         )
 
+    async def runs(
+        self, *, before: UUID | None, limit: int, **wanted: Any
+    ) -> tuple[list[RunSummary], dict[UUID, RunProgress]]:
+        """A page of runs, newest first, and how far each is. Raises: BadArgument."""
+
+        async def ask(
+            client: AsyncClient,
+        ) -> tuple[list[RunSummary], dict[UUID, RunProgress]]:
+            rows = await client.list_workflow_runs(
+                before=before, limit=limit, shard=self.shard, **wanted
+            )
+            known = await client.summarise_runs(
+                [row.run_id for row in rows[:MOST_RUNS]], shard=self.shard
+            )
+            return rows, {each.run_id: each for each in known}
+
+        return await self._read("list_workflow_runs", ask)
+
+    async def run(self, run_id: UUID) -> WorkflowRun:
+        """One run. Raises: RunNotFound."""
+        return await self._read(
+            "get_workflow_run", lambda client: client.get_workflow_run(run_id, shard=self.shard)
+        )
+
+    async def run_view(self, run_id: UUID) -> RunView:
+        """One run, its definition and its steps. Raises: RunNotFound."""
+
+        async def ask(client: AsyncClient) -> RunView:
+            return RunView(
+                await client.get_workflow_run(run_id, shard=self.shard),
+                await client.get_run_workflow(run_id, shard=self.shard),
+                await client.list_workflow_steps(run_id, shard=self.shard),
+                await client.list_step_details(run_id, shard=self.shard),
+                (await client.summarise_runs([run_id], shard=self.shard))[0],
+            )
+
+        return await self._read("run_view", ask)
+
+    async def run_events(self, run: WorkflowRun) -> list[Event]:
+        """What was noted about a run: the newest, of the last 1,000 about any run."""
+        found = await self.events(limit=1000, code=_RUN_EVENTS, since=run.submitted_at)
+        told = str(run.run_id)
+        return [each for each in found if (each.detail or {}).get("run_id") == told]
+
+    async def retried(self, run_id: UUID, **how: Any) -> list[RetriedStep]:
+        """What a retry would run again. Raises: RunNotFound, WrongRunState, StepUnknown."""
+        return await self._read(
+            "preview_retry", lambda client: client.preview_retry(run_id, shard=self.shard, **how)
+        )
+
+    async def workflows(
+        self, after: str | None, limit: int
+    ) -> tuple[list[WorkflowSummary], dict[str, list[WorkflowVersion]]]:
+        """A page of workflows by name, and the versions of each with the states of their runs."""
+
+        async def ask(
+            client: AsyncClient,
+        ) -> tuple[list[WorkflowSummary], dict[str, list[WorkflowVersion]]]:
+            rows = await client.list_workflows(after=after, limit=limit, shard=self.shard)
+            versions = defaultdict(list)
+            for each in await client.list_workflow_versions(
+                [row.workflow for row in rows], shard=self.shard
+            ):
+                versions[each.workflow].append(each)
+            return rows, versions
+
+        return (await self._shared("list_workflows", FAST, ask, (after, limit))).value
+
+    async def workflow(
+        self, name: str, version: int | None
+    ) -> tuple[WorkflowDefinition, list[WorkflowVersion]]:
+        """A definition, and all versions of its name. Raises: WorkflowUnknown."""
+
+        async def ask(
+            client: AsyncClient,
+        ) -> tuple[WorkflowDefinition, list[WorkflowVersion]]:
+            found = await client.get_workflow(name, version=version, shard=self.shard)
+            return found, await client.list_workflow_versions([name], shard=self.shard)
+
+        return await self._read("get_workflow", ask)
+
     async def _shared(
         self,
         name: str,
@@ -449,6 +562,14 @@ def as_lease_id(text: str) -> UUID:
     found = uuid_or_none(text)
     if found is None:
         raise LeaseNotFound(f"{text[:60]!r} is no lease id", hint="lease ids are UUIDs")
+    return found
+
+
+def as_run_id(text: str) -> UUID:
+    """The id that a text is. Raises: RunNotFound, if it is none."""
+    found = uuid_or_none(text)
+    if found is None:
+        raise RunNotFound(f"{text[:60]!r} is no run id", hint="run ids are UUIDs")
     return found
 
 

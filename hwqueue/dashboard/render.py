@@ -18,6 +18,7 @@ from starlette.responses import Response
 from hwqueue import text
 from hwqueue.dashboard import charts, formatting
 from hwqueue.dashboard.cache import Cached
+from hwqueue.dashboard.runs.graph import count_states
 
 STATIC = Path(__file__).parent / "static"
 LIVE_SECONDS = 5
@@ -26,20 +27,22 @@ NAV = (
     ("p", "Pending", "pending"),
     ("f", "Fleet", "fleet"),
     ("l", "Leases", "leases"),
+    ("u", "Runs", "runs"),
     ("q", "Queues", "queues"),
     ("c", "Classes", "classes"),
     ("e", "Events", "events"),
     ("t", "Try it", "try"),
     ("s", "System", "system"),
 )
-_TAB_OF = {"webhooks": "system"}  # pages that are reached by another one's tab
+_TAB_OF = {"webhooks": "system", "workflows": "runs"}  # pages that are reached by another one's tab
 
 _FILTERS = (
     *(text.number, text.percent, text.plural, text.size, text.memory),
-    *(text.duration, text.milliseconds, text.age, text.ago),
+    *(text.duration, text.exact_duration, text.milliseconds, text.age, text.ago),
     *(formatting.absolute, formatting.exact, formatting.iso, formatting.short, formatting.cores),
     *(formatting.policy, formatting.pretty, formatting.error_line),
-    *(formatting.glyph, formatting.tone, charts.spark, charts.share),
+    *(formatting.glyph, formatting.tone, formatting.asks, charts.spark, charts.share),
+    *(charts.segments, count_states),
 )
 
 
@@ -123,7 +126,7 @@ def page(
             stale=any(each.stale for each in cached),
             version=version("hwqueue"),
             notice=request.app.state.notices.get(request.query_params.get("done")),
-            **{"charts": False, "map": False, "follows": False, "now": as_of}
+            **{"charts": False, "map": False, "follows": False, "graph": None, "now": as_of}
             | dict(state)
             | context,
         )

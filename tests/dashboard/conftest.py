@@ -43,6 +43,10 @@ class Pages(httpx.AsyncClient):
         kind |= dict.fromkeys(
             ("pause-webhook", "resume-webhook", "test-webhook", "redeliver"), "webhook"
         )
+        kind |= dict.fromkeys(
+            ("cancel-run", "pause-run", "resume-run", "retry-run", "retry-all"), "run"
+        )
+        kind |= dict.fromkeys(("retry-step", "skip-step"), "step")
         asked = await self.page(
             str(httpx.URL(f"/do/{verb}", params={kind.get(verb, "node"): subject}))
         )

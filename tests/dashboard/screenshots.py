@@ -61,6 +61,9 @@ def pages(client: Client) -> dict[str, str]:
     stuck = next(row for row in classes if "H100" in (row.words or ""))
     dead = client.list_leases(state="failed", limit=1)[0]
     waiting = client.list_leases(queue="training", state="pending", limit=1)[0]
+    listed = client.list_workflow_runs(limit=100)
+    training = next(run for run in listed if run.workflow == "train-and-publish")
+    failed = next(run for run in listed if run.state == "failed")
     return {
         "overview": "/",
         "pending": "/pending",
@@ -72,6 +75,11 @@ def pages(client: Client) -> dict[str, str]:
         "map": "/fleet?view=map",
         "map-fit": f"/fleet?view=map&fit={stuck.class_id}",
         "node": "/nodes/n-01-01",
+        "runs": "/runs",
+        "run": f"/runs/{training.run_id}",
+        "run-failed": f"/runs/{failed.run_id}",
+        "workflows": "/workflows",
+        "workflow": "/workflows/train-and-publish",
         "queues": "/queues",
         "queue": "/queues/renders",
         "classes": "/classes",

@@ -30,6 +30,56 @@ def _label(key: str, value: str) -> dict[str, Any]:
     return {"label": key, "op": "in", "values": [value]}
 
 
+# A workflow with a join, branches, a failure handler, and a step that needs what no node has.
+TRAINING: dict[str, Any] = {
+    "name": "train-and-publish",
+    "queue": "workflows",
+    "affinity_tags": {"kernel": "6.8"},
+    "labels": {"team": "vision"},
+    "on_failure": "continue",
+    "steps": [
+        {"name": "fetch", "task": "fetch", "params": {"dataset": {"$input": ["dataset"]}}},
+        {"name": "clean", "task": "clean", "after": ["fetch"]},
+        {"name": "check-quality", "task": "check", "after": ["fetch"]},
+        {
+            "name": "train-large",
+            "task": "train",
+            "after": ["clean"],
+            "placement": _asks({"gpu": 4}, _label("gpu_model", "A100")),
+            "options": {"max_attempts": 3, "retry": {"kind": "fixed", "base": 0}},
+        },
+        {
+            "name": "train-small",
+            "task": "train",
+            "after": ["clean"],
+            "placement": _asks({"gpu": 1}),
+        },
+        {
+            "name": "evaluate",
+            "task": "evaluate",
+            "after": ["train-large", "train-small", "check-quality"],
+            "placement": _asks({"gpu": 4}, _label("nvlink", "full")),
+        },
+        {
+            "name": "publish",
+            "task": "publish",
+            "after": ["evaluate"],
+            "run_if": [{"input": ["publish"], "op": "in", "values": [True]}],
+        },
+        {"name": "ask-for-help", "task": "tell", "after": [{"step": "evaluate", "on": "failed"}]},
+        {"name": "clean-up", "task": "remove", "finally": "ended"},
+    ],
+}
+INDEXING: dict[str, Any] = {
+    "name": "nightly-index",
+    "queue": "workflows",
+    "steps": [
+        {"name": "list-shards", "task": "list"},
+        {"name": "index", "task": "index", "after": ["list-shards"]},
+        {"name": "swap", "task": "swap", "after": ["index"]},
+    ],
+}
+
 # Work that cannot run, each for another reason: queue, task, how many, options.
 BLOCKED: Sequence[tuple[str, str, int, SpawnOptions]] = (
     ("training", "train", 12, {"placement": _asks({"gpu": 2}, _label("gpu_model", "H100"))}),
@@ -120,7 +170,7 @@ def seed(client: Client, clock: Clock | None = None) -> list[Machine]:
     """
     chance = random.Random(5)
     if clock is not None:
-        clock.advance(timedelta(minutes=-62))
+        clock.advance(timedelta(minutes=-65))
     for name in QUEUES:
         client.create_queue(name, policy={"patience": 0})
     machines = cluster(client)
@@ -130,6 +180,7 @@ def seed(client: Client, clock: Clock | None = None) -> list[Machine]:
     finished(client, machines, chance)
     if clock is None:
         blocked(client, BLOCKED)
+    runs(client, machines, clock)
     troubles(client, machines)
     if clock is not None:
         clock.advance(datetime.now(UTC) - clock.now())
@@ -216,6 +267,62 @@ def blocked(client: Client, wanted: Sequence[tuple[str, str, int, SpawnOptions]]
     for queue, task, count, options in wanted:
         for number in range(count):
             client.spawn_lease(queue, task, {"number": number}, **options)
+
+
+def runs(client: Client, machines: Sequence[Machine], clock: Clock | None) -> None:
+    """Runs of workflows: one that waits for a node, one that failed, others that went well."""
+    client.create_queue("workflows", policy={"patience": 0, "max_attempts": 1})
+    for spec in (TRAINING | {"steps": TRAINING["steps"][:3]}, TRAINING, INDEXING):
+        client.define_workflow(spec)
+    given = {"dataset": "s3://films/2026-11", "publish": True}
+    for number in range(3):
+        client.submit_workflow("nightly-index", {"day": number}, labels={"team": "search"})
+        drive(client, machines, clock, {})
+    failing = client.submit_workflow("nightly-index", {"day": 3}).run_id
+    drive(client, machines, clock, {"index": False})
+    assert client.get_workflow_run(failing).state == "failed"
+    client.submit_workflow(
+        "train-and-publish", given, affinity_tags={"zone": "zone-b"}, idempotency_key="november"
+    )
+    drive(client, machines, clock, {"train-large": False})
+    paused = client.submit_workflow("nightly-index", {"day": 4}).run_id
+    client.pause_workflow_run(paused)
+
+
+def drive(
+    client: Client,
+    machines: Sequence[Machine],
+    clock: Clock | None,
+    ends: dict[str, bool],
+) -> None:
+    """Let steps run, each for a while. ends: False: the first claim of the step fails."""
+    failed: set[str] = set()
+    while True:
+        spend(clock, 3)
+        claims = [
+            claim
+            for machine in machines
+            for claim in client.claim_task(["workflows"], machine.node_id, machine.epoch, qty=4)
+        ]
+        if not claims:
+            return
+        for claim in claims:
+            step = str((claim.headers or {})["step"])
+            spend(clock, len(step))
+            if not ends.get(step, True) and step not in failed:
+                failed.add(step)
+                error = {"type": "OutOfMemory", "message": "CUDA out of memory: 79 GiB of 80 GiB"}
+                client.fail_lease(claim.lease_id, claim.claim_token, error=error)
+            else:
+                client.complete_lease(
+                    claim.lease_id, claim.claim_token, result={"uri": f"s3://results/{step}"}
+                )
+
+
+def spend(clock: Clock | None, seconds: int) -> None:
+    """Let time pass, where it can be moved."""
+    if clock is not None:
+        clock.advance(timedelta(seconds=seconds))
 
 
 def troubles(client: Client, machines: Sequence[Machine]) -> None:

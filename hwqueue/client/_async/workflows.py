@@ -305,7 +305,6 @@ class AsyncWorkflows(AsyncCaller):
         return await self._rows(
             calls.LIST_WORKFLOW_RUNS,
             RunSummary,
-            StepDetail,
             p_filter=plain(given(wanted), "filter"),
             p_limit=limit,
             p_before=before,

@@ -9,9 +9,11 @@ from hwqueue.dashboard.pages import (
     overview,
     pending,
     queues,
+    runs,
     system,
     try_it,
     webhooks,
+    workflows,
 )
 
 ROUTES = [
@@ -19,6 +21,8 @@ ROUTES = [
     *pending.ROUTES,
     *fleet.ROUTES,
     *leases.ROUTES,
+    *runs.ROUTES,
+    *workflows.ROUTES,
     *queues.ROUTES,
     *classes.ROUTES,
     *events.ROUTES,

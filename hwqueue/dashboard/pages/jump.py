@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.reads import reads, uuid_or_none
 from hwqueue.dashboard.render import Links, page
-from hwqueue.errors import LeaseNotFound
+from hwqueue.errors import LeaseNotFound, RunNotFound
 
 MOST = 20
 
 
 async def jump(request: Request) -> Response:
-    """To the lease, node or queue of that id or name; else to what is named like it."""
+    """To the lease, run, node or queue of that id or name; else to what is named like it."""
     text = request.query_params.get("q", "").strip()
     source, links = reads(request), Links(request)
     names = await source.node_names()
@@ -23,12 +25,10 @@ async def jump(request: Request) -> Response:
     if lease_id is not None:
         if lease_id in names.value:
             return RedirectResponse(links("nodes", names.value[lease_id]), 303)
-        try:
-            await source.lease(lease_id)
-        except LeaseNotFound:
-            pass
-        else:
-            return RedirectResponse(links("leases", lease_id), 303)
+        for place, find in (("leases", source.lease), ("runs", source.run)):
+            with suppress(LeaseNotFound, RunNotFound):
+                await find(lease_id)
+                return RedirectResponse(links(place, lease_id), 303)
     nodes = [name for name in names.value.values() if text.lower() in name.lower()]
     found = [row.queue for row in queues.value if text.lower() in row.queue.lower()]
     if text in nodes or (len(nodes) == 1 and not found):

@@ -1,0 +1,177 @@
+"""Runs of workflows: the list, and one run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, get_args
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.forms import pairs
+from hwqueue.dashboard.pages.pending import why_context
+from hwqueue.dashboard.reads import Reads, RunView, as_run_id, reads, uuid_or_none
+from hwqueue.dashboard.render import page
+from hwqueue.dashboard.runs.graph import Graph, Step, graph_of
+from hwqueue.dashboard.runs.says import says_of
+from hwqueue.dashboard.runs.timeline import timeline_of
+from hwqueue.errors import ClassUnknown
+from hwqueue.types import ClassExplanation, RunState
+
+PAGE_SIZES = (50, 100, 200)
+STATES = get_args(RunState)
+TEXT_FILTERS = ("workflow", "label")
+MOST_ROWS = 500
+MOST_CLASSES = 12  # whose nodes a page looks for
+
+
+async def runs(request: Request) -> Response:
+    """Runs, newest first, a page at a time."""
+    asked = request.query_params
+    filters = {name: asked.get(name, "").strip() for name in TEXT_FILTERS}
+    state = asked.get("state", "")
+    state = state if state in STATES else ""
+    size = next((each for each in PAGE_SIZES if str(each) == asked.get("size")), PAGE_SIZES[0])
+    rows, progress = await reads(request).runs(
+        workflow=filters["workflow"] or None,
+        state=state or None,
+        labels=dict(pairs(filters["label"], "label")) or None,
+        before=uuid_or_none(asked.get("before")),
+        limit=size + 1,
+    )
+    query: dict[str, Any] = {"state": state, **filters}
+    if size != PAGE_SIZES[0]:
+        query["size"] = size
+    return page(
+        request,
+        "runs.html",
+        "Runs",
+        rows=rows[:size],
+        progress=progress,
+        more=len(rows) > size,
+        paged="before" in asked,
+        states=STATES,
+        state=state,
+        filters=filters,
+        query=query,
+        size=size,
+        sizes=PAGE_SIZES,
+    )
+
+
+async def run(request: Request) -> Response:
+    """One run: what it waits for, its graph, its steps, their times."""
+    view, graph, names = await _view(request)
+    layer, shown = _shown(request, graph)
+    now = datetime.now(UTC)
+    return page(
+        request,
+        "run.html",
+        f"Run of {view.run.workflow}",
+        run=view.run,
+        defined=view.definition.version,
+        progress=view.progress,
+        graph=graph,
+        says=says_of(view.run, graph.steps, names),
+        timeline=timeline_of(view.run, shown, now),
+        shown=shown,
+        layer=layer,
+        names=names,
+        fits=None,
+        events=await reads(request).run_events(view.run),
+        now=now,
+    )
+
+
+async def why(request: Request) -> Response:
+    """Why the run waits: loaded after its page, since it looks at the whole fleet."""
+    view, graph, names = await _view(request)
+    says = says_of(view.run, graph.steps, names)
+    lease_id = says.waits_for.row.lease_id if says.waits_for and says.waits_for.row else None
+    explained = await reads(request).explain_lease(lease_id) if lease_id else None
+    return page(
+        request,
+        "run_why.html",
+        "What it waits for",
+        read=[explained] if explained else [],
+        live=0,
+        run=view.run,
+        says=says,
+        why=explained.value if explained else None,
+        **why_context(),
+    )
+
+
+async def steps(request: Request) -> Response:
+    """The steps with the nodes that each may run on: loaded after the page, as the reasons are."""
+    view, graph, names = await _view(request)
+    layer, shown = _shown(request, graph)
+    return page(
+        request,
+        "run_steps.html",
+        "Steps",
+        live=0,
+        run=view.run,
+        graph=graph,
+        shown=shown,
+        layer=layer,
+        names=names,
+        fits=await fits_of(reads(request), shown),
+    )
+
+
+async def _view(request: Request) -> tuple[RunView, Graph, Mapping[UUID, str]]:
+    source = reads(request)
+    run_id = as_run_id(request.path_params["run"])
+    view, nodes = await asyncio.gather(source.run_view(run_id), source.node_names())
+    return view, graph_of(view.definition.spec, view.steps, view.details), nodes.value
+
+
+def _shown(request: Request, graph: Graph) -> tuple[int | None, Sequence[Step]]:
+    """The steps in the tables: all that are drawn, else those of a layer, the one asked for or the
+    first with a step that has not ended.
+    """
+    if graph.layout is not None:
+        return None, graph.steps
+    layers = graph.layers()
+    asked = request.query_params.get("layer", "")
+    layer = next(
+        (number for number, row in enumerate(layers) if any(not s.has_ended for s in row)), 0
+    )
+    if asked.isdecimal() and int(asked) < len(layers):
+        layer = int(asked)
+    return layer, layers[layer][:MOST_ROWS]
+
+
+async def fits_of(source: Reads, steps: Sequence[Step]) -> dict[int, ClassExplanation]:
+    """What nodes are to the classes of steps that have not ended, those that wait for a node first.
+
+    The same reasons as of a lease. At most `MOST_CLASSES`: each looks at the whole fleet.
+    """
+    order = {"pending": 0, "scheduled": 1, "waiting": 2, "running": 3}
+    open_steps = sorted(
+        (step for step in steps if step.detail and not step.has_ended),
+        key=lambda step: (order.get(step.state or "", 9), step.no),
+    )
+    wanted = list(dict.fromkeys(step.detail.class_id for step in open_steps if step.detail))
+
+    async def ask(class_id: int) -> ClassExplanation | None:
+        try:
+            return (await source.explain_class(class_id)).value
+        except ClassUnknown:  # the run has ended since, and so has its class
+            return None
+
+    told = await asyncio.gather(*(ask(each) for each in wanted[:MOST_CLASSES]))
+    return {each: found for each, found in zip(wanted, told, strict=False) if found}
+
+
+ROUTES = [
+    protected("/runs", runs),
+    protected("/runs/{run}", run),
+    protected("/runs/{run}/why", why),
+    protected("/runs/{run}/steps", steps),
+]

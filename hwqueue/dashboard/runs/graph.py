@@ -1,0 +1,216 @@
+"""A graph of steps to draw: what the boxes and edges say. Of a run, or of a definition alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hwqueue.dashboard.runs.layout import Box, Layout, Line, lay_out, layers_of
+from hwqueue.types import StepDetail, WorkflowStep
+
+MOST_BOXES = 200  # more are a table: nobody follows the edges of more
+_ENDED = ("completed", "failed", "cancelled", "skipped")
+KINDS = {
+    "task": "a task",
+    "map": "a task for each item",
+    "gang": "tasks that start together",
+    "wait": "waits for a signal",
+    "sleep": "waits for a time",
+    "workflow": "a run of another workflow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step as pages show it.
+
+    Attributes:
+        state: A word of `formatting.STATES`: a step whose lease waits for a node is `pending`; one
+            whose lease is claimed is `running`. None: of a definition.
+        parents: The steps it comes after, and how each must end.
+        condition: What it asks besides, in words; empty for most.
+        counts: Of the items of a map, by state; empty for other kinds.
+        layer: Of the graph, from 0.
+    """
+
+    no: int
+    name: str
+    kind: str
+    task: str
+    state: str | None
+    parents: Mapping[str, str]
+    condition: str
+    at_end: str | None
+    layer: int
+    row: WorkflowStep | None = None
+    detail: StepDetail | None = None
+    counts: Mapping[str, int] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it will not change unless the run is retried."""
+        return self.state in _ENDED
+
+    @property
+    def words(self) -> str:
+        """The name, the state, the parents and the conditions, for who cannot see the picture."""
+        parts = [self.name]
+        if self.kind != "task":
+            parts.append(KINDS.get(self.kind, self.kind))
+        if self.state:
+            parts.append(self.state)
+        if self.parents:
+            parts.append("after " + ", ".join(_after(*each) for each in self.parents.items()))
+        if self.condition:
+            parts.append(self.condition)
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A line of the picture. wants: completed, failed or ended. holds: None until that is known."""
+
+    line: Line
+    wants: str
+    holds: bool | None
+
+    @property
+    def label(self) -> tuple[float, float]:
+        """Where its condition is written: at the first third of its first curve."""
+        (x, y), (to_x, to_y) = self.line.points[:2]
+        return x + (to_x - x) * 0.26, y + (to_y - y) * 0.36
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Steps in topological order, and where they are drawn; layout: None if they are too many."""
+
+    steps: tuple[Step, ...]
+    layout: Layout | None
+    edges: tuple[Edge, ...]
+    boxes: tuple[tuple[Box, Step], ...]
+
+    def layers(self) -> list[list[Step]]:
+        """The steps by layer."""
+        rows: list[list[Step]] = [[] for _ in range(max(s.layer for s in self.steps) + 1)]
+        for step in self.steps:
+            rows[step.layer].append(step)
+        return rows
+
+    def counts(self) -> list[tuple[str, int]]:
+        """How many steps are in each state, in the order of a life."""
+        return count_states(step.state or "" for step in self.steps)
+
+
+_LIFE = (*("completed", "running", "claimed", "pending", "scheduled"), *("failed", "cancelled"))
+
+
+def count_states(states: Iterable[str] | Mapping[str, int]) -> list[tuple[str, int]]:
+    """How many there are of each state, in the order in which bars show them."""
+    found: dict[str, int] = {}
+    for state in states:
+        found[state] = found.get(state, 0) + (states[state] if isinstance(states, Mapping) else 1)
+    order = {state: index for index, state in enumerate((*_LIFE, "skipped", "waiting"))}
+    return sorted(found.items(), key=lambda each: order.get(each[0], len(order)))
+
+
+def graph_of(
+    spec: Mapping[str, Any],
+    rows: Sequence[WorkflowStep] = (),
+    details: Sequence[StepDetail] = (),
+) -> Graph:
+    """The graph of a specification in normal form, with the states of a run's steps if given."""
+    by_no = {row.step_no: row for row in rows}
+    detail_of = {detail.step_no: detail for detail in details}
+    given = list(spec["steps"])
+    names = tuple(each["name"] for each in given)
+    edges = tuple((parent, each["name"]) for each in given for parent in each.get("after", {}))
+    at_end = tuple(each["name"] for each in given if "finally" in each)
+    edges = tuple(edge for edge in edges if edge[1] not in at_end)
+    layers = layers_of(names, edges)
+    last = max((layer for name, layer in layers.items() if name not in at_end), default=-1)
+    layers |= dict.fromkeys(at_end, last + 1)
+    steps = tuple(
+        _step(number, each, layers[each["name"]], by_no.get(number), detail_of.get(number))
+        for number, each in enumerate(given, 1)
+    )
+    if len(steps) > MOST_BOXES:
+        return Graph(steps, None, (), ())
+    layout = lay_out(names, edges, at_end)
+    named = {step.name: step for step in steps}
+    return Graph(
+        steps,
+        layout,
+        tuple(_edge(line, named) for line in layout.lines),
+        tuple((box, named[box.name]) for box in layout.boxes),
+    )
+
+
+def _step(
+    number: int,
+    given: Mapping[str, Any],
+    layer: int,
+    row: WorkflowStep | None,
+    detail: StepDetail | None,
+) -> Step:
+    return Step(
+        no=number,
+        name=given["name"],
+        kind=given.get("kind", "task"),
+        task=given.get("task", ""),
+        state=None if row is None else shown(row),
+        parents=given.get("after", {}),
+        condition=_condition(given),
+        at_end=given.get("finally"),
+        layer=layer,
+        row=row,
+        detail=detail,
+    )
+
+
+def shown(row: WorkflowStep) -> str:
+    """The word for a step's state: of a released one, that of its lease."""
+    if row.state != "running":
+        return row.state
+    return row.lease_state if row.lease_state in ("pending", "scheduled") else "running"
+
+
+def _edge(line: Line, steps: Mapping[str, Step]) -> Edge:
+    source, target = steps[line.source], steps[line.target]
+    wants = target.parents[line.source]
+    if not source.has_ended:
+        return Edge(line, wants, None)
+    holds = wants == "ended" or (
+        source.state in ("failed", "cancelled") if wants == "failed" else source.state == wants
+    )
+    return Edge(line, wants, holds)
+
+
+def _after(parent: str, wants: str) -> str:
+    return {
+        "completed": parent,
+        "failed": f"{parent} if that fails",
+        "ended": f"{parent} whether or not that fails",
+    }.get(wants, parent)
+
+
+def _condition(given: Mapping[str, Any]) -> str:
+    parts = []
+    if given.get("join") == "any":
+        parts.append("released by the first of its parents")
+    if "finally" in given:
+        when = {"ended": "in any case"}.get(given["finally"], f"if the run is {given['finally']}")
+        parts.append(f"runs when all else has ended, {when}")
+    if "run_if" in given:
+        parts.append("skipped unless " + " and ".join(_holds(each) for each in given["run_if"]))
+    return "; ".join(parts)
+
+
+def _holds(condition: Mapping[str, Any]) -> str:
+    """`input.size gte 10`: a condition of `run_if` in short."""
+    start = "input" if "input" in condition else str(condition.get("step", ""))
+    path = condition.get("input") if "input" in condition else condition.get("path")
+    place = ".".join([start, *(str(part) for part in path or ())])
+    values = ", ".join(str(value) for value in condition.get("values", ()))
+    return f"{place} {condition.get('op', '')} {values}".strip()

@@ -1,0 +1,119 @@
+"""The times of a run's steps on one axis: waited for parents, pending, ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hwqueue.dashboard.runs.graph import Step
+from hwqueue.types import WorkflowRun
+
+_THINNEST = 0.4  # per cent of the axis: what is shorter is drawn as long
+# A tick every so many seconds, as few as fit.
+_TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+_MOST_TICKS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a step's time. kind: parents, pending, ran or lost (a claim that did not complete).
+
+    left, width: per cent of the axis. open: it goes on.
+    """
+
+    kind: str
+    since: datetime
+    until: datetime
+    left: float
+    width: float
+    open: bool = False
+
+    @property
+    def length(self) -> timedelta:
+        """How long it was, or is so far."""
+        return self.until - self.since
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The line of one step."""
+
+    step: Step
+    spans: tuple[Span, ...]
+
+    def total(self, kind: str) -> timedelta:
+        """How long it was of a kind; what ran and was lost counts as run."""
+        kinds = ("ran", "lost") if kind == "ran" else (kind,)
+        return sum((each.length for each in self.spans if each.kind in kinds), timedelta())
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The lines of all steps that have begun, and where the axis has its ticks, in per cent."""
+
+    start: datetime
+    end: datetime
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, timedelta], ...]
+
+
+def timeline_of(run: WorkflowRun, steps: Sequence[Step], now: datetime) -> Timeline:
+    """The times of a run's steps, from its submission to its end or to now."""
+    start, end = run.submitted_at, max(run.finished_at or now, run.submitted_at)
+    axis = _Axis(start, end)
+    return Timeline(
+        start, end, tuple(Bar(step, _spans(step, axis)) for step in steps), axis.ticks()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    start: datetime
+    end: datetime
+
+    @property
+    def seconds(self) -> float:
+        return max((self.end - self.start).total_seconds(), 0.001)
+
+    def span(self, kind: str, since: datetime, until: datetime, *, is_open: bool = False) -> Span:
+        since = min(max(since, self.start), self.end)
+        until = min(max(until, since), self.end)
+        left = 100 * (since - self.start).total_seconds() / self.seconds
+        width = max(100 * (until - since).total_seconds() / self.seconds, _THINNEST)
+        return Span(kind, since, until, min(left, 100 - _THINNEST), width, is_open)
+
+    def ticks(self) -> tuple[tuple[float, timedelta], ...]:
+        step = next((each for each in _TICKS if self.seconds / each <= _MOST_TICKS), None)
+        if step is None:
+            step = _TICKS[-1] * (int(self.seconds / _TICKS[-1] / _MOST_TICKS) + 1)
+        return tuple(
+            (100 * at / self.seconds, timedelta(seconds=at))
+            for at in range(0, int(self.seconds) + 1, step)
+        )
+
+
+def _spans(step: Step, axis: _Axis) -> tuple[Span, ...]:
+    detail = step.detail
+    if detail is None or detail.released_at is None:
+        if step.state == "waiting":
+            return (axis.span("parents", axis.start, axis.end, is_open=True),)
+        return ()
+    spans = [axis.span("parents", axis.start, detail.released_at)]
+    ready = detail.released_at
+    for attempt in detail.attempts:
+        spans.append(axis.span("pending", ready, attempt.claimed_at))
+        spans.append(axis.span("lost", attempt.claimed_at, attempt.ended_at))
+        ready = attempt.ended_at
+    due = min(max(detail.available_at or ready, ready), axis.end)
+    if step.state in ("pending", "scheduled"):
+        spans.append(axis.span("pending", due, axis.end, is_open=True))
+    elif step.state == "waiting":
+        spans.append(axis.span("parents", ready, axis.end, is_open=True))
+    elif detail.claimed_at is not None and detail.claimed_at >= ready:
+        runs = detail.ended_at is None
+        spans.append(axis.span("pending", due, detail.claimed_at))
+        spans.append(axis.span("ran", detail.claimed_at, detail.ended_at or axis.end, is_open=runs))
+    elif detail.ended_at is not None and detail.ended_at > due:
+        spans.append(axis.span("pending", due, detail.ended_at))
+    return tuple(each for each in spans if each.length or each.open or each.kind in ("ran", "lost"))

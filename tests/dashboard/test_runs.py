@@ -1,0 +1,283 @@
+"""The pages about workflows and their runs, and what can be done there."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from hwqueue.client import Client
+from hwqueue.types import Claim, Gpu, NodeSpec
+from tests.dashboard.conftest import Pages, serving
+
+HOSTILE = "<script>alert(1)</script>"
+STEPS: list[dict[str, Any]] = [
+    {"name": "fetch", "task": "fetch"},
+    {"name": "train", "task": "train", "after": ["fetch"]},
+    {"name": "tell", "task": "tell", "after": [{"step": "train", "on": "failed"}]},
+    {"name": "publish", "task": "publish", "after": ["train"]},
+]
+
+
+class Running:
+    """A run on a node of its own, driven step by step."""
+
+    def __init__(self, sql: Client, steps: list[dict[str, Any]], **options: Any) -> None:
+        self.sql = sql
+        sql.create_queue("flow", policy={"max_attempts": 1})
+        self.node = uuid4()
+        self.epoch = sql.register_node(self.node, NodeSpec(name="n-1", instance_id="1"))
+        sql.define_workflow({"name": "training", "queue": "flow", "steps": steps})
+        self.run: UUID = sql.submit_workflow("training", {"size": 7}, **options).run_id
+
+    @property
+    def page(self) -> str:
+        """The address of the run."""
+        return f"/runs/{self.run}"
+
+    def claim(self) -> dict[str, Claim]:
+        """What the node is granted, by the names of the steps."""
+        claims = self.sql.claim_task(["flow"], self.node, self.epoch, qty=100)
+        return {str((claim.headers or {})["step"]): claim for claim in claims}
+
+    def complete(self, step: str) -> None:
+        """Claim a step and complete it."""
+        claim = self.claim()[step]
+        self.sql.complete_lease(claim.lease_id, claim.claim_token)
+
+    def fail(self, step: str, message: str = "no memory") -> None:
+        """Claim a step and let it fail for good."""
+        claim = self.claim()[step]
+        error = {"message": message}
+        self.sql.fail_lease(claim.lease_id, claim.claim_token, error=error, retry=False)
+
+    def states(self) -> dict[str, str]:
+        """The states of the steps."""
+        return {row.step: row.state for row in self.sql.list_workflow_steps(self.run)}
+
+
+@pytest.fixture
+def running(sql: Client) -> Running:
+    """A run of which nothing has been claimed."""
+    return Running(sql, STEPS, labels={"team": "vision"}, affinity_tags=None)
+
+
+def boxes(text: str) -> dict[str, str]:
+    """The states that the graph shows, by the names of the steps."""
+    found = re.findall(r'class="box [^"]* is-([a-z]+)"[^>]*data-step="([^"]+)"', text)
+    return {step: state for state, step in found}
+
+
+async def test_the_list_filters_and_pages(pages: Pages, sql: Client, running: Running) -> None:
+    other = [
+        sql.submit_spec({"name": "other", "queue": "flow", "steps": [STEPS[0]]}).run_id
+        for _ in range(51)
+    ]
+    sql.cancel_workflow_run(other[0])
+    text = await pages.page("/runs")
+    assert text.count('<tr id="run-') == 50
+    assert f"before={other[1]}" in text
+    text = await pages.page(f"/runs?before={other[1]}")
+    listed = [f'id="run-{run}"' in text for run in (running.run, other[0], other[1])]
+    assert listed == [True, True, False]
+    text = await pages.page("/runs?workflow=training")
+    assert text.count('<tr id="run-') == 1
+    assert 'aria-label="1 pending, 3 waiting"' not in text  # a list does not read the leases
+    assert 'aria-label="1 running, 3 waiting"' in text
+    assert "0 of 4 completed" in text
+    assert str(running.run) in await pages.page("/runs?label=team%3Dvision")
+    assert "No run fits this filter" in await pages.page("/runs?label=team%3Daudio")
+    assert (await pages.page("/runs?state=cancelled")).count('<tr id="run-') == 1
+    assert "is not key=value" in await pages.page("/runs?label=team", 400)
+
+
+async def test_no_run_yet(pages: Pages) -> None:
+    assert "No run yet" in await pages.page("/runs")
+    assert "No workflow is defined" in await pages.page("/workflows")
+    assert "does not exist" in await pages.page(f"/runs/{uuid4()}", 404)
+    assert "is no run id" in await pages.page("/runs/x", 404)
+    assert "does not exist" in await pages.page("/workflows/x", 404)
+
+
+async def test_a_list_says_what_runs_ask_and_what_failed(pages: Pages, sql: Client) -> None:
+    running = Running(sql, STEPS, affinity_tags={"zone": HOSTILE}, placement={})
+    sql.cancel_workflow_run(running.run)
+    text = await pages.page("/runs")
+    assert "<bdi>zone</bdi>=<bdi>&lt;script&gt;" in text
+    assert HOSTILE not in text
+    assert HOSTILE not in await pages.page(running.page)
+    sql.deregister_node(running.node)
+
+
+async def test_the_graph_follows_the_run(pages: Pages, running: Running) -> None:
+    text = await pages.page(running.page)
+    waiting = {"train": "waiting", "tell": "waiting", "publish": "waiting"}
+    assert boxes(text) == {"fetch": "pending"} | waiting
+    assert 'data-from="train" data-to="tell"' in text
+    assert "if it fails" in text
+    claim = running.claim()["fetch"]
+    text = await pages.page(running.page)
+    assert boxes(text) == {"fetch": "running"} | waiting
+    assert "Runs fetch on n-1." in text
+    running.sql.complete_lease(claim.lease_id, claim.claim_token)
+    running.fail("train", HOSTILE)
+    running.complete("tell")
+    text = await pages.page(running.page)
+    assert boxes(text) == {
+        "fetch": "completed", "train": "failed", "tell": "completed", "publish": "skipped",
+    }  # fmt: skip
+    assert "at step" in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert HOSTILE not in text
+    assert f"/leases/{claim.lease_id}" in text
+    assert f"/runs/{running.run}#step-of-fetch" in await pages.page(f"/leases/{claim.lease_id}")
+
+
+async def test_what_a_run_waits_for_has_the_words_of_its_lease(pages: Pages, sql: Client) -> None:
+    wants = {"placement": {"require": [{"tags": {"gpu": True}}], "resources": {"gpu": 4}}}
+    running = Running(sql, [STEPS[0] | wants])
+    gpus = [Gpu(resource_id=uuid4()) for _ in range(2)]
+    spec = NodeSpec(name="small", instance_id="1", labels={"gpu": True}, gpus=gpus)
+    sql.register_node(uuid4(), spec)
+    [row] = sql.list_workflow_steps(running.run)
+    assert row.lease_id
+    why = sql.explain_lease(row.lease_id)
+    text = await pages.page(f"{running.page}/why")
+    assert "Waits for step" in text
+    assert why.headline in text
+    assert why.code in text
+    text = await pages.page(f"{running.page}/steps")
+    assert re.search(r'data-l="nodes match"><a [^>]*title="of 2 nodes">0</a>', text)
+
+
+async def test_pause_resume_cancel(pages: Pages, sql: Client, running: Running) -> None:
+    run = str(running.run)
+    assert "1 step that is released goes" in await pages.page(f"/do/pause-run?run={run}")
+    done = await pages.do("pause-run", run)
+    assert done.headers["location"] == f"/runs/{run}?done=pause-run"
+    running.complete("fetch")
+    text = await pages.page(running.page)
+    assert "1 step that is due is held" in text
+    assert "held: the run is paused" in text
+    assert "workflow_run_paused" in text
+    assert "1 step that is held is" in await pages.page(f"/do/resume-run?run={run}")
+    await pages.do("resume-run", run)
+    assert running.states()["train"] == "running"
+    asked = await pages.page(f"/do/cancel-run?run={run}")
+    assert "2 steps will never be released" in asked
+    await pages.do("cancel-run", run, reason="a mistake")
+    found = sql.get_workflow_run(running.run)
+    assert found.state == "cancelled"
+    text = await pages.page(running.page)
+    assert "a mistake, by anonymous" in text
+    assert (await pages.do("cancel-run", run)).status_code == 303  # it is cancelled already
+    assert (await pages.do("pause-run", run)).status_code == 409
+
+
+async def test_a_retry_says_which_steps_run_again(
+    pages: Pages, sql: Client, running: Running
+) -> None:
+    run = str(running.run)
+    assert "QHF04" in await pages.page(f"/do/retry-run?run={run}", 409)
+    running.complete("fetch")
+    running.fail("train")
+    running.complete("tell")
+    asked = await pages.page(f"/do/retry-run?run={run}")
+    assert "3 steps run again" in asked
+    assert "fetch" not in asked.partition('class="things"')[2]
+    assert "4 steps run again" in await pages.page(f"/do/retry-all?run={run}")
+    step = f"{run}:fetch"
+    asked = await pages.page(f"/do/retry-step?step={step}")
+    assert "Run again from step fetch?" in asked
+    assert "4 steps run again" in asked
+    done = await pages.do("retry-step", step)
+    assert done.headers["location"] == f"/runs/{run}?done=retry-step"
+    assert running.states()["fetch"] == "running"
+    running.complete("fetch")
+    running.fail("train")
+    running.complete("tell")
+    await pages.do("retry-run", run)
+    assert running.states() == {
+        "fetch": "completed", "train": "running", "tell": "waiting", "publish": "waiting",
+    }  # fmt: skip
+    sql.cancel_workflow_run(running.run)
+    await pages.do("retry-all", run)
+    assert running.states()["fetch"] == "running"
+
+
+async def test_skip_a_step(pages: Pages, sql: Client, running: Running) -> None:
+    step = f"{running.run}:fetch"
+    assert "It is pending." in await pages.page(f"/do/skip-step?step={step}")
+    assert (await pages.do("skip-step", step, result="{")).status_code == 400
+    assert running.states()["fetch"] == "running"
+    await pages.do("skip-step", step, result='{"uri": "s3://old"}', reason="there already")
+    assert running.states()["fetch"] == "completed"
+    [row] = [row for row in sql.list_workflow_steps(running.run) if row.step == "fetch"]
+    assert row.result == {"uri": "s3://old"}
+    assert "there already" in await pages.page(running.page)
+    assert "QHF06" in (await pages.do("skip-step", f"{running.run}:nobody")).text
+
+
+@pytest.mark.parametrize("verb", ["cancel-run", "pause-run", "retry-all", "skip-step"])
+async def test_forms_without_the_token_are_refused(
+    pages: Pages, sql: Client, running: Running, verb: str
+) -> None:
+    await pages.page("/")
+    fields = {"subject": f"{running.run}{':fetch' if verb == 'skip-step' else ''}"}
+    assert (await pages.post(f"/do/{verb}", data=fields)).status_code == 403
+    assert sql.get_workflow_run(running.run).state == "running"
+    assert running.states()["fetch"] == "running"
+
+
+async def test_who_may_only_look_sees_no_button(
+    dsn: str, running: Running, token: Callable[..., str]
+) -> None:
+    async with serving(dsn, auth="tokens") as pages:
+        pages.headers["Authorization"] = f"Bearer {token('viewer')}"
+        for path in ("", "/steps"):
+            assert not re.search(r'href="/do/', await pages.page(running.page + path))
+        await pages.page(f"/do/cancel-run?run={running.run}", 403)
+
+
+@pytest.mark.parametrize(("role", "tenant"), [("producer", None), ("operator", "acme")])
+async def test_who_may_not_see_everything_sees_nothing(
+    dsn: str, running: Running, token: Callable[..., str], role: str, tenant: str | None
+) -> None:
+    headers = {"Authorization": f"Bearer {token(role, tenant)}"}
+    async with serving(dsn, auth="tokens") as pages:
+        for path in ("/runs", running.page, f"{running.page}/why", "/workflows"):
+            assert (await pages.get(path, headers=headers)).status_code == 403, path
+
+
+async def test_more_steps_than_a_graph_has_are_a_table_by_layer(pages: Pages, sql: Client) -> None:
+    wide = [{"name": f"a{number}", "task": "t", "after": ["first"]} for number in range(220)]
+    running = Running(sql, [{"name": "first", "task": "t"}, *wide])
+    text = await pages.page(running.page)
+    assert '<svg id="graph"' not in text
+    assert text.count('<tr id="layer-') == 2
+    assert text.count('<tr id="step-') == 1  # of the first layer that has not ended
+    text = await pages.page(f"{running.page}?layer=1")
+    assert text.count('<tr id="step-') == 220
+    assert (await pages.page(f"{running.page}?layer=9")).count('<tr id="step-') == 1
+    assert '<tr id="layer-1"' in await pages.page("/workflows/training")
+
+
+async def test_definitions_and_their_versions(pages: Pages, sql: Client, running: Running) -> None:
+    sql.define_workflow({"name": "training", "queue": "flow", "steps": STEPS[:2]})
+    sql.cancel_workflow_run(running.run)
+    text = await pages.page("/workflows")
+    assert "/runs?workflow=training&amp;state=cancelled" in text
+    text = await pages.page("/workflows/training")
+    assert "version 2, the newest" in text
+    assert set(re.findall(r'data-step="([^"]+)"', text)) == {"fetch", "train"}
+    text = await pages.page("/workflows/training?version=1")
+    assert set(re.findall(r'data-step="([^"]+)"', text)) == {"fetch", "train", "tell", "publish"}
+    assert "1 cancelled" in text
+    assert "is no version" in await pages.page("/workflows/training?version=x", 422)
+    await pages.page("/workflows/training?version=7", 404)
+
+
+async def test_jump_to_a_run(pages: Pages, running: Running) -> None:
+    response = await pages.get(f"/jump?q={running.run}")
+    assert response.headers["location"] == running.page

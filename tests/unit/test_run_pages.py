@@ -1,0 +1,260 @@
+"""What the pages of runs say about steps, edges and times, without a database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from hwqueue.dashboard.runs.graph import MOST_BOXES, Graph, count_states, graph_of
+from hwqueue.dashboard.runs.says import says_of
+from hwqueue.dashboard.runs.timeline import Timeline, timeline_of
+from hwqueue.types import Attempt, StepDetail, WorkflowRun, WorkflowStep
+
+START = datetime(2030, 1, 31, 12, tzinfo=UTC)
+NODE = uuid4()
+SPEC: dict[str, Any] = {
+    "name": "training",
+    "steps": [
+        {"name": "fetch", "task": "fetch"},
+        {"name": "train", "task": "train", "after": {"fetch": "completed"}},
+        {"name": "tell", "task": "tell", "after": {"train": "failed", "fetch": "ended"}},
+        {"name": "remove", "task": "remove", "finally": "ended"},
+    ],
+}
+
+
+def at(seconds: float) -> datetime:
+    """A time of the run."""
+    return START + timedelta(seconds=seconds)
+
+
+def run(state: Any = "running", **more: Any) -> WorkflowRun:
+    """A run that was submitted at the start."""
+    given: dict[str, Any] = {
+        **{"run_id": uuid4(), "shard_id": 0, "workflow": "training", "version": 1},
+        **{"state": state, "reason": None, "detail": None, "tenant": "", "labels": {}},
+        **{"headers": {}, "priority": None, "input": {}, "result": None, "attempt": 1},
+        **{"deadline": None, "submitted_at": START, "finished_at": None, "step_counts": {}},
+    }
+    return WorkflowRun(**(given | more))
+
+
+def row(number: int, state: Any = "waiting", lease_state: str | None = None, **more: Any) -> Any:
+    """A step of the run."""
+    name = SPEC["steps"][number - 1]["name"]
+    given: dict[str, Any] = {
+        **{"step_no": number, "step": name, "state": state, "reason": None, "task_name": name},
+        **{"queue": "q", "placement": {}, "lease_id": None, "lease_state": lease_state},
+        **{"node_id": None, "attempt": None, "result": None, "error": None, "ended_at": None},
+        **{"waits_for": (), "shard_id": 0},
+    }
+    return WorkflowStep(**(given | more))
+
+
+def detail(number: int, *seconds: float | None, attempts: tuple[Attempt, ...] = ()) -> StepDetail:
+    """When a step was released, due, claimed, ended."""
+    times = [None if each is None else at(each) for each in (*seconds, *([None] * 4))][:4]
+    return StepDetail(
+        step_no=number,
+        step=SPEC["steps"][number - 1]["name"],
+        class_id=1,
+        words="any node",
+        released_at=times[0],
+        available_at=times[1],
+        claimed_at=times[2],
+        ended_at=times[3],
+        attempts=attempts,
+        shard_id=0,
+    )
+
+
+def graph(*rows: WorkflowStep) -> Graph:
+    """The graph of a run with these steps."""
+    return graph_of(SPEC, rows)
+
+
+def says(given: WorkflowRun, *rows: WorkflowStep) -> tuple[str, str]:
+    """The headline and the second line."""
+    names: dict[UUID, str] = {NODE: "n-1"}
+    told = says_of(given, graph(*rows).steps, names)
+    return f"{told.text} {told.step.name}" if told.step else told.text, told.more
+
+
+def test_a_definition_has_no_states() -> None:
+    found = graph_of(SPEC)
+    assert [step.state for step in found.steps] == [None] * 4
+    assert [step.layer for step in found.steps] == [0, 1, 2, 3]
+    assert [(edge.line.source, edge.line.target, edge.wants) for edge in found.edges] == [
+        ("fetch", "train", "completed"),
+        ("train", "tell", "failed"),
+        ("fetch", "tell", "ended"),
+    ]
+    assert {edge.holds for edge in found.edges} == {None}
+
+
+def test_a_step_whose_lease_waits_is_pending() -> None:
+    rows = [row(1, "running", "pending"), row(2, "running", "claimed"), row(3), row(4, "skipped")]
+    assert [step.state for step in graph(*rows).steps] == [
+        *("pending", "running", "waiting", "skipped")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fetch", "train", "holds"),
+    [
+        ("completed", "waiting", [True, None, True]),
+        ("completed", "completed", [True, False, True]),
+        ("completed", "failed", [True, True, True]),
+        ("completed", "cancelled", [True, True, True]),
+        ("failed", "skipped", [False, False, True]),
+    ],
+)
+def test_edges_say_whether_they_hold(fetch: str, train: str, holds: list[bool | None]) -> None:
+    found = graph(row(1, fetch), row(2, train), row(3), row(4))
+    assert [edge.holds for edge in found.edges] == holds
+
+
+def test_words_for_who_cannot_see_the_picture() -> None:
+    tell = graph(row(1), row(2), row(3), row(4)).steps[2]
+    told = "tell; waiting; after train if that fails, fetch whether or not that fails"
+    assert tell.words == told
+    assert "runs when all else has ended, in any case" in graph_of(SPEC).steps[3].words
+
+
+def test_conditions_in_short() -> None:
+    given = {
+        "name": "publish", "task": "p", "join": "any", "after": {},
+        "run_if": [
+            {"input": ["size"], "op": "gte", "values": [10]},
+            {"step": "train", "path": ["ok", 0], "op": "exists"},
+        ],
+    }  # fmt: skip
+    [step] = graph_of({"steps": [given]}).steps
+    assert step.condition == (
+        "released by the first of its parents; skipped unless input.size gte 10"
+        " and train.ok.0 exists"
+    )
+
+
+def test_kinds_and_items_have_room() -> None:
+    """A step of another kind is drawn, whatever it is."""
+    [step] = graph_of({"steps": [{"name": "score", "kind": "map"}]}).steps
+    assert step.words == "score; a task for each item"
+    [step] = graph_of({"steps": [{"name": "score", "kind": "of a later release"}]}).steps
+    assert step.words == "score; of a later release"
+
+
+def test_too_many_steps_are_not_drawn() -> None:
+    steps = [{"name": f"s{number}", "task": "t"} for number in range(MOST_BOXES + 1)]
+    assert graph_of({"steps": steps[:-1]}).layout is not None
+    found = graph_of({"steps": steps})
+    assert found.layout is None
+    assert len(found.layers()[0]) == MOST_BOXES + 1
+
+
+def test_states_are_counted_in_the_order_of_a_life() -> None:
+    assert count_states(["waiting", "completed", "waiting"]) == [("completed", 1), ("waiting", 2)]
+    assert count_states({"failed": 2, "completed": 3}) == [("completed", 3), ("failed", 2)]
+
+
+def lines(*details: StepDetail, ended: float | None = None, **states: Any) -> Timeline:
+    """The times of a run that ends, or is looked at, after 100 s."""
+    rows = [row(1), row(2), row(3), row(4)]
+    for number, (state, lease_state) in enumerate(states.values()):
+        rows[number] = replace(rows[number], state=state, lease_state=lease_state)
+    given = run() if ended is None else run("failed", finished_at=at(ended))
+    return timeline_of(given, graph_of(SPEC, rows, details).steps, at(100))
+
+
+def spans(found: Timeline, number: int) -> list[tuple[str, float, float, bool]]:
+    """Kind, begin and end in per cent, and whether it goes on."""
+    return [
+        (span.kind, span.left, round(span.left + span.width, 3), span.open)
+        for span in found.bars[number - 1].spans
+    ]
+
+
+def test_times_tell_the_wait_for_a_node_from_the_wait_for_parents() -> None:
+    lost = Attempt(
+        attempt=1, claim_token=1, node_id=NODE, outcome="failed", claimed_at=at(50),
+        ended_at=at(60), error=None,
+    )  # fmt: skip
+    found = lines(
+        detail(1, 0, 0, 10, 40),
+        detail(2, 40, 70, 80, attempts=(lost,)),
+        detail(3),
+        detail(4),
+        fetch=("completed", None),
+        train=("running", "claimed"),
+    )
+    assert spans(found, 1) == [("pending", 0, 10, False), ("ran", 10, 40, False)]
+    assert spans(found, 2) == [
+        ("parents", 0, 40, False),
+        ("pending", 40, 50, False),
+        ("lost", 50, 60, False),
+        ("pending", 70, 80, False),
+        ("ran", 80, 100, True),
+    ]
+    assert spans(found, 3) == [("parents", 0, 100, True)]
+    assert found.bars[1].total("ran") == timedelta(seconds=30)
+    assert [round(place) for place, _ in found.ticks] == [0, 15, 30, 45, 60, 75, 90]
+
+
+def test_a_step_that_waits_for_a_node_goes_on() -> None:
+    found = lines(detail(1, 0, 20), fetch=("running", "pending"))
+    assert spans(found, 1) == [("pending", 20, 100, True)]
+
+
+def test_a_step_that_never_began_has_no_times() -> None:
+    found = lines(detail(1, 0, 0, 10, 50), detail(2), ended=50, fetch=("failed", None))
+    assert spans(replace(found, bars=found.bars), 1) == [
+        ("pending", 0, 20, False),
+        ("ran", 20, 100, False),
+    ]
+    skipped = lines(detail(2), ended=50, fetch=("failed", None), train=("skipped", None))
+    assert spans(skipped, 2) == []
+
+
+def test_what_a_run_does() -> None:
+    pending, going = row(1, "running", "pending"), row(1, "running", "claimed", node_id=NODE)
+    assert says(run(), pending, row(2)) == ("Waits for step fetch", "")
+    assert says(run(), pending, row(2, "running", "pending")) == (
+        "Waits for step fetch",
+        "1 other step waits for a node, too.",
+    )
+    assert says(run(), going, row(2, "running", "pending")) == (
+        "Runs fetch on n-1.",
+        "train waits for a node.",
+    )
+    assert says(run(), row(1, "running", "scheduled")) == ("Waits for its time: fetch.", "")
+    assert says(run(), row(1)) == (
+        "Waits for upkeep, which releases the steps that are due.",
+        "",
+    )
+    assert says(run("paused"), going, row(2, reason="run_paused")) == (
+        "Paused: 1 step that is due is held.",
+        "Runs fetch on n-1.",
+    )
+    by = {"detail": {"reason": "a mistake", "by": "ada"}}
+    told = ("Is being cancelled: 1 step still to end.", "a mistake, by ada")
+    assert says(run("cancelling", **by), going) == told
+    assert says(run("failing", reason="step_failed"), going)[0] == "Fails: 1 step still to end."
+
+
+def test_how_a_run_ended() -> None:
+    over: dict[str, Any] = {"finished_at": at(90)}
+    assert says(run("completed", **over), row(1, "completed")) == ("Completed in 1 min.", "")
+    failed = row(1, "failed", error={"type": "OutOfMemory", "message": "killed"})
+    assert says(run("failed", **over), failed) == (
+        "Failed after 1 min at step fetch",
+        "OutOfMemory: killed",
+    )
+    assert says(run("failed", reason="deadline_exceeded", **over), row(1)) == (
+        "Failed after 1 min.",
+        "deadline exceeded",
+    )
+    assert says(run("cancelled", **over), row(1))[0] == "Cancelled after 1 min."
