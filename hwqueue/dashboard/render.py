@@ -41,7 +41,14 @@ _FILTERS = (
     *(text.duration, text.exact_duration, text.milliseconds, text.age, text.ago),
     *(formatting.absolute, formatting.exact, formatting.iso, formatting.short, formatting.cores),
     *(formatting.policy, formatting.pretty, formatting.error_line),
-    *(formatting.glyph, formatting.tone, formatting.asks, charts.spark, charts.share),
+    *(
+        formatting.glyph,
+        formatting.tone,
+        formatting.asks,
+        formatting.origins,
+        charts.spark,
+        charts.share,
+    ),
     *(charts.segments, count_states),
 )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from hwqueue.client import Client
@@ -13,9 +13,7 @@ from tests.dashboard.test_accessible import violations
 from tests.dashboard.test_runs import Running
 from tests.dashboard.visits import Visit
 
-pytestmark = pytest.mark.thorough
-
-STEPS = [
+STEPS: list[dict[str, Any]] = [
     {"name": "fetch", "task": "fetch"},
     {"name": "left", "task": "left", "after": ["fetch"]},
     {"name": "right", "task": "right", "after": ["fetch"]},

@@ -57,7 +57,7 @@ def functions(root: Path = SQL_DIR) -> dict[str, Function]:
                 body = text[start.start() : end]
                 name = start[1]
                 calls = frozenset(_CALL.findall(_IGNORED.sub("''", body))) - {name}
-                kind = "view " if "view" in start[0] else ""
+                kind = "view " if " view " in start[0] else ""
                 found[kind + name] = Function(name, f"{folder}/{path.stem}", body, calls)
     return found
 

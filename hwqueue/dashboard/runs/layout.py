@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 BOX_WIDTH, BOX_HEIGHT = 200, 56
-GAP_X, GAP_Y = 32, 56
+GAP_X, GAP_Y = 32, 44
 MARGIN = 12
 _SWEEPS = 12
 _LANE = 20  # the width that an edge has where it passes a layer

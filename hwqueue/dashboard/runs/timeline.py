@@ -10,7 +10,7 @@ from hwqueue.dashboard.runs.graph import Step
 from hwqueue.types import WorkflowRun
 
 _THINNEST = 0.4  # per cent of the axis: what is shorter is drawn as long
-# A tick every so many seconds, as few as fit.
+# Seconds between two ticks: the least of these that fits.
 _TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _MOST_TICKS = 7
 
