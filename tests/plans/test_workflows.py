@@ -169,6 +169,9 @@ def test_a_failure(api: Api) -> None:
 CHANGES: dict[str, Callable[[Flow], Any]] = {
     "get_workflow_run": lambda flow: flow.get(),
     "list_workflow_steps": lambda flow: flow.steps(),
+    "get_run_workflow": lambda flow: flow.calls.rows("get_run_workflow", run=flow.run),
+    "list_step_details": lambda flow: flow.calls.rows("list_step_details", run=flow.run),
+    "summarise_runs": lambda flow: flow.calls.rows("summarise_runs", runs=[flow.run]),
     "pause": lambda flow: flow.calls.rows("pause_workflow_run", run=flow.run),
     "cancel": lambda flow: flow.calls.rows("cancel_workflow_run", run=flow.run),
     "skip_step": lambda flow: flow.calls.rows("skip_step", run=flow.run, step="c"),
@@ -188,6 +191,9 @@ def test_retrying(api: Api) -> None:
     claims = flow.claims()
     finish(api, claims["a"])
     fail(api, claims["b"])
+    with explained(api.conn) as work:
+        api.rows("preview_retry", run=flow.run)
+    by_key(work)
     with explained(api.conn) as work:
         api.rows("retry_workflow_run", run=flow.run)
     by_key(work, 50)  # the parents of each step are counted twice
