@@ -18,17 +18,21 @@ from hwqueue.types import (
     CheckedStep,
     DefinedWorkflow,
     Json,
+    RetriedStep,
     RetryMode,
     RunOptions,
+    RunProgress,
     RunSpec,
     RunState,
     RunSummary,
+    StepDetail,
     StepResult,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowRun,
     WorkflowStep,
     WorkflowSummary,
+    WorkflowVersion,
 )
 
 
@@ -299,6 +303,73 @@ class Workflows(Caller):
             p_filter=plain(given(wanted), "filter"),
             p_limit=limit,
             p_before=before,
+            p_shard=shard,
+        )
+
+    def get_run_workflow(self, run_id: UUID | str, *, shard: int = 0) -> WorkflowDefinition:
+        """The definition that a run was submitted with; version: None if it has none.
+
+        Raises: RunNotFound.
+        SQL: get_run_workflow. Safe inside your transaction: yes.
+        """
+        return self._row(calls.GET_RUN_WORKFLOW, WorkflowDefinition, p_run=run_id, p_shard=shard)
+
+    def list_step_details(self, run_id: UUID | str, *, shard: int = 0) -> list[StepDetail]:
+        """When the steps of a run were released and claimed, in topological order.
+
+        Raises: RunNotFound.
+        SQL: list_step_details. Safe inside your transaction: yes.
+        """
+        return self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id, p_shard=shard)
+
+    def summarise_runs(self, run_ids: Iterable[UUID | str], *, shard: int = 0) -> list[RunProgress]:
+        """How far runs are, by their ids; those that are gone are left out.
+
+        Args:
+            run_ids: 200 at most.
+
+        Raises: BadArgument.
+        SQL: summarise_runs. Safe inside your transaction: yes.
+        """
+        return self._rows(calls.SUMMARISE_RUNS, RunProgress, p_runs=list(run_ids), p_shard=shard)
+
+    def preview_retry(
+        self,
+        run_id: UUID | str,
+        *,
+        mode: RetryMode | None = None,
+        steps: Iterable[str] | None = None,
+        shard: int = 0,
+    ) -> list[RetriedStep]:
+        """The steps that `retry_workflow_run` would run again; nothing is changed.
+
+        Raises: RunNotFound, WrongRunState, StepUnknown, BadArgument.
+        SQL: preview_retry. Safe inside your transaction: yes.
+        """
+        options = {"mode": mode, "steps": None if steps is None else list(steps)}
+        return self._rows(
+            calls.PREVIEW_RETRY,
+            RetriedStep,
+            p_run=run_id,
+            p_options=given(options),
+            p_shard=shard,
+        )
+
+    def list_workflow_versions(
+        self, workflows: Iterable[str], *, shard: int = 0
+    ) -> list[WorkflowVersion]:
+        """The newest 20 versions of each workflow, and how many runs of each are in each state.
+
+        Args:
+            workflows: Names, 100 at most.
+
+        Raises: BadArgument, OtherTenant.
+        SQL: list_workflow_versions. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.LIST_WORKFLOW_VERSIONS,
+            WorkflowVersion,
+            p_workflows=list(workflows),
             p_shard=shard,
         )
 
