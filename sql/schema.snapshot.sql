@@ -4031,7 +4031,7 @@ CREATE FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_shard 
 CREATE FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[] DEFAULT '{}'::text[], p_gpu_ids uuid[] DEFAULT '{}'::uuid[], p_gpu_parents uuid[] DEFAULT '{}'::uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, step_counts jsonb, failed_steps text[], affinity_tags jsonb, placement jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, step_counts jsonb, failed_steps text[], affinity_tags jsonb, placement jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
@@ -8168,10 +8168,10 @@ GRANT ALL ON FUNCTION hwqueue.submit_workflows(p_workflow text, p_runs jsonb, p_
 
 REVOKE ALL ON FUNCTION hwqueue.suits(p_class hwqueue.placement_class, p_profile hwqueue.profile, p_node uuid, p_resources uuid[], p_attested text[], p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_runs uuid[], p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

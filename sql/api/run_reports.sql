@@ -65,9 +65,9 @@ $$;
 
 -- What a list shows of runs, in the order of their ids: how many of their steps are in each state, the first
 -- three steps that failed, and what the run asks of every step's node. Runs that are gone, or of other
--- tenants, are left out. p_runs: 200 at most.
+-- tenants, are left out. p_run_ids: 200 at most.
 -- Raises: QHA01.
-create or replace function hwqueue.summarise_runs(p_runs uuid[], p_shard int default 0)
+create or replace function hwqueue.summarise_runs(p_run_ids uuid[], p_shard int default 0)
 returns table (run_id uuid, step_counts jsonb, failed_steps text[], affinity_tags jsonb, placement jsonb,
   shard_id int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -76,7 +76,7 @@ as $$
 declare
   v_tenants text[] := hwqueue.my_tenants();
 begin
-  perform hwqueue.check_range(cardinality(p_runs), 'p_runs', 0, 200, 'ask for a page at a time');
+  perform hwqueue.check_range(cardinality(p_run_ids), 'p_run_ids', 0, 200, 'ask for a page at a time');
   return query
     select r.run_id, hwqueue.count_steps(r, p_shard),
       array(select d.name
@@ -87,7 +87,7 @@ begin
             order by s.step_no limit 3),
       coalesce(r.level -> 'affinity_tags', '{}'), coalesce(r.level -> 'placement', '{}'), p_shard
     from hwqueue.run r
-    where r.shard_id = p_shard and r.run_id = any (p_runs)
+    where r.shard_id = p_shard and r.run_id = any (p_run_ids)
       and (v_tenants is null or r.tenant = any (v_tenants))
     order by r.run_id;
 end

@@ -55,7 +55,7 @@ def test_runs_are_summarised(api: Api) -> None:
     flow = Flow(api, [step("a"), step("b", "a")], options=options, affinity_tags=tags)
     other = Flow(api, [step("a"), step("b", "a"), step("c", "b")])
     other.fail("a")
-    rows = api.rows("summarise_runs", runs=[other.run, NOBODY, flow.run, flow.run])
+    rows = api.rows("summarise_runs", run_ids=[other.run, NOBODY, flow.run, flow.run])
     assert [row["run_id"] for row in rows] == sorted([flow.run, other.run])
     found = {row["run_id"]: row for row in rows}
     assert found[flow.run]["step_counts"] == {"running": 1, "waiting": 1}
@@ -64,9 +64,9 @@ def test_runs_are_summarised(api: Api) -> None:
     assert found[other.run]["step_counts"] == {"failed": 1, "skipped": 2}
     assert found[other.run]["failed_steps"] == ["a"]
     assert (found[other.run]["affinity_tags"], found[other.run]["placement"]) == ({}, {})
-    assert api.rows("summarise_runs", runs=[]) == []
-    refused = api.refused("QHA01", "summarise_runs", runs=[uuid4() for _ in range(201)])
-    assert refused.field == "p_runs"
+    assert api.rows("summarise_runs", run_ids=[]) == []
+    refused = api.refused("QHA01", "summarise_runs", run_ids=[uuid4() for _ in range(201)])
+    assert refused.field == "p_run_ids"
 
 
 def test_a_preview_of_a_retry_says_what_the_retry_then_does(api: Api) -> None:

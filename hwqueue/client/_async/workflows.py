@@ -341,7 +341,7 @@ class AsyncWorkflows(AsyncCaller):
         SQL: summarise_runs. Safe inside your transaction: yes.
         """
         return await self._rows(
-            calls.SUMMARISE_RUNS, RunProgress, p_runs=list(run_ids), p_shard=shard
+            calls.SUMMARISE_RUNS, RunProgress, p_run_ids=list(run_ids), p_shard=shard
         )
 
     async def preview_retry(

@@ -331,7 +331,7 @@ class Workflows(Caller):
         Raises: BadArgument.
         SQL: summarise_runs. Safe inside your transaction: yes.
         """
-        return self._rows(calls.SUMMARISE_RUNS, RunProgress, p_runs=list(run_ids), p_shard=shard)
+        return self._rows(calls.SUMMARISE_RUNS, RunProgress, p_run_ids=list(run_ids), p_shard=shard)
 
     def preview_retry(
         self,
