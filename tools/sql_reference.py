@@ -14,12 +14,18 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "sql.md"
 MODULES = {
     "queues": "Queues and services",
     "leases": "Leases: spawn, read, change",
+    "bulk": "Many leases by a filter",
     "tasks": "Tasks and their defaults",
     "nodes": "Nodes",
     "claims": "Claims: take, keep, settle",
+    "checkpoints": "Durable steps and signals",
+    "workflows": "Workflows: define, submit, check",
+    "runs": "Runs of workflows",
+    "run_reports": "What pages show of runs",
     "explain": "Explanations and dry runs",
     "reports": "Views and figures",
     "upkeep": "Upkeep and events",
+    "webhooks": "Webhooks",
     "tokens": "Tokens of the HTTP API",
 }
 INTRODUCTION = """# SQL functions
@@ -93,7 +99,10 @@ def _entry(function: Function) -> str:
 
 
 def main() -> None:
-    """Write or check the page."""
+    """Write or check the page, with every module of sql/api in it."""
+    there = {file.stem for file in (SQL_DIR / "api").glob("*.sql")}
+    if there != set(MODULES):
+        sys.exit(f"{sorted(there ^ set(MODULES))}: in sql/api or in MODULES, and not in both")
     wanted = page()
     if "--check" not in sys.argv:
         PAGE.write_text(wanted, encoding="utf-8")
