@@ -2449,6 +2449,9 @@ CREATE FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) RETURNS text
 CREATE FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS uuid[]
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3463,6 +3466,9 @@ CREATE FUNCTION hwqueue.refuse_version() RETURNS void
 CREATE FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(lease_id uuid, holder uuid, key text)
     LANGUAGE plpgsql;
 
@@ -4104,6 +4110,9 @@ CREATE FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer D
 
 CREATE FUNCTION hwqueue.taint_text(p_taint jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -7172,6 +7181,8 @@ REVOKE ALL ON FUNCTION hwqueue.lease_state(p_lease uuid, p_shard integer) FROM P
 
 REVOKE ALL ON FUNCTION hwqueue.leases_of_key(p_key text, p_filter hwqueue.lease_filter, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.leases_to_stop(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.leave_arrivals(p_run uuid, p_steps integer[], p_kind text, p_reasons text[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.leave_fleet(p_node hwqueue.node, p_why text, p_detail jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7818,6 +7829,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_version() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_wire(p_reason text, p_offset integer, p_field text, p_class text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_workflow(p_name text, p_version integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.regain_keys(p_leases uuid[], p_waits boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.register_node(p_node uuid, p_spec jsonb, p_shard integer) FROM PUBLIC;
@@ -8200,6 +8213,8 @@ GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard int
 GRANT ALL ON FUNCTION hwqueue.taint_node(p_node uuid, p_taint jsonb, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.taint_text(p_taint jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_adhoc(p_workflow bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_window integer, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint[], OUT meets boolean, OUT is_new boolean) FROM PUBLIC;
 

@@ -223,8 +223,11 @@ end
 $$;
 
 -- Declares a step completed that waits, with a result that others may bind, and returns the run's state. Its
--- lease is cancelled if it waits for a node; a claimed one is refused.
--- Locks: the run, the step, the entry. Raises: QHF03, QHF04, QHF06, QHL07, QHA01, QHA02. Not idempotent.
+-- lease is cancelled if it waits for a node; a claimed one is refused. Parents that have not ended are counted
+-- as before, and what they decide finds a step that has ended. So the step's own tally is left alone: an open
+-- settlement may hold it.
+-- Locks: the run, the step, the entry; then as advance_workflows. It waits for a settlement that has released
+-- the step and is still open. Raises: QHF03, QHF04, QHF06, QHL07, QHA01, QHA02. Not idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.skip_step(p_run uuid, p_step text, p_result jsonb default null,
   p_reason text default null, p_shard int default 0) returns text
@@ -258,8 +261,6 @@ begin
   update hwqueue.step s
   set state = 'completed', reason = 'operator', result = nullif(p_result, 'null'), ended_at = v_now
   where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no;
-  update hwqueue.tally t set is_decided = true
-  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = v_no and t.part = 0;
   perform hwqueue.note_event('workflow_step_skipped', concat_ws(': ', format('step %s of workflow %s is '
       'declared completed', p_step, v_run.name), p_reason), p_shard,
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'step', p_step));

@@ -192,7 +192,8 @@ begin
     update hwqueue.claim c
     set stop_requested_at = p_now, stop_reason = 'preempted', stop_by = least(c.stop_by, p_by),
       stop_detail = p_detail
-    where c.shard_id = p_shard and c.lease_id = any (p_leases)
+    where c.shard_id = p_shard and c.stop_reason is distinct from 'cancelled'  -- it may be, since p_now
+      and c.lease_id = any (p_leases)
       and (c.stop_requested_at is null or c.stop_requested_at > p_now)
     returning c.lease_id, c.login
   )
@@ -238,6 +239,7 @@ as $$
     ) w
     where c.shard_id = p_shard and c.lease_id = w.lease_id and (c.stop_requested_at is null
         or c.stop_requested_at > p_now)
+      and c.stop_reason is distinct from 'cancelled'  -- as in ask_to_stop
       and c.stop_requested_at is distinct from w.stop_at
     returning c.lease_id, c.stop_requested_at, c.stop_detail
   )

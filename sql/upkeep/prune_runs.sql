@@ -11,7 +11,7 @@
 -- Deletes runs past their retention with all that belongs to them, the one that was due first before the
 -- others, and returns the number of leases. Stops after the run with which p_limit leases are gone. Takes
 -- only runs that ended before what roll_up has counted, or more than an hour ago.
--- Locks: runs and outcomes, skip locked; then the lease rows.
+-- Locks: runs, definitions of ad hoc runs, and outcomes, skip locked; then the lease rows.
 create or replace function hwqueue.prune_runs(p_limit int, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
@@ -27,6 +27,7 @@ begin
     where r.shard_id = p_shard and r.prune_at <= p_now and r.finished_at < v_counted_before
     order by r.prune_at limit p_limit for update skip locked
   loop
+    continue when not hwqueue.take_adhoc(v_run.workflow_id, p_shard);
     v_gone := v_gone + hwqueue.remove_leases(array(
       select o.lease_id
       from hwqueue.step s
@@ -49,6 +50,23 @@ begin
     exit when v_gone >= p_limit;
   end loop;
   return v_gone;
+end
+$$;
+
+-- Takes a definition before one of its runs is deleted, if it goes with the last of them. Of two sessions that
+-- each delete a run each would see the other one's, and neither would retire the definition. False: another
+-- session has it, so the next call deletes the run.
+-- Locks: the workflow row, skip locked.
+create or replace function hwqueue.take_adhoc(p_workflow bigint, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+begin
+  perform 1 from hwqueue.workflow w
+  where w.shard_id = p_shard and w.workflow_id = p_workflow and w.version is null
+  for no key update skip locked;
+  return found or exists (
+    select from hwqueue.workflow w
+    where w.shard_id = p_shard and w.workflow_id = p_workflow and w.version is not null);
 end
 $$;
 

@@ -48,7 +48,8 @@ $$;
 
 -- Returns up to p_limit tallies, steps and runs that have arrivals, but for kept ones: the oldest first.
 -- Where there are more, half of them are others, from a place that chance chooses: an open transaction may
--- hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others.
+-- hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others. Chance says,
+-- too, which half comes first: the limit may be 1.
 create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz, p_shard int)
 returns table (run_id uuid, step_no int, kind text)
 language sql volatile
@@ -71,9 +72,9 @@ as $$
   )
   select x.run_id, x.step_no, x.kind
   from (
-    select f.run_id, f.step_no, f.kind, f.n, 0 as turn from first f
+    select f.run_id, f.step_no, f.kind, f.n, 0.5 as turn from first f
     union all
-    select o.run_id, o.step_no, o.kind, row_number() over (order by min(o.arrival_id)), 1
+    select o.run_id, o.step_no, o.kind, row_number() over (order by min(o.arrival_id)), (select random())
     from other o group by o.run_id, o.step_no, o.kind) x
   group by x.run_id, x.step_no, x.kind order by min(x.n), min(x.turn), x.run_id, x.step_no limit p_limit
 $$;
@@ -241,9 +242,8 @@ begin
     if v_closed > 0 then
       perform hwqueue.count_work(p_run.run_id, 0, v_closed, 0, p_now, p_shard);
     end if;
-    v_is_last := v_is_last and v_closed = 0 and not exists (
-      select from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = p_run.run_id and p_run.stops and s.state = 'running');
+    v_is_last := v_is_last and v_closed = 0
+      and not (p_run.stops and hwqueue.leases_to_stop(p_run, 1, p_shard) <> '{}');
   end if;
   if v_is_last then
     delete from hwqueue.arrival a where a.shard_id = p_shard

@@ -19,12 +19,22 @@ begin
     and (p_version is null or w.version = p_version)
   order by w.version desc limit 1;
   if not found then
-    perform hwqueue.refuse('QHF01', format('workflow %s%s does not exist',
-        coalesce(to_json(left(p_name, 100))::text, 'null'), ' version ' || p_version),
-      jsonb_build_object('workflow', left(p_name, 100), 'version', p_version, 'shard_id', p_shard),
-      'define it first: select hwqueue.define_workflow(p_spec => ''{"name": "...", "steps": [...]}'')');
+    perform hwqueue.refuse_workflow(p_name, p_version, p_shard);
   end if;
   return v_workflow;
+end
+$$;
+
+-- Refuses a name that no workflow has.
+-- Raises: QHF01, always.
+create or replace function hwqueue.refuse_workflow(p_name text, p_version int, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.refuse('QHF01', format('workflow %s%s does not exist',
+      coalesce(to_json(left(p_name, 100))::text, 'null'), ' version ' || p_version),
+    jsonb_build_object('workflow', left(p_name, 100), 'version', p_version, 'shard_id', p_shard),
+    'define it first: select hwqueue.define_workflow(p_spec => ''{"name": "...", "steps": [...]}'')');
 end
 $$;
 

@@ -3,7 +3,8 @@
 -- cancel_workflow_run calls stop_run once, and leaves an arrival of kind `state`; advance_workflows goes on
 -- until nothing of the run can come any more. A session that settled a parent may have read the run before
 -- it was cancelled, and may release a child after that. So the arrival stays until all transactions that
--- may have read the former state have ended.
+-- may have read the former state have ended, and each step that runs was asked: a claim that was asked ends
+-- its lease, however it ends.
 --
 -- Read stop_run, then apply_state.
 
@@ -41,12 +42,7 @@ declare
   v_now timestamptz;
   v_closed int := hwqueue.drop_held(p_run, p_limit, p_shard);
 begin
-  v_leases := array(
-    select s.lease_id from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running'
-      and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = s.lease_id
-        and c.stop_reason is not distinct from 'cancelled')
-    order by s.step_no limit p_limit);
+  v_leases := hwqueue.leases_to_stop(p_run, p_limit, p_shard);
   if v_leases = '{}' then
     return v_closed;
   end if;
@@ -65,6 +61,18 @@ begin
   perform hwqueue.stop_claims(v_leases, v_now, p_shard);
   return v_closed;
 end
+$$;
+
+-- Returns the leases of up to p_limit steps that run and were not asked to stop.
+create or replace function hwqueue.leases_to_stop(p_run hwqueue.run, p_limit int, p_shard int) returns uuid[]
+language sql volatile
+as $$
+  select array(
+    select s.lease_id from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running'
+      and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = s.lease_id
+        and c.stop_reason is not distinct from 'cancelled')
+    order by s.step_no limit p_limit)
 $$;
 
 -- Skips up to p_limit held steps of a run that will not go on, and returns their number.

@@ -8,8 +8,9 @@
 --
 -- Read write_run first, then step_class.
 
--- Returns a run as its definition and the options of its submission say, without writing it.
--- Raises: QHA03, QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
+-- Returns a run as its definition and the options of its submission say, without writing it. To a caller that
+-- is limited to a tenant and names none, the workflow of another tenant is missing.
+-- Raises: QHF01, QHA03, QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
 create or replace function hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_options jsonb,
   p_now timestamptz, p_shard int) returns hwqueue.run
 language plpgsql stable
@@ -33,6 +34,10 @@ begin
     v_settings ->> 'tenant', '');
   -- before its keys and its placement: both would tell about the other tenant
   if v_run.tenant <> all (hwqueue.my_tenants()) then
+    if p_workflow.version is not null and v_settings ? 'tenant'
+       and nullif(p_options -> 'tenant', 'null') is null then
+      perform hwqueue.refuse_workflow(p_workflow.name, (p_options ->> 'version')::int, p_shard);
+    end if;
     perform hwqueue.refuse_foreign(format('options.tenant is %s', to_json(v_run.tenant)), 'options.tenant',
       'name the tenant that the caller is for');
   end if;

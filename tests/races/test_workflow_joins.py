@@ -1,12 +1,12 @@
 """Settlements of steps that meet: none waits, and no release is lost, early or doubled."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import psycopg
 import pytest
 
-from tests.calls import Calls
+from tests.calls import Calls, Row
 from tests.flows import Flow, broken, fail, finish, finish_all, step
 from tests.patience import looks
 from tests.races.interleave import TIMEOUT, Actor, interleave
@@ -168,6 +168,22 @@ def test_a_step_that_is_released_while_its_run_stops(calls: Calls, one: Actor, h
     assert count_arrivals(calls) == 0
 
 
+def test_a_stopping_run_is_left_alone_once_all_are_asked(calls: Calls) -> None:
+    """Sweeps look at it no more while its handlers take their time."""
+    flow = Flow(calls, [step("a"), step("b"), step("c", "a", "b")])
+    claims = flow.claims()
+    calls.rows("cancel_workflow_run", run=flow.run)
+    for _ in looks():
+        calls.rows("advance_workflows")
+        if count_arrivals(calls) == 0:
+            break
+    assert count_arrivals(calls) == 0
+    assert all(asked_to_stop(calls, claim) for claim in claims.values())
+    finish(calls, claims["a"])
+    fail(calls, claims["b"])
+    assert flow.state == "cancelled"
+
+
 def test_a_step_that_is_held_while_its_run_is_resumed(calls: Calls, one: Actor) -> None:
     flow = Flow(calls, [step("a"), step("b", "a")])
     claims = flow.claims()
@@ -211,7 +227,10 @@ def test_a_join_beside_changes_of_many_runs(calls: Calls, one: Actor, dsn: str) 
     assert count_arrivals(calls) == 0
 
 
-def test_a_join_beside_a_join_with_many_arrivals(calls: Calls, one: Actor, dsn: str) -> None:
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_join_beside_a_join_with_many_arrivals(
+    calls: Calls, one: Actor, dsn: str, limit: int
+) -> None:
     """An open transaction holds a tally that has more arrivals than one sweep reads."""
     names = [f"p{number}" for number in range(25)]
     wide = Flow(calls, [*(step(name) for name in names), step("j", *names)])
@@ -228,13 +247,39 @@ def test_a_join_beside_a_join_with_many_arrivals(calls: Calls, one: Actor, dsn: 
         finish(calls, claims["b"])
         two.commit()
     for _ in looks():
-        calls.rows("advance_workflows", limit=2)
+        calls.rows("advance_workflows", limit=limit)
         if flow.states()["c"] == "running":
             break
     flow.complete("c")
     one.commit()
     calls.rows("advance_workflows")
     wide.complete("j")
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_change_of_a_run_beside_a_join_with_many_arrivals(
+    calls: Calls, one: Actor, limit: int
+) -> None:
+    """It is carried out meanwhile, however few arrivals a sweep reads."""
+    names = [f"p{number}" for number in range(10 * limit + 5)]
+    wide = Flow(calls, [*(step(name) for name in names), step("j", *names)])
+    flow = Flow(calls, [step("a"), step("x")], on_failure="fail_fast")
+    parents, claims = wide.claims(), flow.claims()
+    one.begin()
+    finish(one.direct, parents.pop("p0"))
+    for claim in parents.values():
+        finish(calls, claim)
+    fail(calls, claims["a"])
+    for _ in looks():
+        calls.rows("advance_workflows", limit=limit)
+        if asked_to_stop(calls, claims["x"]):
+            break
+    assert asked_to_stop(calls, claims["x"])
+    one.commit()
+    finish(calls, claims["x"])
+    calls.rows("advance_workflows")
+    wide.complete("j")
+    assert (flow.state, count_arrivals(calls)) == ("failed", 0)
 
 
 @pytest.mark.parametrize("held", [0, MANY])
@@ -322,6 +367,27 @@ def test_a_child_that_an_operator_holds(calls: Calls, one: Actor, commits: bool)
     assert flow.state == "completed"
 
 
+@pytest.mark.parametrize("ends", [finish, fail])
+@pytest.mark.parametrize("join", ["all", "any"])
+def test_a_join_is_declared_done_while_a_parent_stays_open(
+    calls: Calls, one: Actor, join: str, ends: Callable[[Calls, Row], None]
+) -> None:
+    steps = [step("a"), step("b"), step("c", "a", "b", join=join), step("d", "c")]
+    flow = Flow(calls, steps, on_failure="continue")
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    assert calls.value("skip_step", run=flow.run, step="c") == "running"
+    assert broken(calls) == []
+    one.commit()
+    calls.rows("advance_workflows")
+    ends(calls, claims["b"])
+    calls.rows("advance_workflows")
+    assert flow.states()["c"] == "completed"
+    flow.complete("d")
+    assert flow.state == ("completed" if ends is finish else "failed")
+
+
 def test_two_retries(calls: Calls, one: Actor, dsn: str) -> None:
     flow = Flow(calls, [step("a")])
     flow.fail("a")
@@ -374,6 +440,12 @@ def submit_again(calls: Calls, flow: Flow) -> UUID:
     """Another run of the same workflow."""
     run: UUID = calls.row("submit_spec", spec=flow.spec, input={}, options={})["run_id"]
     return run
+
+
+def asked_to_stop(calls: Calls, claim: Row) -> bool:
+    """Whether the claim is asked to stop because its run has."""
+    found = calls.row("get_lease", lease=claim["lease_id"])["stop_reason"]
+    return bool(found == "cancelled")
 
 
 def count_arrivals(calls: Calls) -> int:

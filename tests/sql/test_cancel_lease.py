@@ -33,6 +33,26 @@ def test_a_running_lease_is_asked_to_stop(api: Api) -> None:
     assert api.claim(node, queue) == []
 
 
+EARLIER = "hwqueue.clock() - interval '1 s', 0) from hwqueue.claim c where lease_id = %s"
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        f"select hwqueue.ask_to_stop(c.node_id, array[c.lease_id], null, 'drained', {EARLIER}",
+        f"select hwqueue.set_taint_stops(n, array[c.lease_id], {EARLIER}",
+    ],
+)
+def test_an_operator_who_read_the_clock_before_does_not_undo_it(api: Api, stop: str) -> None:
+    """A drain that waited for another claim of the node meets a claim cancelled since."""
+    claim = api.running(api.queue())
+    api.rows("cancel_lease", lease=claim["lease_id"])
+    named = stop.replace("hwqueue.claim c", "hwqueue.claim c join hwqueue.node n using (node_id)")
+    api.conn.execute(named.encode(), [claim["lease_id"]])
+    assert api.lease(claim["lease_id"])["stop_reason"] == "cancelled"
+    assert api.value("release_lease", **token(claim)) == "cancelled"
+
+
 def test_it_counts_until_it_has_stopped(api: Api) -> None:
     queue, node = api.queue(), api.node(slots=1)
     claim = api.running(queue, node)

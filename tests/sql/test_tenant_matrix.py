@@ -385,6 +385,33 @@ def test_what_is_about_all_tenants_is_refused(
     assert api.contents() == before
 
 
+MISSING: dict[str, Callable[[str], Row]] = {
+    "submit_workflow": lambda name: {"workflow": name},
+    "submit_workflows": lambda name: {"workflow": name, "runs": [{}]},
+    "check_workflow": lambda name: {"spec": name},
+}
+
+
+@pytest.mark.parametrize("function", MISSING)
+def test_a_workflow_of_another_tenant_is_missing(api: Api, function: str) -> None:
+    """To a caller that names no tenant; one of its own it may submit: the steps are shared."""
+    steps = [{"name": "a", "task": "t", "queue": api.queue()}]
+    for name, tenant in (("theirs", GAMES), ("open", "")):
+        spec = {"name": name, "steps": steps} | ({"tenant": tenant} if tenant else {})
+        api.rows("define_workflow", spec=spec)
+    theirs, none, unnamed = (
+        answer(api, FILM, function, MISSING[function](name))
+        for name in ("theirs", "absent", "open")
+    )
+    assert "code='QHF01'" in theirs
+    assert theirs.replace("theirs", "absent") == none
+    assert "code='QHA03'" in unnamed
+    options = {"tenant": FILM}
+    with only(api, FILM):
+        run = api.row("submit_workflow", workflow="theirs", options=options)["run_id"]
+        assert api.row("get_workflow_run", run=run)["tenant"] == FILM
+
+
 def test_a_view_is_refused_or_shows_ones_own(api: Api, things: dict[str, Things]) -> None:
     names = api.conn.execute(
         "select relname::text from pg_class"

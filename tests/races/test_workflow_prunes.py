@@ -1,0 +1,103 @@
+"""Prunes that meet prunes or submissions: definitions of ad hoc runs go, and not too early."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Calls, Row
+from tests.flows import Flow, broken, step
+from tests.patience import looks
+from tests.races.cluster import SHORT
+from tests.races.interleave import interleave
+from tests.sql.api import count_all, outlive
+
+pytestmark = pytest.mark.thorough
+
+DEFINITIONS = "select workflow_id from hwqueue.workflow where name = %s"
+DAYS = timedelta(days=8)  # the retention of a run that has completed is 7
+
+
+@pytest.fixture
+def calls(conn: psycopg.Connection) -> Iterator[Calls]:
+    """The session that looks."""
+    made = Calls(conn)
+    yield made
+    assert broken(made) == []
+
+
+@pytest.fixture
+def flow(calls: Calls, clock: Clock) -> Flow:
+    """One of two runs of one ad hoc definition, both past their retention."""
+    flow = Flow(calls, [step("a")])
+    submit_again(flow)
+    for claim in claim_all(flow):
+        flow.settle(claim)
+    count_all(calls.conn)
+    clock.advance(DAYS)
+    calls.rows("heartbeat_node", node=flow.node, epoch=flow.epoch, claims=[])
+    return flow
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_two_prunes_of_one_definition(calls: Calls, flow: Flow, dsn: str, ends: str) -> None:
+    """Each deletes a run and sees the other one's: the definition goes in the end."""
+    with interleave(dsn, SHORT) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        one.direct.rows("prune", limit=1)
+        two.begin()
+        two.direct.rows("prune", limit=1)
+        getattr(one, ends)()
+        two.commit()
+    for _ in looks():
+        outlive(calls.conn)
+        calls.rows("prune")
+        if definitions(flow) == 0:
+            break
+    assert (runs(flow), definitions(flow)) == (0, 0)
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_submission_beside_the_prune_of_its_definition(
+    calls: Calls, flow: Flow, dsn: str, ends: str
+) -> None:
+    """It has found the definition: neither waits, and its run keeps it."""
+    with interleave(dsn, SHORT) as actor:
+        one = actor()
+        one.begin()
+        one.direct.rows("prune")
+        run = submit_again(flow)
+        getattr(one, ends)()
+    for _ in range(3):
+        outlive(calls.conn)
+        calls.rows("prune")
+    assert calls.row("get_workflow_run", run=run)["state"] == "running"
+    assert definitions(flow) == 1
+    flow.complete("a")
+
+
+def submit_again(flow: Flow) -> UUID:
+    """Another run of the same definition."""
+    run: UUID = flow.calls.row("submit_spec", spec=flow.spec, input={}, options={})["run_id"]
+    return run
+
+
+def claim_all(flow: Flow) -> list[Row]:
+    """Claims of the first steps of all runs of the flow's queue."""
+    return flow.calls.rows(
+        "claim_task", queues=[flow.queue], node=flow.node, epoch=flow.epoch, qty=10
+    )
+
+
+def runs(flow: Flow) -> int:
+    """How many runs of the definition there are."""
+    return len(flow.calls.rows("list_workflow_runs", filter={"workflow": flow.queue}))
+
+
+def definitions(flow: Flow) -> int:
+    """How many definitions have the name of the flow."""
+    return len(flow.calls.conn.execute(DEFINITIONS, [flow.queue]).fetchall())
