@@ -40,7 +40,7 @@ class Fleet:
     Example:
         gpu = fleet.add("gpu-1", labels={"zone": "a"}, gpus=2, gpu_model="A100")
         assert fleet.matching(draw.defaults.placement) == {"gpu-1"}
-        drain(client, app, node=gpu)
+        drain(client, app, node=gpu)  # or node=fleet: each of its nodes claims
     """
 
     def __init__(self, client: Client) -> None:
@@ -54,6 +54,11 @@ class Fleet:
     def __len__(self) -> int:
         """How many nodes were added."""
         return len(self._nodes)
+
+    @property
+    def nodes(self) -> tuple[MadeUpNode, ...]:
+        """Its nodes, in the order in which they were added."""
+        return tuple(self._nodes.values())
 
     def add(
         self,

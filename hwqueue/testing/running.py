@@ -10,11 +10,11 @@ from hwqueue.app import App
 from hwqueue.client import AsyncClient, Client
 from hwqueue.testing._async import drain as _async
 from hwqueue.testing._sync import drain as _sync
-from hwqueue.testing.nodes import MadeUpNode
+from hwqueue.testing.nodes import Fleet, MadeUpNode
 from hwqueue.testing.runs import Drained, Run
 from hwqueue.types import NodeSpec
 
-Node = NodeSpec | MadeUpNode | None
+Node = NodeSpec | MadeUpNode | Fleet | None
 Queues = str | Sequence[str] | None
 
 
@@ -68,8 +68,9 @@ def drain(
     Args:
         client: On the test's database; one on a connection of yours works in its transaction.
         queue: One or several; None: those that the app's tasks name.
-        node: What claims: a `NodeSpec`, or a node of a `Fleet`; leases that it may not run are
-            left. None: for each placement a node that is made up to fit.
+        node: What claims: a `NodeSpec`, a node of a `Fleet`, or the fleet, whose nodes claim in
+            turn; leases that these may not run are left. None: for each placement a node that is
+            made up to fit.
         scheduled: Also run what is delayed, the earliest first.
         retries: Also run the attempts that follow after failed ones, until leases are dead.
         raises: Raise what a handler raises, once its attempt has failed in the database. With
@@ -78,12 +79,12 @@ def drain(
 
     Returns: What ran, in order.
     Raises: What a handler raised, if `raises`. AssertionError: a handler failed without raising,
-        `limit` was reached, or no made-up node may run a lease.
+        `limit` was reached, the fleet has no nodes, or no made-up node may run a lease.
     SQL: register_node, claim_task, settle_and_claim, deregister_node and others.
     """
     options: dict[str, Any] = {
         "queues": _queues(app, queue),
-        "node": node,
+        "node": _claimers(node),
         "scheduled": scheduled,
         "retries": retries,
         "raises": raises,
@@ -139,7 +140,7 @@ def run_one(
     options: dict[str, Any] = {
         "queues": _queues(app, queue),
         "lease_id": lease_id,
-        "node": node,
+        "node": _claimers(node),
         "raises": raises,
     }
     if isinstance(client, AsyncClient):
@@ -164,6 +165,16 @@ def create_queues(client: AsyncClient | Client, app: App) -> Coroutine[Any, Any,
         return _async.create_queues(client, _queues(app, None))
     _sync.create_queues(client, _queues(app, None))
     return None
+
+
+def _claimers(node: Node) -> NodeSpec | tuple[MadeUpNode, ...] | None:
+    """What claims. Raises: AssertionError, for a fleet without nodes."""
+    if isinstance(node, MadeUpNode):
+        return (node,)
+    if isinstance(node, Fleet):
+        assert node.nodes, "the fleet has no nodes that could claim: fleet.add(name, ...)"
+        return node.nodes
+    return node
 
 
 def _queues(app: App, queue: Queues) -> list[str]:

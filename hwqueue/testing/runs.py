@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+from hwqueue.testing.nodes import MadeUpNode
 from hwqueue.types import Claim, Json, LeaseState
 from hwqueue.worker.outcome import Outcome
 
@@ -16,6 +17,7 @@ class Run:
 
     Attributes:
         claim: What it ran on: `claim.task_name`, `claim.params`, `claim.attempt`, ...
+        node: What claimed it: `node.name`, `node.spec.rack`, ...
         outcome: `complete`, `fail`, `release` or `suspend`, with the result or the error as it was
             settled.
         exception: What the handler raised; None where it raised nothing.
@@ -24,6 +26,7 @@ class Run:
     """
 
     claim: Claim
+    node: MadeUpNode
     outcome: Outcome
     exception: BaseException | None
     state: LeaseState | None

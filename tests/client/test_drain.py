@@ -162,6 +162,28 @@ def test_a_node_of_the_tests_own(client: Client) -> None:
     assert drain(client, app, node=own).results == [2]
 
 
+def test_all_nodes_of_a_fleet_claim_in_turn(client: Client) -> None:
+    app = make_app(client)
+    fleet = Fleet(client)
+    with pytest.raises(AssertionError, match="the fleet has no nodes"):
+        drain(client, app, node=fleet)
+    fleet.add("small")
+    fleet.add("big", gpus=2, labels={"zone": "a"})
+    assert [node.name for node in fleet.nodes] == ["small", "big"]
+    app.tasks["train"].spawn(client)
+    app.tasks["add"].spawn(client, {"a": 1, "b": 1})
+    unmet = app.tasks["train"].spawn(client, placement={"resources": {"gpu": 3}})
+    drained = drain(client, app, node=fleet)
+    assert {run.claim.task_name: run.node.name for run in drained} == {
+        "add": "small",
+        "train": "big",
+    }
+    assert client.get_lease(unmet.lease_id).state is LeaseState.PENDING
+    assert {node.name for node in client.list_nodes()} == {"small", "big"}
+    last = app.tasks["train"].spawn(client)
+    assert run_one(client, app, node=fleet, lease_id=last.lease_id).node.name == "big"
+
+
 def test_what_a_handler_raises_comes_out(client: Client) -> None:
     app = make_app(client)
     lease = app.tasks["boom"].spawn(client, {"n": 1}).lease_id

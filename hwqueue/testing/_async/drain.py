@@ -25,7 +25,7 @@ async def drain(
     app: App,
     *,
     queues: Sequence[str],
-    node: NodeSpec | MadeUpNode | None,
+    node: NodeSpec | Sequence[MadeUpNode] | None,
     scheduled: bool,
     retries: bool,
     raises: bool,
@@ -57,7 +57,7 @@ async def run_one(
     *,
     queues: Sequence[str],
     lease_id: UUID | str | None,
-    node: NodeSpec | MadeUpNode | None,
+    node: NodeSpec | Sequence[MadeUpNode] | None,
     raises: bool,
 ) -> Run:
     """See `hwqueue.testing.run_one`."""
@@ -98,16 +98,20 @@ class AsyncBench:
     Args:
         client: On the test's database.
         app: Whose handlers run.
-        node: What claims; None: for each lease a node that may run it.
+        node: What claims: a node to register, or some that are, each in turn; None: for each lease
+            a node that may run it.
     """
 
     def __init__(
-        self, client: AsyncClient, app: App, node: NodeSpec | MadeUpNode | None = None
+        self, client: AsyncClient, app: App, node: NodeSpec | Sequence[MadeUpNode] | None = None
     ) -> None:
         self._client = client
         self._app = app
-        self._given = node
-        self._nodes: list[MadeUpNode] = [node] if isinstance(node, MadeUpNode) else []
+        self._spec = node if isinstance(node, NodeSpec) else None
+        self._makes_up = node is None
+        self._nodes: list[MadeUpNode] = []
+        if node is not None and not isinstance(node, NodeSpec):
+            self._nodes += node
         self._own: list[MadeUpNode] = []
         self._held: dict[int, MadeUpNode] = {}
         self._brought_forward: set[UUID] = set()
@@ -126,7 +130,7 @@ class AsyncBench:
         Raises: AssertionError, if no made-up node may run what is due.
         """
         if not self._nodes:
-            await self._register(self._given or {})
+            await self._register(self._spec or {})
         while True:
             if (claim := await self._claim_due(queues)) is not None:
                 return claim
@@ -148,15 +152,15 @@ class AsyncBench:
             raise AssertionError(f"lease {lease_id} is {lease.state.value}, it does not wait")
         if lease.state is LeaseState.SCHEDULED:
             await self._bring_forward(lease)
-        node = self._nodes[0] if self._nodes else None
-        if node is None:
-            node = await self._register(self._given or lease.placement)
+        if not self._nodes:
+            await self._register(self._spec or lease.placement)
         others: list[Claim] = []
         try:
-            while claims := await self._claim_as(node, [lease.queue], [lease.task_name]):
-                if claims[0].lease_id == lease.lease_id:
-                    return claims[0]
-                others += claims
+            for node in self._nodes:
+                while claims := await self._claim_as(node, [lease.queue], [lease.task_name]):
+                    if claims[0].lease_id == lease.lease_id:
+                        return claims[0]
+                    others += claims
         finally:
             for other in others:
                 await self._client.release_lease(other.lease_id, other.claim_token)
@@ -181,23 +185,27 @@ class AsyncBench:
         if exception is not None and not isinstance(exception, Exception | SystemExit):
             raise exception  # Ctrl-C, or the test framework's own
         (settled,) = answer.settled
-        return Run(claim=claim, outcome=ended, exception=exception, state=settled.state)
+        return Run(claim=claim, node=node, outcome=ended, exception=exception, state=settled.state)
 
     async def _claim_due(self, queues: Sequence[str]) -> Claim | None:
-        for node in self._nodes:
-            if claims := await self._claim_as(node, queues, list(self._app.tasks)):
-                return claims[0]
+        if (claim := await self._claim_anywhere(queues)) is not None:
+            return claim
         if not (waiting := await self._waiting(queues)):
             return None
         await self._client.reap()  # so that what was just spawned is seen by all terms
-        if self._given is not None:
-            claims = await self._claim_as(self._nodes[0], queues, list(self._app.tasks))
-            return claims[0] if claims else None
+        if not self._makes_up:
+            return await self._claim_anywhere(queues)
         for lease in _one_of_each(waiting):
             node = await self._register(lease.placement)
             if claims := await self._claim_as(node, queues, list(self._app.tasks)):
                 return claims[0]
         raise await self._refused(waiting[0])
+
+    async def _claim_anywhere(self, queues: Sequence[str]) -> Claim | None:
+        for node in self._nodes:
+            if claims := await self._claim_as(node, queues, list(self._app.tasks)):
+                return claims[0]
+        return None
 
     async def _claim_as(
         self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str]

@@ -26,7 +26,7 @@ def drain(
     app: App,
     *,
     queues: Sequence[str],
-    node: NodeSpec | MadeUpNode | None,
+    node: NodeSpec | Sequence[MadeUpNode] | None,
     scheduled: bool,
     retries: bool,
     raises: bool,
@@ -58,7 +58,7 @@ def run_one(
     *,
     queues: Sequence[str],
     lease_id: UUID | str | None,
-    node: NodeSpec | MadeUpNode | None,
+    node: NodeSpec | Sequence[MadeUpNode] | None,
     raises: bool,
 ) -> Run:
     """See `hwqueue.testing.run_one`."""
@@ -97,14 +97,20 @@ class Bench:
     Args:
         client: On the test's database.
         app: Whose handlers run.
-        node: What claims; None: for each lease a node that may run it.
+        node: What claims: a node to register, or some that are, each in turn; None: for each lease
+            a node that may run it.
     """
 
-    def __init__(self, client: Client, app: App, node: NodeSpec | MadeUpNode | None = None) -> None:
+    def __init__(
+        self, client: Client, app: App, node: NodeSpec | Sequence[MadeUpNode] | None = None
+    ) -> None:
         self._client = client
         self._app = app
-        self._given = node
-        self._nodes: list[MadeUpNode] = [node] if isinstance(node, MadeUpNode) else []
+        self._spec = node if isinstance(node, NodeSpec) else None
+        self._makes_up = node is None
+        self._nodes: list[MadeUpNode] = []
+        if node is not None and not isinstance(node, NodeSpec):
+            self._nodes += node
         self._own: list[MadeUpNode] = []
         self._held: dict[int, MadeUpNode] = {}
         self._brought_forward: set[UUID] = set()
@@ -123,7 +129,7 @@ class Bench:
         Raises: AssertionError, if no made-up node may run what is due.
         """
         if not self._nodes:
-            self._register(self._given or {})
+            self._register(self._spec or {})
         while True:
             if (claim := self._claim_due(queues)) is not None:
                 return claim
@@ -145,15 +151,15 @@ class Bench:
             raise AssertionError(f"lease {lease_id} is {lease.state.value}, it does not wait")
         if lease.state is LeaseState.SCHEDULED:
             self._bring_forward(lease)
-        node = self._nodes[0] if self._nodes else None
-        if node is None:
-            node = self._register(self._given or lease.placement)
+        if not self._nodes:
+            self._register(self._spec or lease.placement)
         others: list[Claim] = []
         try:
-            while claims := self._claim_as(node, [lease.queue], [lease.task_name]):
-                if claims[0].lease_id == lease.lease_id:
-                    return claims[0]
-                others += claims
+            for node in self._nodes:
+                while claims := self._claim_as(node, [lease.queue], [lease.task_name]):
+                    if claims[0].lease_id == lease.lease_id:
+                        return claims[0]
+                    others += claims
         finally:
             for other in others:
                 self._client.release_lease(other.lease_id, other.claim_token)
@@ -178,23 +184,27 @@ class Bench:
         if exception is not None and not isinstance(exception, Exception | SystemExit):
             raise exception  # Ctrl-C, or the test framework's own
         (settled,) = answer.settled
-        return Run(claim=claim, outcome=ended, exception=exception, state=settled.state)
+        return Run(claim=claim, node=node, outcome=ended, exception=exception, state=settled.state)
 
     def _claim_due(self, queues: Sequence[str]) -> Claim | None:
-        for node in self._nodes:
-            if claims := self._claim_as(node, queues, list(self._app.tasks)):
-                return claims[0]
+        if (claim := self._claim_anywhere(queues)) is not None:
+            return claim
         if not (waiting := self._waiting(queues)):
             return None
         self._client.reap()  # so that what was just spawned is seen by all terms
-        if self._given is not None:
-            claims = self._claim_as(self._nodes[0], queues, list(self._app.tasks))
-            return claims[0] if claims else None
+        if not self._makes_up:
+            return self._claim_anywhere(queues)
         for lease in _one_of_each(waiting):
             node = self._register(lease.placement)
             if claims := self._claim_as(node, queues, list(self._app.tasks)):
                 return claims[0]
         raise self._refused(waiting[0])
+
+    def _claim_anywhere(self, queues: Sequence[str]) -> Claim | None:
+        for node in self._nodes:
+            if claims := self._claim_as(node, queues, list(self._app.tasks)):
+                return claims[0]
+        return None
 
     def _claim_as(
         self, node: MadeUpNode, queues: Sequence[str], tasks: Sequence[str]
