@@ -12,7 +12,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from hwqueue import App, Depends, Reject, Retry, Snooze
+from hwqueue import App, Depends, Reject, Retry, Snooze, Step, Workflow
 from hwqueue.app import BadParams
 from hwqueue.client import AsyncClient, Client
 from hwqueue.context import AsyncLeaseContext, LeaseContext
@@ -182,6 +182,17 @@ def test_all_nodes_of_a_fleet_claim_in_turn(client: Client) -> None:
     assert {node.name for node in client.list_nodes()} == {"small", "big"}
     last = app.tasks["train"].spawn(client)
     assert run_one(client, app, node=fleet, lease_id=last.lease_id).node.name == "big"
+
+
+def test_a_join_of_any_is_released_by_the_first_that_ends(client: Client) -> None:
+    app = make_app(client)
+    add = Step("first", "add", queue="work", params={"a": 1, "b": 1})
+    second = Step("second", "add", queue="work", params={"a": 1, "b": 2}, options={"priority": -1})
+    either = Step(
+        "either", "add", queue="work", params={"a": 1, "b": 3}, after=[add, second], join="any"
+    )
+    Workflow(name="w", tasks=[add, second, either]).submit(client)
+    assert drain(client, app).results == [2, 4, 3]
 
 
 def test_what_a_handler_raises_comes_out(client: Client) -> None:

@@ -185,6 +185,8 @@ class AsyncBench:
         if exception is not None and not isinstance(exception, Exception | SystemExit):
             raise exception  # Ctrl-C, or the test framework's own
         (settled,) = answer.settled
+        if "workflow_run_id" in (claim.headers or {}):
+            await self._client.advance_workflows()  # as a worker does: a join of any is due now
         return Run(claim=claim, node=node, outcome=ended, exception=exception, state=settled.state)
 
     async def _claim_due(self, queues: Sequence[str]) -> Claim | None:
