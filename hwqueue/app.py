@@ -243,13 +243,13 @@ class App(Hooks):
     ) -> TaskDecorator:
         """Make a function the handler of `name`.
 
-        The function takes arguments by name, `(frame: int, scene: str)`, or the params as a whole,
-        `(params)` or `(params, context)`. A parameter annotated `LeaseContext` or
-        `AsyncLeaseContext` is given the context, and `Depends` injects the rest. Arguments may be
-        JSON, dataclasses, enums, times, UUIDs and pydantic models. What the function returns, as
-        JSON, completes the lease; what it raises fails it. An async function runs in the worker's
-        event loop, a sync one in a thread, and with `process` either in a child process that sees
-        only the CPUs and GPUs that the lease was given.
+        The function takes arguments by name, `(frame: int, scene: str)`, or the params as a whole:
+        `(params)`, `(params, context)`, or one parameter annotated as a mapping. A parameter
+        annotated `LeaseContext` or `AsyncLeaseContext` is given the context, and `Depends` injects
+        the rest. Arguments may be JSON, dataclasses, enums, times, UUIDs and pydantic models. What
+        the function returns, as JSON, completes the lease; what it raises fails it. An async
+        function runs in the worker's event loop, a sync one in a thread, and with `process` either
+        in a child process that sees only the CPUs and GPUs that the lease was given.
 
         What is said here of leases are defaults: `Task.with_options` and the options of a spawn
         win over them. `Task.spawn` uses them. SQL, HTTP, the command line and `spawn_lease` do once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Unpack
@@ -12,8 +12,8 @@ from hwqueue.task import Task
 from hwqueue.types import AsJson, SpawnOptions
 from hwqueue.workflow.definition import Workflow
 from hwqueue.workflow.near import Near
-from hwqueue.workflow.step import AfterLike, Step
-from hwqueue.workflow.values import Condition, Value
+from hwqueue.workflow.step import AfterLike, RunIf, Step
+from hwqueue.workflow.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class WorkflowBuilder:
         override_affinity: Mapping[str, Any] | None = None,
         replace_affinity: bool = False,
         join: str | None = None,
-        run_if: Iterable[Condition] = (),
+        run_if: RunIf = (),
         on_failure: str | None = None,
         final: str | None = None,
         near: Near | None = None,

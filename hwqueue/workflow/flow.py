@@ -12,7 +12,7 @@ def train(params, context):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Unpack
 
@@ -21,8 +21,8 @@ from hwqueue.types import SpawnOptions
 from hwqueue.workflow.builder import WorkflowBuilder
 from hwqueue.workflow.definition import Workflow, WorkflowOptions
 from hwqueue.workflow.near import Near
-from hwqueue.workflow.step import AfterLike, Step
-from hwqueue.workflow.values import Condition, Value
+from hwqueue.workflow.step import AfterLike, RunIf, Step
+from hwqueue.workflow.values import Value
 
 
 class Flow:
@@ -56,7 +56,7 @@ class Flow:
         override_affinity: Mapping[str, Any] | None = None,
         replace_affinity: bool = False,
         join: str | None = None,
-        run_if: Iterable[Condition] = (),
+        run_if: RunIf = (),
         on_failure: str | None = None,
         final: str | None = None,
         near: Near | None = None,

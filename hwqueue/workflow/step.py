@@ -16,6 +16,7 @@ from hwqueue.workflow.near import Near
 from hwqueue.workflow.values import After, Condition, StepLike, Value, completed
 
 AfterLike: TypeAlias = "After | StepLike | Iterable[After | StepLike]"
+RunIf: TypeAlias = "Condition | Value | Iterable[Condition | Value]"
 
 # Options of a spawn that a step says elsewhere, or that are of its run.
 _NOT_OF_A_STEP = (
@@ -42,7 +43,8 @@ class Step:
             step's resources and isolation instead of the run's, all else ANDed; `replace`: the run
             is not looked at.
         join: `all` (None, too) or `any`: whether all of `after` has to hold, or one is enough.
-        run_if: Conditions; unless all hold the step is skipped.
+        run_if: A condition or several; unless all hold the step is skipped. A value alone, such as
+            `result("ask", "approved")`, holds when it is true.
         on_failure: What its failure does: `fail` (None, too): as the workflow says; `continue`:
             steps behind it are skipped, the run goes on and ends failed; `ignore`: it counts as
             completed, its result is null.
@@ -64,12 +66,13 @@ class Step:
     affinity_tags: Mapping[str, Any] | None = None
     affinity: str | None = None
     join: str | None = None
-    run_if: Iterable[Condition] = ()
+    run_if: RunIf = ()
     on_failure: str | None = None
     final: str | None = None
     near: Near | None = None
     options: SpawnOptions = field(default_factory=SpawnOptions)
     _after: tuple[After, ...] = field(init=False, repr=False, compare=False, default=())
+    _run_if: tuple[Condition, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
         where = f"step {self.name!r}: "
@@ -78,15 +81,21 @@ class Step:
                 raise ConfigError(f"{where}{name} is no option of a step")
         asked = {"placement": self.placement, "affinity_tags": self.affinity_tags}
         check_options({**self.options, **asked}, ConfigError, where)
+        if self.near is not None and not isinstance(self.near, Near):
+            raise ConfigError(
+                f"{where}near takes what near(...) makes, not {self.near!r}",
+                hint='from hwqueue.workflow import near: near("train", "rack")',
+            )
         object.__setattr__(self, "_after", _edges(self.after))
-        object.__setattr__(self, "run_if", tuple(self.run_if))
+        object.__setattr__(self, "_run_if", _conditions(self.run_if, where))
+        object.__setattr__(self, "run_if", self._run_if)
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
     @property
     def edges(self) -> tuple[After, ...]:
         """What has to end before, what `params` and `run_if` name included."""
         there = {edge.step for edge in self._after}
-        named = [*_results(self.params), *(each.step for each in self.run_if if each.step)]
+        named = [*_results(self.params), *(each.step for each in self._run_if if each.step)]
         added = [name for name in dict.fromkeys(named) if name not in there]
         return (*self._after, *(completed(name) for name in added))
 
@@ -116,7 +125,7 @@ class Step:
             **plain(asked, f"step {self.name!r}"),
             "affinity": self.affinity,
             "join": self.join,
-            "run_if": [condition.as_json() for condition in self.run_if],
+            "run_if": [condition.as_json() for condition in self._run_if],
             "near": None if self.near is None else self.near.as_json(),
             "on_failure": self.on_failure,
             "finally": self.final,
@@ -150,6 +159,18 @@ def plain_value(value: Any) -> Any:
 def _edges(after: AfterLike) -> tuple[After, ...]:
     each = (after,) if isinstance(after, After | str | Step) else after
     return tuple(one if isinstance(one, After) else completed(one) for one in each)
+
+
+def _conditions(run_if: RunIf, where: str) -> tuple[Condition, ...]:
+    """Raises: ConfigError."""
+    each = (run_if,) if isinstance(run_if, Condition | Value) else tuple(run_if)
+    for one in each:
+        if not isinstance(one, Condition | Value):
+            raise ConfigError(
+                f"{where}run_if takes conditions, not {one!r}",
+                hint='compare what is known when the step starts: result("train", "loss") < 0.1',
+            )
+    return tuple(one.in_(True) if isinstance(one, Value) else one for one in each)
 
 
 def _results(value: Any) -> Iterable[str]:

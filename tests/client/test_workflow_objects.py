@@ -21,7 +21,7 @@ from hwqueue import (
 from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError, PlacementContradictory
 from hwqueue.testing import drain
-from hwqueue.workflow import ended, literal, near, result, run, run_input
+from hwqueue.workflow import completed, ended, literal, near, result, run, run_input
 
 app = App()
 
@@ -181,6 +181,17 @@ async def test_handlers_of_drained_leases_read_their_run_async(dsn: str) -> None
         for name in ("read", "read-async"):
             [found] = await client.step_results(run_id, name)
             assert found.result == [{"n": 1}, {"uri": "x/prepared"}]
+
+
+def test_a_condition_alone_and_a_value_that_is_true() -> None:
+    less, ready = result("a", "loss") < 1, result("a", "ready")
+    assert Step("b", "t", run_if=less).run_if == (less,)
+    assert Step("b", "t", run_if=ready).run_if == (ready.in_(True),)
+    assert Step("b", "t", run_if=[less, ready]).edges == (completed("a"),)
+    with pytest.raises(ConfigError, match="step 'b': run_if takes conditions, not True"):
+        Step("b", "t", run_if=[True])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"step 'b': near takes what near\(...\) makes, not 'a'"):
+        Step("b", "t", near="a")  # type: ignore[arg-type]
 
 
 def test_a_step_near_another_one(client: Client) -> None:
