@@ -1,0 +1,371 @@
+"""The pipelines of docs/examples/pipelines, each on made-up machines: where its steps ran, and why.
+
+`drain` runs one handler after the other, so orders of steps are certain. What has to do with leases
+that run at the same time is claimed and held.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from hwqueue import Client
+from hwqueue.errors import PlacementContradictory
+from hwqueue.testing import Fleet, Run, create_queues, drain
+from hwqueue.types import WorkflowStep
+
+FOLDER = Path(__file__).parents[2] / "docs" / "examples" / "pipelines"
+PAGE = FOLDER.parents[1] / "howto" / "pipelines.md"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("fleet", "run"))
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
+
+
+@dataclass(kw_only=True)
+class Floor:
+    """The machines, and what ran on them.
+
+    Attributes:
+        ran: The steps in their order, as often as they ran.
+        on: The node where each ran last.
+    """
+
+    client: Client
+    fleet: Fleet
+    module: ModuleType
+    ran: list[str] = field(default_factory=list)
+    on: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
+
+    def drain(self, **options: Any) -> None:
+        """Run what is due."""
+        given = {"retries": True, "raises": False} | options
+        for run in drain(self.client, self.module.app, node=self.fleet, **given):
+            step = (run.claim.headers or {})["step"]
+            self.ran.append(step)
+            self.on[step] = run.node.name
+            self.runs[step] = run
+
+    def rack(self, step: str) -> int | None:
+        """Where the step ran."""
+        return self.fleet[self.on[step]].spec.rack
+
+    def steps(self, run_id: UUID) -> dict[str, WorkflowStep]:
+        """The steps of a run, by name."""
+        return {step.step: step for step in self.client.list_workflow_steps(run_id)}
+
+    def states(self, run_id: UUID) -> dict[str, str]:
+        """The state of each step; of one that was skipped the reason."""
+        return {name: step.reason or step.state for name, step in self.steps(run_id).items()}
+
+    def ended(self, run_id: UUID) -> tuple[str, Any]:
+        """The state and the result of a run."""
+        run = self.client.get_workflow_run(run_id)
+        return run.state, run.result
+
+
+@pytest.fixture
+def floor(
+    dsn: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Floor]:
+    """The machines, with the queues of the pipeline that the test's name begins with."""
+    monkeypatch.syspath_prepend(FOLDER)
+    [name] = [name for name in NAMES if request.node.name.startswith(f"test_{name}_")]
+    module = importlib.import_module(name)
+    with Client(dsn) as client:
+        fleet = Fleet(client)
+        importlib.import_module("fleet").add_machines(fleet)
+        create_queues(client, module.app)
+        yield Floor(client=client, fleet=fleet, module=module)
+    for imported in (name, "fleet"):
+        sys.modules.pop(imported)
+
+
+def test_gpu_training_scores_in_the_rack_of_its_gpus(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert floor.ran == ["prepare", "train", "score_even", "score_odd", "publish"]
+    assert floor.fleet[floor.on["prepare"]].spec.labels["gpu"] is False
+    assert floor.on["train"] == "us-gpu-1"
+    assignment = floor.runs["train"].claim.assignment
+    assert assignment is not None
+    assert len(assignment.gpus) == 2
+    # us-cpu-1 claims first, and would take them: it is in rack 1
+    assert floor.rack("score_even") == floor.rack("score_odd") == floor.rack("train") == 2
+    assert floor.on["score_even"] == "us-cpu-2"
+    model = floor.runs["train"].result
+    assert (round(model["slope"], 3), round(model["offset"], 3)) == (3.0, 0.5)
+    assert floor.ended(run) == ("completed", "y = 3.00 x + 0.50, error below 2e-06")
+
+
+def test_gpu_training_stays_in_the_region_of_the_submission(floor: Floor) -> None:
+    floor.module.submit(floor.client, region="eu")
+    floor.drain()
+    assert floor.on["train"] == "eu-gpu-1"
+    assert floor.on["score_even"] == floor.on["score_odd"] == "eu-cpu-2"
+    assert floor.fleet[floor.on["prepare"]].spec.labels["region"] == "eu"
+    assert floor.on["publish"] == "us-cpu-1"  # it replaces what the run asks
+
+
+def test_gpu_training_publishes_no_bad_model(floor: Floor) -> None:
+    run = floor.module.submit(floor.client, rounds=3)
+    floor.drain()
+    assert floor.states(run)["publish"] == "condition"
+    assert floor.ended(run) == ("completed", "not good enough")
+
+
+def test_nightly_etl_runs_once_a_night(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    assert floor.module.submit(floor.client) == run
+    due = [name for name, step in floor.steps(run).items() if step.state == "running"]
+    assert due == ["orders", "prices", "returns"]
+    floor.drain()
+    assert floor.module.submit(floor.client) == run
+    assert floor.module.submit(floor.client, date(2030, 2, 1)) != run
+    assert floor.ran == ["orders", "prices", "returns", "load", "tell"]
+    assert floor.ended(run) == ("completed", {"income": 300, "without": []})
+    assert floor.runs["tell"].result == "2030-01-31: 300 earned"
+
+
+def test_nightly_etl_reports_without_a_source(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.delitem(floor.module.SOURCES, "returns")
+        run = floor.module.submit(floor.client)
+        floor.drain()
+    assert floor.ran.count("returns") == 3
+    assert floor.runs["load"].result == {"income": 330, "without": ["returns"]}
+    assert floor.ran[-1] == "tell"
+    assert floor.ended(run) == ("failed", None)
+    # it answers again in the morning
+    floor.client.retry_workflow_run(run, mode="failed_and_downstream")
+    floor.ran.clear()
+    floor.drain()
+    assert floor.ran == ["returns", "load", "tell"]
+    assert floor.ended(run) == ("completed", {"income": 300, "without": []})
+
+
+def test_nightly_etl_tells_of_a_night_without_a_report(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(floor.module.SOURCES, "orders")
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert floor.states(run) == {
+        "orders": "failed", "prices": "completed", "returns": "completed", "load": "parent_failed",
+        "tell": "completed",
+    }  # fmt: skip
+    assert floor.runs["tell"].result == "2030-01-31: no report"
+
+
+def test_human_approval_waits_without_a_slot(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert floor.ran == ["assess", "ask"]
+    asked = floor.steps(run)["ask"]
+    assert asked.lease_id is not None
+    said = floor.client.explain_lease(asked.lease_id).headline
+    assert said.startswith('suspended: its handler waits for signal "decided"')
+    assert asked.lease_state == "scheduled"  # nobody has claimed it
+    floor.module.decide(floor.client, run)
+    floor.module.decide(floor.client, run)  # she clicks twice
+    floor.drain()
+    assert floor.ran == ["assess", "ask", "ask", "pay"]
+    assert floor.runs["pay"].result == "320 paid back"
+    assert floor.runs["ask"].result == {
+        "ticket": "refund of 320?", "approved": True, "by": "ann",
+    }  # fmt: skip
+    assert floor.states(run) == {
+        "assess": "completed", "pay_small": "condition", "ask": "completed", "pay": "completed",
+        "refuse": "condition",
+    }  # fmt: skip
+
+
+def test_human_approval_is_refused(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    floor.module.decide(floor.client, run, approved=False, by="bob")
+    floor.drain()
+    assert floor.runs["refuse"].result == "refused by bob"
+    assert floor.states(run)["pay"] == "condition"
+
+
+def test_human_approval_is_refused_when_nobody_answers(floor: Floor) -> None:
+    floor.module.submit(floor.client)
+    floor.drain(scheduled=True)
+    assert floor.runs["refuse"].result == "refused by nobody within 3 days"
+
+
+def test_human_approval_is_not_asked_for_little(floor: Floor) -> None:
+    run = floor.module.submit(floor.client, 1)
+    floor.drain()
+    assert floor.ran == ["assess", "pay_small"]
+    assert floor.states(run)["refuse"] == "parent_skipped"
+    assert floor.ended(run)[0] == "completed"
+
+
+def test_data_residency_keeps_raw_data_on_the_banks_machine(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert floor.on["ingest"] == floor.on["anonymise"] == "eu-bank-1"
+    assert floor.fleet[floor.on["totals"]].spec.labels["region"] == "us"
+    assert floor.ended(run) == ("completed", "3 accounts, median 70")
+    assert {lease.tenant for lease in floor.client.list_leases()} == {"bank"}
+    totals = floor.runs["totals"].claim.params
+    assert totals == {"balances": [40, 70, 500]}  # no names leave
+
+
+def test_data_residency_waits_rather_than_leaving(floor: Floor) -> None:
+    floor.client.cordon_node(floor.fleet["eu-bank-1"].node_id)
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert floor.ran == []
+    [ingest, *_] = floor.module.pipeline.check(floor.client)
+    assert (ingest.nodes_matching, ingest.code) == (0, "node_draining")
+    assert floor.states(run)["ingest"] == "running"
+
+
+def test_data_residency_refuses_a_submission_to_the_other_region(floor: Floor) -> None:
+    with pytest.raises(PlacementContradictory):
+        floor.module.submit(floor.client, affinity_tags={"region": "us"})
+    assert floor.client.list_workflow_runs() == []
+
+
+def test_data_residency_keeps_others_off_the_banks_machine(floor: Floor) -> None:
+    assert "eu-bank-1" not in floor.fleet.matching({"require": [{"tags": {"region": "eu"}}]})
+    own = floor.module.own_machine
+    assert floor.fleet.matching(own) == {"eu-bank-1"}
+
+
+def test_build_test_deploy_tests_on_both_architectures(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    arch = {step: floor.fleet[node].spec.labels["arch"] for step, node in floor.on.items()}
+    assert (arch["test_amd64"], arch["test_arm64"]) == ("amd64", "arm64")
+    assert floor.fleet[floor.on["canary"]].spec.labels["stage"] == "canary"
+    assert floor.ran.index("canary") > max(map(floor.ran.index, ("test_amd64", "test_arm64")))
+    assert floor.runs["deploy"].result == "59eb5f8bd77b everywhere"
+    assert floor.states(run)["withdraw"] == "condition"
+    assert floor.states(run)["roll_back"] == "parent_completed"
+
+
+def test_build_test_deploy_withdraws_what_the_canary_dislikes(floor: Floor) -> None:
+    run = floor.module.submit(floor.client, floor.module.DIVIDES)
+    floor.drain()
+    assert floor.runs["canary"].result == {"error_rate": 0.2}
+    assert floor.ran[-1] == "withdraw"
+    assert floor.states(run)["deploy"] == "condition"
+    assert floor.states(run)["roll_back"] == "parent_skipped"
+    assert floor.ended(run)[0] == "completed"
+
+
+def test_build_test_deploy_rolls_back_what_breaks(floor: Floor) -> None:
+    run = floor.module.submit(floor.client, disk_full=True)
+    floor.drain()
+    assert floor.runs["roll_back"].result == "the release before, because of the deployment"
+    assert floor.ended(run)[0] == "failed"
+
+
+def test_build_test_deploy_stops_at_a_failed_test(floor: Floor) -> None:
+    run = floor.module.submit(floor.client, "def handle(n):\n    return n + n")
+    floor.drain()
+    assert floor.ran[0] == "build"
+    assert set(floor.ran[1:]) <= {"test_amd64", "test_arm64"}
+    assert floor.states(run)["canary"] in ("parent_failed", "run_failed")
+    assert floor.ended(run)[0] == "failed"
+
+
+def test_transcoding_has_a_preview_before_all_renditions(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert floor.ran == ["probe", "av1", "preview", "thumbnail", "h264", "package"]
+    assert floor.runs["preview"].result == "av1, 32 wide"
+    assert {name: floor.on[name] for name in ("av1", "h264", "thumbnail")} == {
+        "av1": "us-cpu-1", "h264": "us-video-1", "thumbnail": "us-arm-1",
+    }  # fmt: skip
+    state, sizes = floor.ended(run)
+    assert state == "completed"
+    assert sizes["thumbnail"] < sizes["av1"] < sizes["h264"]
+
+
+def test_transcoding_packages_what_could_be_rendered(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floor.client.cordon_node(floor.fleet["us-video-1"].node_id)
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert "h264" not in floor.ran
+    assert floor.states(run)["package"] == "waiting"
+    h264 = floor.steps(run)["h264"].lease_id
+    assert h264 is not None
+    floor.client.cancel_lease(h264)
+    floor.drain()
+    assert set(floor.runs["package"].result) == {"av1", "thumbnail"}
+    assert floor.ended(run)[0] == "failed"
+
+
+def test_transcoding_of_what_is_no_frame_renders_nothing(floor: Floor) -> None:
+    run = floor.module.submit(floor.client, width=7)
+    floor.drain()
+    assert floor.ran == ["probe"]
+    assert floor.ended(run)[0] == "failed"
+
+
+def test_simulation_uses_two_licences_at_most(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    mesh = floor.fleet.claim("us-sim-1", "sim")
+    assert mesh is not None
+    rod = floor.module.mesh(20)
+    floor.client.complete_lease(mesh.lease_id, mesh.claim_token, result=rod)
+    held = [
+        claim
+        for _ in range(3)
+        for name in ("us-cpu-1", "us-gpu-1", "us-sim-1", "eu-cpu-1")
+        if (claim := floor.fleet.claim(name, "sim")) is not None
+    ]
+    assert len(held) == 2
+    third = [name for name, step in floor.steps(run).items() if step.lease_state == "pending"]
+    assert len(third) == 1
+    waits = floor.steps(run)[third[0]].lease_id
+    assert waits is not None
+    assert "solver_licence" in floor.client.explain_lease(waits).headline
+    for claim in held:
+        floor.client.release_lease(claim.lease_id, claim.claim_token)
+    floor.drain()
+    assert floor.ended(run)[0] == "completed"
+
+
+def test_simulation_stores_in_two_racks(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    solved = {floor.on[name] for name in ("mesh", "copper", "iron", "wood")}
+    assert solved == {"us-sim-1"}
+    assert floor.rack("store") == floor.rack("mesh") == 2
+    assert floor.rack("replicate") not in (2, None)
+    assert floor.ended(run) == ("completed", {"copper": 6.33, "iron": 8.91, "wood": 18.2})
+
+
+def test_the_page_shows_all_pipelines_and_what_comes_out(dsn: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^```text\n\$ python run\.py (\w+)\n(.*?)^```", page, re.M | re.S))
+    assert sorted(shown) == NAMES
+    for name in NAMES:
+        path = f"../examples/pipelines/{name}.py"
+        assert f"[{name}.py]({path})\n\n```{{literalinclude}} {path}\n" in page
+    for name, lines in shown.items():
+        done = subprocess.run(
+            [sys.executable, "run.py", name],
+            cwd=FOLDER, env={"HWQUEUE_DSN": dsn}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.stderr, done.stdout) == ("", lines)
