@@ -223,9 +223,9 @@ end
 $$;
 
 -- Declares a step completed that waits, with a result that others may bind, and returns the run's state. Its
--- lease is cancelled if it waits for a node; a claimed one is refused. Parents that have not ended are counted
--- as before, and what they decide finds a step that has ended. So the step's own tally is left alone: an open
--- settlement may hold it.
+-- lease is cancelled if it waits for a node; a claimed one is refused. Parents that have not ended are
+-- counted as before, and what they decide finds a step that has ended. So the step's own tally is left alone:
+-- an open settlement may hold it.
 -- Locks: the run, the step, the entry; then as advance_workflows. It waits for a settlement that has released
 -- the step and is still open. Raises: QHF03, QHF04, QHF06, QHL07, QHA01, QHA02. Not idempotent.
 -- Wakes: waiting workers.

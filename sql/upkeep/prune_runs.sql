@@ -53,9 +53,9 @@ begin
 end
 $$;
 
--- Takes a definition before one of its runs is deleted, if it goes with the last of them. Of two sessions that
--- each delete a run each would see the other one's, and neither would retire the definition. False: another
--- session has it, so the next call deletes the run.
+-- Takes a definition before one of its runs is deleted, if it goes with the last of them. Of two sessions
+-- that each delete a run each would see the other one's, and neither would retire the definition. False:
+-- another session has it, so the next call deletes the run.
 -- Locks: the workflow row, skip locked.
 create or replace function hwqueue.take_adhoc(p_workflow bigint, p_shard int) returns boolean
 language plpgsql volatile

@@ -48,8 +48,8 @@ $$;
 
 -- Returns up to p_limit tallies, steps and runs that have arrivals, but for kept ones: the oldest first.
 -- Where there are more, half of them are others, from a place that chance chooses: an open transaction may
--- hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others. Chance says,
--- too, which half comes first: the limit may be 1.
+-- hold what the oldest wait for, and thousands of arrivals at one tally must not hide the others. Chance
+-- says, too, which half comes first: the limit may be 1.
 create or replace function hwqueue.fresh_arrivals(p_limit int, p_from timestamptz, p_shard int)
 returns table (run_id uuid, step_no int, kind text)
 language sql volatile

@@ -132,6 +132,19 @@ def test_what_can_be_made_up(client: Client, placement: dict[str, Any]) -> None:
     assert drain(client, app).results == [2, 2]
 
 
+def test_open_transactions_of_others_delay_a_claim(
+    client: Client, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Affinity terms are published behind them; a drain waits for that."""
+    app = make_app(client)
+    with psycopg.connect(dsn) as other:
+        other.execute("select pg_current_xact_id()")
+        monkeypatch.setattr("hwqueue.testing._sync.drain.pause", lambda _: other.commit())
+        apart = {"spread": [{"domain": "node", "max_per_domain": 1, "select": {"labels": {}}}]}
+        app.tasks["add"].spawn(client, {"a": 1, "b": 1}, placement=apart)
+        assert drain(client, app).results == [2]
+
+
 def test_what_no_made_up_node_may_run_is_told(client: Client) -> None:
     app = make_app(client)
     spawned = app.tasks["add"].spawn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,12 +13,14 @@ import psycopg
 
 from hwqueue.app import App
 from hwqueue.client import Client
+from hwqueue.client._pauses import Pauses, pause
 from hwqueue.testing.handlers import run_handler
 from hwqueue.testing.nodes import MadeUpNode, node_for
 from hwqueue.testing.runs import Drained, Run, raise_for
 from hwqueue.types import Claim, LeaseState, LeaseSummary, NodeSpec
 
 _MOST_LISTED = 1000
+_PUBLISHED_WITHIN = timedelta(seconds=5)  # the affinity terms of a new placement
 _OPEN = (LeaseState.PENDING, LeaseState.SCHEDULED)
 
 
@@ -200,7 +203,22 @@ class Bench:
             node = self._register(lease.placement)
             if claims := self._claim_as(node, queues, list(self._app.tasks)):
                 return claims[0]
-        raise self._refused(waiting[0])
+        return self._claim_published(queues, waiting[0])
+
+    def _claim_published(self, queues: Sequence[str], first: LeaseSummary) -> Claim:
+        """Claim once affinity terms are published: open transactions, of other tests, delay that.
+
+        Raises: AssertionError, with why `first` cannot be claimed.
+        """
+        pauses = Pauses(_PUBLISHED_WITHIN)
+        while (self._client.explain_lease(first.lease_id)).code == "unpublished":
+            if pauses.is_over:
+                break
+            pause(pauses.next(notified=False))
+            self._client.reap()
+            if (claim := self._claim_anywhere(queues)) is not None:
+                return claim
+        raise self._refused(first)
 
     def _claim_anywhere(self, queues: Sequence[str]) -> Claim | None:
         for node in self._nodes:
