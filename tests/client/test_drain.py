@@ -195,6 +195,12 @@ def test_all_nodes_of_a_fleet_claim_in_turn(client: Client) -> None:
     assert {node.name for node in client.list_nodes()} == {"small", "big"}
     last = app.tasks["train"].spawn(client)
     assert run_one(client, app, node=fleet, lease_id=last.lease_id).node.name == "big"
+    for number in range(3):
+        app.tasks["add"].spawn(client, {"a": number, "b": 1})
+    drained = drain(client, app, node=fleet)
+    assert [(run.node.name, run.result) for run in drained] == [
+        ("small", 1), ("big", 2), ("small", 3),
+    ]  # fmt: skip
 
 
 def test_a_join_of_any_is_released_by_the_first_that_ends(client: Client) -> None:

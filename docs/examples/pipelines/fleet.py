@@ -7,13 +7,13 @@ GIB = 1024
 
 
 def add_machines(fleet: Fleet) -> None:
-    """Register them. What comes first claims first, so it has to leave what others suit better."""
+    """Register them."""
     us = {"region": "us", "gpu": False, "arch": "amd64"}
     eu = {"region": "eu", "gpu": False, "arch": "amd64"}
     fleet.add("us-cpu-1", rack=1, labels=us, cpu_milli=16000, memory_mib=64 * GIB)
     fleet.add("us-cpu-2", rack=2, labels=us, cpu_milli=16000, memory_mib=64 * GIB)
-    fleet.add("us-arm-1", rack=1, labels={**us, "arch": "arm64", "stage": "canary"}, cpu_milli=8000)
     fleet.add("us-gpu-1", rack=2, labels={**us, "gpu": True}, gpus=4, gpu_model="H100")
+    fleet.add("us-arm-1", rack=1, labels={**us, "arch": "arm64", "stage": "canary"}, cpu_milli=8000)
     fleet.add("us-video-1", rack=1, labels={**us, "gpu": True, "encoder": "nvenc"}, gpus=1)
     fleet.add(
         "us-sim-1", rack=2, labels={**us, "scratch": "lustre-2"}, custom={"solver_licence": 2}

@@ -6,6 +6,7 @@ does here.
 
 import importlib
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
@@ -19,12 +20,18 @@ from hwqueue.testing import Fleet, Run, create_queues, drain
 
 def show(client: Client, run_id: UUID, drained: Iterable[Run]) -> Iterator[str]:
     """A line for each step: where it ran, on what, and what came out."""
-    ran = {run.claim.lease_id: run for run in drained}
+    ran = defaultdict(list)
+    for run in drained:
+        ran[(run.claim.headers or {})["step"]].append(run.node)
     for step in client.list_workflow_steps(run_id):
-        run = ran.get(step.lease_id) if step.lease_id else None
-        where = f"{run.node.name}, rack {run.node.spec.rack}" if run else step.reason or ""
+        where = step.reason or ""
+        if on := ran[step.step]:
+            names = {node.name for node in on}
+            where = f"{len(on)} runs, {len(names)} machines"
+            if len(on) == 1:
+                where = f"{on[0].name}, rack {on[0].spec.rack}"
         came_out = shortened(step.error["message"] if step.error else step.result)
-        yield f"{step.step:12} {step.state:10} {where:20} {came_out}".rstrip()
+        yield f"{step.step:12} {step.state:10} {where:21} {came_out}".rstrip()
     done = client.get_workflow_run(run_id)
     yield f"{done.state}  {shortened(done.result)}".rstrip()
 

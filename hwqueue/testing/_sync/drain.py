@@ -221,8 +221,9 @@ class Bench:
         raise self._refused(first)
 
     def _claim_anywhere(self, queues: Sequence[str]) -> Claim | None:
-        for node in self._nodes:
+        for turn, node in enumerate(self._nodes, 1):
             if claims := self._claim_as(node, queues, list(self._app.tasks)):
+                self._nodes = [*self._nodes[turn:], *self._nodes[:turn]]  # the next one's turn
                 return claims[0]
         return None
 
