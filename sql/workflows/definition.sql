@@ -40,7 +40,7 @@ $$;
 
 -- Returns the definition of an ad hoc run: one of equal content, or a new one. Two sessions may write twins
 -- at the same time; later ones find the older.
--- Raises: as read_workflow.
+-- Locks: above read committed the workflow row, for key share. Raises: as read_workflow.
 create or replace function hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamptz, p_shard int)
 returns hwqueue.workflow
 language plpgsql volatile
@@ -57,6 +57,10 @@ begin
   order by w.workflow_id limit 1;
   if not found then
     v_workflow := hwqueue.write_workflow(v_spec, null, p_now, p_shard);
+  elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    -- an older snapshot may show a definition that is deleted by now: lock it, or fail with 40001
+    perform 1 from hwqueue.workflow w
+    where w.shard_id = p_shard and w.workflow_id = v_workflow.workflow_id for key share;
   end if;
   return v_workflow;
 end

@@ -80,9 +80,43 @@ def test_a_submission_beside_the_prune_of_its_definition(
     flow.complete("a")
 
 
-def submit_again(flow: Flow) -> UUID:
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_submission_with_an_old_snapshot(
+    calls: Calls, flow: Flow, dsn: str, isolation: str, is_gone: bool
+) -> None:
+    """It sees a definition that is deleted by now, or retired. Another run keeps the class."""
+    other = flow.spec | {"name": "other"}
+    calls.rows("submit_spec", spec=other)
+    with interleave(dsn, SHORT) as actor:
+        one = actor()
+        one.begin(isolation)
+        one.conn.execute("select count(*) from hwqueue.workflow")
+        for _ in looks():
+            calls.rows("prune")
+            if not is_gone or definitions(flow) == 0:
+                break
+            outlive(calls.conn)
+        if is_gone:
+            with pytest.raises(psycopg.errors.SerializationFailure):
+                submit_again(flow, one.direct)
+            one.rollback()
+            flow.run = submit_again(flow)
+        else:
+            flow.run = submit_again(flow, one.direct)
+            one.commit()
+    for _ in range(3):
+        outlive(calls.conn)
+        calls.rows("prune")
+    for claim in claim_all(flow):
+        flow.settle(claim)
+    assert flow.state == "completed"
+
+
+def submit_again(flow: Flow, calls: Calls | None = None) -> UUID:
     """Another run of the same definition."""
-    run: UUID = flow.calls.row("submit_spec", spec=flow.spec, input={}, options={})["run_id"]
+    submitted = (calls or flow.calls).row("submit_spec", spec=flow.spec, input={}, options={})
+    run: UUID = submitted["run_id"]
     return run
 
 
