@@ -32,17 +32,18 @@ class Flow:
         self.queue = f"flow-{next(_numbers)}"
         calls.rows("create_queue", queue=self.queue, policy={"max_attempts": 1})
         self.node = uuid4()
-        self.epoch = calls.value(
-            "register_node",
-            node=self.node,
-            spec={"name": f"flow-node-{next(_numbers)}", "instance_id": "first"},
-        )
+        self.epoch = self.register("first")
         self.spec = {"name": self.queue, "queue": self.queue, "steps": steps} | spec
         submitted = calls.row(
             "submit_spec", spec=self.spec, input=input or {}, options=options or {}
         )
         assert submitted["created"]
         self.run: UUID = submitted["run_id"]
+
+    def register(self, instance: str) -> int:
+        """Register the node as an instance of its worker; the epoch."""
+        spec = {"name": f"flow-node-{self.node}", "instance_id": instance}
+        return int(self.calls.value("register_node", node=self.node, spec=spec))
 
     def get(self) -> Row:
         """The run as it is now."""

@@ -73,6 +73,50 @@ def test_one_run_at_a_time(client: Client) -> None:
     assert calls == ["charge"]
 
 
+def test_code_that_changed_between_two_attempts_goes_on(client: Client) -> None:
+    """A deployment: steps are known by their names, and others may come before and between them."""
+    calls: list[str] = []
+
+    def app_of(*steps: str, fails: bool) -> App:
+        app = App()
+
+        @app.task("order", queue=QUEUE, max_attempts=3)
+        def order(context: LeaseContext) -> str:
+            for name in steps:
+                context.step(name, calls.append, name)
+            if fails:
+                raise RuntimeError("the old code is broken here")
+            return "shipped"
+
+        return app
+
+    old = app_of("charge", "pack", fails=True)
+    lease_id = old.tasks["order"].spawn(client).lease_id
+    assert run_one(client, old, lease_id=lease_id, raises=False).exception is not None
+    run = run_one(client, app_of("check", "pack", "tell", "charge", fails=False), lease_id=lease_id)
+    assert run.result == "shipped"
+    assert calls == ["charge", "pack", "check", "tell"]
+
+
+def test_what_a_step_spawned_is_not_spawned_again(client: Client) -> None:
+    app = App()
+
+    @app.task("child", queue="children")
+    def child() -> None: ...
+
+    @app.task("order", queue=QUEUE, max_attempts=3)
+    def order(context: LeaseContext) -> None:
+        context.step("child", lambda: str(child.spawn(client).lease_id))
+        if context.claim.attempt == 1:
+            raise RuntimeError("after its child was spawned")
+
+    client.create_queue("children")
+    lease_id = app.tasks["order"].spawn(client).lease_id
+    assert run_one(client, app, lease_id=lease_id, raises=False).exception is not None
+    run_one(client, app, lease_id=lease_id)
+    assert len(client.list_leases(queue="children")) == 1
+
+
 def test_a_drain_skips_the_time_of_waits(client: Client) -> None:
     calls: list[str] = []
     app = make_app(calls)

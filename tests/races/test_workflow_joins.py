@@ -56,6 +56,26 @@ def test_two_parents_end_at_once(calls: Calls, one: Actor, commits: bool) -> Non
     assert flow.state == "completed"
 
 
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_run_appears_with_all_that_comes_after(calls: Calls, one: Actor, commits: bool) -> None:
+    """Nobody sees a step of an open submission: no parent ends before its children are there."""
+    flow = Flow(calls, [step("x")])
+    flow.complete("x")
+    spec = flow.spec | {"steps": JOIN}
+    one.begin()
+    flow.run = one.direct.row("submit_spec", spec=spec)["run_id"]
+    assert flow.claims() == {}
+    calls.rows("advance_workflows")
+    if not commits:
+        one.rollback()
+        assert flow.claims() == {}
+        return
+    one.commit()
+    flow.complete("a", "b")
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
 def test_a_settler_that_stays_open_holds_up_nobody(calls: Calls, one: Actor) -> None:
     flow, other = Flow(calls, JOIN), Flow(calls, JOIN)
     claims, others = flow.claims(), other.claims()

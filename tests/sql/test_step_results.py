@@ -24,6 +24,34 @@ def test_a_step_has_the_result_of_its_lease(api: Api) -> None:
     assert api.value("run_input", run=flow.run) == {"n": 1}
 
 
+STORED = """
+  select count(*), sum(octet_length(t.row))
+  from hwqueue.run r join hwqueue.step s using (run_id),
+    lateral (
+      select l::text from hwqueue.lease l where l.lease_id = s.lease_id
+      union all select o::text from hwqueue.outcome o where o.lease_id = s.lease_id
+      union all select s::text
+      union all select r::text) t(row)
+  where r.run_id = %s
+"""
+
+
+def test_a_result_is_not_copied_to_the_steps_after_it(api: Api) -> None:
+    """Fifty steps and a join read it where it is; what one of them binds is a copy of that part."""
+    size = 100_000
+    names = [f"b{n}" for n in range(50)]
+    part = {"x": {"$result": "a", "path": ["n"]}}
+    flow = Flow(api, [step("a"), *(step(n, "a", params=part) for n in names), step("c", *names)])
+    flow.complete("a", result={"n": 7, "rest": "x" * size})
+    flow.complete(*names, result="y" * 1_000)
+    [claim] = flow.claims().values()
+    assert claim["params"] == {}
+    [(rows, stored)] = api.conn.execute(STORED, [flow.run]).fetchall()
+    assert rows > 150
+    assert size < stored < 3 * size
+    assert len(api.row("step_results", run=flow.run, step="a")["result"]["rest"]) == size
+
+
 def test_what_an_operator_declared_is_the_result(api: Api) -> None:
     flow = Flow(api, [step("a")])
     api.rows("skip_step", run=flow.run, step="a", result=7)

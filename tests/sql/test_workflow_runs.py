@@ -299,6 +299,36 @@ def test_a_claim_that_expires_ends_its_step(api: Api, clock: Clock) -> None:
     assert flow.states() == {"a": "failed", "b": "running"}
 
 
+def test_a_worker_that_starts_again_strands_no_run(api: Api) -> None:
+    """A deployment: its claims end when it registers, and the attempts after that go on."""
+    more = {"options": {"max_attempts": 3}}
+    flow = Flow(api, [step("a", **more), step("b", **more), step("c", "a", "b")])
+    before = flow.claims()
+    flow.epoch = flow.register("second")
+    after = flow.claims()
+    assert {n: c["lease_id"] for n, c in before.items()} == {
+        n: c["lease_id"] for n, c in after.items()
+    }
+    with refusing("QHL01"):
+        finish(api, before["a"])
+    finish_all(api, after.values())
+    flow.complete("c")
+    assert flow.state == "completed"
+
+
+def test_a_wide_fan_out_is_released_in_portions(api: Api) -> None:
+    """A settlement writes 1,000 leases at most; another run does not wait for the rest."""
+    wide = Flow(api, [step("a"), *(step(f"c{n}", "a", task="c") for n in range(1_100))])
+    other = Flow(api, [step("a"), step("b", "a")])
+    wide.complete("a")
+    assert wide.get()["step_counts"] == {"completed": 1, "running": 1_000, "waiting": 100}
+    other.complete("a")
+    other.complete("b")
+    assert other.state == "completed"
+    api.rows("advance_workflows")
+    assert wide.get()["step_counts"] == {"completed": 1, "running": 1_100}
+
+
 def test_a_cancelled_lease_ends_its_step(api: Api) -> None:
     flow = Flow(api, [step("a"), step("b", {"step": "a", "on": "failed"}), step("c", "a")])
     api.rows("cancel_lease", lease=flow.steps()["a"]["lease_id"])

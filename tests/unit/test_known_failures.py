@@ -1,0 +1,63 @@
+"""docs/explanation/known_failures.md: each failure has threads that report it, and tests."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_features import names_in
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "explanation" / "known_failures.md"
+BLOCK = "```text\n(.*?)```"  # of node ids, a line each
+pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="no checkout")
+
+
+def sections(page: str) -> dict[str, str]:
+    """The text below each heading of the second level."""
+    parts = re.split(r"^## (.*)$", page, flags=re.M)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def faults(section: str) -> list[str]:
+    """What is wrong with a section."""
+    found = []
+    if not re.search(r"^(Reported|Asked) of [^(]*\]\(https://\S+\)", section, re.M):
+        found.append("no thread reports it")
+    tests = [line for block in re.findall(BLOCK, section, re.S) for line in block.split()]
+    if not tests:
+        found.append("no test shows it")
+    for test in tests:
+        file, _, name = test.partition("::")
+        if name not in names_in(file):
+            found.append(f"no such test: {test}")
+    return found
+
+
+SECTIONS = sections(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_a_failure_is_reported_and_shown_not_to_happen(heading: str) -> None:
+    assert faults(SECTIONS[heading]) == []
+
+
+def test_the_page_has_them() -> None:
+    assert len(SECTIONS) >= 13
+
+
+KNOWN = "tests/unit/test_known_failures.py::test_the_page_has_them"
+GOOD = f"Reported of X: [#1](https://x.org/1).\n\nOurs does not.\n\n```text\n{KNOWN}\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("Reported of X: [#1](https://x.org/1)", "It is so", "no thread reports it"),
+        (KNOWN, "", "no test shows it"),
+        (KNOWN, "tests/nowhere.py::test_it", "no such test: tests/nowhere.py::test_it"),
+    ],
+)
+def test_a_section_that_shows_nothing_is_seen(old: str, new: str, fault: str) -> None:
+    assert faults(GOOD) == []
+    assert faults(GOOD.replace(old, new)) == [fault]
