@@ -17,6 +17,7 @@ from benchmarks.questions.spawn import spawns
 from benchmarks.questions.throughput import batches, chains, connections
 from benchmarks.questions.views import views
 from benchmarks.questions.worker import worker
+from benchmarks.questions.workflows import cancels, submissions, waiting
 
 QUESTIONS = (
     floor,
@@ -35,6 +36,9 @@ QUESTIONS = (
     connections,
     batches,
     chains,
+    waiting,
+    submissions,
+    cancels,
     spawns,
     worker,
     pickup,

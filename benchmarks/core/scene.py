@@ -1,17 +1,21 @@
 """What a database holds when a node claims from it: said as data, made by `prepare`."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 
+from benchmarks.core import flows
 from benchmarks.core.claimer import Claimer
 from benchmarks.core.fill import QUEUE, Lease, fill, kind, spawn
 from benchmarks.core.node import register, register_on
 from benchmarks.core.queue import create_queue
 from benchmarks.core.run import Run
 from benchmarks.core.server import calm_down, outlive, put_in_force
+
+_FLOW = "scene"
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Scene:
         others: What other nodes register with.
         others_claim: Whether each of them has claimed once, so that what it may run is remembered.
         policy: The queue's.
+        steps: What waits are steps of runs of this graph instead; `kinds` are not used.
     """
 
     waiting: int
@@ -38,6 +43,7 @@ class Scene:
     others: Sequence[Mapping[str, Any]] = ()
     others_claim: bool = False
     policy: Mapping[str, Any] = field(default_factory=dict)
+    steps: flows.Steps = ()
 
     def prepare(self, run: Run, dsn: str) -> Claimer:
         """Fill a database and return who claims there. The caller closes it."""
@@ -49,7 +55,12 @@ class Scene:
             claimer.take()
         if self.ahead:
             fill(run, dsn, self.ahead_kinds, self.ahead)
-        fill(run, dsn, self.kinds, self.waiting)
+        if self.steps:
+            flows.define(dsn, _FLOW, self.steps)
+            first = sum(not step["after"] for step in self.steps)
+            flows.submit_many(dsn, _FLOW, math.ceil(self.waiting / first))
+        else:
+            fill(run, dsn, self.kinds, self.waiting)
         put_in_force(dsn)
         self._register_others(run, dsn)
         calm_down(dsn)

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.core import limits
+from benchmarks.core import flows, limits
 from benchmarks.core.fill import kind
 from benchmarks.core.metered import (
     costs_of_batches,
@@ -62,6 +62,10 @@ SCENES = {
     "away from others": Scene(
         WAITING, [kind(placement={"require": [_AWAY]}, labels={"app": "web"})], node={"rack": 1}
     ),
+    # a settlement releases one step; counts towards a join, which is never whole; ends a run
+    "links of a chain": Scene(WAITING, steps=flows.chain(2)),
+    "parents of a join": Scene(WAITING, steps=flows.join(WAITING)),
+    "last steps of runs": Scene(WAITING, steps=flows.chain(1)),
 }
 
 

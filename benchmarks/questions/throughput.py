@@ -4,11 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-import psycopg
 import typer
-from psycopg.types.json import Jsonb
 
-from benchmarks.core.fill import QUEUE, kind, top_up
+from benchmarks.core import flows
+from benchmarks.core.fill import kind, top_up
 from benchmarks.core.load import Load, Opener, drive, take_turns
 from benchmarks.core.node import register
 from benchmarks.core.options import Connections, Rounds, Seconds
@@ -121,18 +120,10 @@ def _chained(
     dsn: str, length: int, backlog: int, measure: Callable[[], Load]
 ) -> Callable[[], Load]:
     """Submit runs, let the server come to rest, measure."""
-    before = [{"after": [f"s{number - 1}"]} if number else {} for number in range(length)]
-    steps = [{"name": f"s{number}", "task": "bench", **more} for number, more in enumerate(before)]
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        spec = {"name": "chain", "queue": QUEUE, "steps": steps}
-        connection.execute("select hwqueue.define_workflow(p_spec => %s)", [Jsonb(spec)])
+    flows.define(dsn, "chain", flows.chain(length))
 
     def turn() -> Load:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            for _ in range(backlog // length):
-                connection.execute(
-                    "select hwqueue.submit_workflow(p_workflow => 'chain')", prepare=True
-                )
+        flows.submit_many(dsn, "chain", backlog // length)
         calm_down(dsn)
         return measure()
 

@@ -1,6 +1,7 @@
 """The guard fails when a call costs more than it may, and only then."""
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import LiteralString
 
@@ -9,9 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from benchmarks.__main__ import app
-from benchmarks.core import limits, metered
+from benchmarks.core import flows, limits, metered
 from benchmarks.core.cost import Cost, cost_of
 from benchmarks.core.limits import Excess
+from benchmarks.core.run import Run
 from benchmarks.core.scene import Scene
 from benchmarks.questions import smoke
 
@@ -98,6 +100,26 @@ def test_the_usual_cost_is_the_middle_one() -> None:
     assert metered.middle([1, 1, 1, 1, 3, 3, 3, 3]) == 2
     with pytest.raises(RuntimeError, match="checkpoint"):
         metered.typical([image])
+
+
+# What a settlement does to the tables of runs: releases a step, counts for a join, ends a run.
+OF_RUNS = {
+    "link": (flows.chain(2), {"lease inserted": 1, "ready inserted": 1, "step updated_hot": 2}),
+    "join": (flows.join(30), {"step updated_hot": 1, "tally updated_hot": 2}),
+    "last": (flows.chain(1), {"step updated_hot": 1, "tally updated_hot": 1, "run updated": 1}),
+}
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("where", OF_RUNS)
+def test_settlements_of_steps_are_counted(run: Run, dsn: str, where: str) -> None:
+    steps, rows = OF_RUNS[where]
+    with closing(Scene(30, steps=steps).prepare(run, dsn)) as claimer:
+        costs = metered.costs_of_calls(claimer, 3)
+    for call in ("complete_lease", "settle_and_claim"):
+        found = metered.typical(costs[call])
+        assert {what: found[limits.ROWS + what] for what in rows} == rows
+    assert metered.typical(costs["claim_task"])[f"{limits.ROWS}claim inserted"] == 1
 
 
 def test_costs_are_counted(conn: psycopg.Connection) -> None:
