@@ -91,6 +91,7 @@ _PAGES = (
     "/runs/{run}/steps",
     "/workflows",
     "/workflows/others",
+    "/workflows/others/where",
     "/queues",
     "/queues/others",
     "/classes",

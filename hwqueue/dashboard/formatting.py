@@ -113,30 +113,6 @@ def asks(resources: Mapping[str, int]) -> str:
     return ", ".join(parts)
 
 
-def origins(came_from: Mapping[str, Any]) -> str:
-    """Which levels ask for a step's placement: `the workflow, the step (resources)`.
-
-    Args:
-        came_from: For each part of the placement the levels that ask for it, nested in lists.
-    """
-    parts: dict[str, list[str]] = {}
-    for part, levels in came_from.items():
-        for level in dict.fromkeys(_leaves(levels)):
-            parts.setdefault(level, []).append(part)
-    return ", ".join(
-        f"the {level}" + ("" if "require" in found else f" ({', '.join(found)})")
-        for level, found in parts.items()
-    )
-
-
-def _leaves(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return [leaf for each in value for leaf in _leaves(each)]
-
-
 def pretty(value: Any) -> str:
     """JSON to read, with what looks like a secret by its key left out."""
     plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

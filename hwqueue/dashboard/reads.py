@@ -27,6 +27,7 @@ from hwqueue.server.pools import Pools
 from hwqueue.types import (
     EVENT_CODES,
     ApiToken,
+    CheckedStep,
     ClassExplanation,
     ClassStats,
     Delivery,
@@ -47,6 +48,7 @@ from hwqueue.types import (
     Queue,
     QueueDepth,
     RetriedStep,
+    RunOptions,
     RunProgress,
     RunSummary,
     SavedCheckpoint,
@@ -508,6 +510,18 @@ class Reads:
             return found, await client.list_workflow_versions([name], shard=self.shard)
 
         return await self._read("get_workflow", ask)
+
+    async def checked_steps(self, name: str, version: int | None) -> Cached[Sequence[CheckedStep]]:
+        """Where each step of a definition could run now: looks at the whole fleet.
+
+        Raises: WorkflowUnknown, and what a submission without options raises.
+        """
+
+        async def ask(client: AsyncClient) -> Sequence[CheckedStep]:
+            options: RunOptions = {} if version is None else {"version": version}
+            return await client.check_workflow(name, shard=self.shard, **options)
+
+        return await self._shared("check_workflow", SLOW, ask, (name, version))
 
     async def _shared(
         self,

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from hwqueue import text
 from hwqueue.dashboard import charts, formatting
 from hwqueue.dashboard.cache import Cached
+from hwqueue.dashboard.runs.asked import asked
 from hwqueue.dashboard.runs.graph import count_states
 
 STATIC = Path(__file__).parent / "static"
@@ -45,7 +46,7 @@ _FILTERS = (
         formatting.glyph,
         formatting.tone,
         formatting.asks,
-        formatting.origins,
+        asked,
         charts.spark,
         charts.share,
     ),

@@ -56,6 +56,7 @@ def test_every_page(browser: Browser, seeded: str, size: str, scheme: str) -> No
         for name, path in found.items():
             page = visit.go(path)
             expect(page.locator("#why a[href$='/why']")).to_have_count(0)  # has looked at the fleet
+            expect(page.locator("#where a[href*='/where']")).to_have_count(0)
             wrong += [f"{name}: {told}" for told in violations(page)]
         assert "\n".join(wrong) == ""
 

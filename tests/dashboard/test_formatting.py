@@ -83,9 +83,3 @@ def test_the_life_of_a_lease_is_drawn_without_gaps() -> None:
 def _lease(**given: Any) -> Lease:
     facts: dict[str, Any] = dict.fromkeys(Lease.__dataclass_fields__)
     return Lease(**{**facts, "state": LeaseState.PENDING, **given})
-
-
-def test_the_levels_that_ask_for_a_placement() -> None:
-    came_from = {"require": [["workflow"], ["workflow", "submission"]], "resources": ["step"]}
-    assert formatting.origins(came_from) == "the workflow, the submission, the step (resources)"
-    assert formatting.origins({}) == ""

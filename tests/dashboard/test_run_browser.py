@@ -18,7 +18,7 @@ STEPS: list[dict[str, Any]] = [
     {"name": "left", "task": "left", "after": ["fetch"]},
     {"name": "right", "task": "right", "after": ["fetch"]},
     {"name": "train", "task": "train", "after": ["left", "right"],
-     "placement": {"resources": {"gpu": 4}}},
+     "affinity_tags": {"nvlink": "full"}},
 ]  # fmt: skip
 
 
@@ -27,36 +27,85 @@ def box(page: Page, step: str, state: str) -> None:
     expect(page.locator(f'#graph a.box.is-{state}[data-step="{step}"]')).to_have_count(1)
 
 
+def gpu_node(name: str, *, gpus: int, **labels: str) -> NodeSpec:
+    """A node in the west."""
+    return NodeSpec(
+        name=name,
+        instance_id="1",
+        labels={"zone": "west", **labels},
+        gpus=[Gpu(resource_id=uuid4()) for _ in range(gpus)],
+    )
+
+
+def stay(page: Page) -> None:
+    """Mark the page, to see later whether it was loaded again."""
+    page.evaluate("window.isTheSame = true")
+
+
+def stayed(page: Page) -> bool:
+    """Whether it is the page that was marked."""
+    return bool(page.evaluate("window.isTheSame === true"))
+
+
 def test_a_run_fails_is_retried_and_waits_for_a_gpu(visit: Visit, sql: Client) -> None:
-    running = Running(sql, STEPS)
+    """The story of a run, on one page that is never loaded again after the retry."""
+    sql.set_task("train", defaults={"placement": {"resources": {"gpu": 4}}})
+    running = Running(sql, STEPS, steps={"train": {"affinity_tags": {"zone": "west"}}})
+    sql.register_node(uuid4(), gpu_node("west-1", gpus=1))
     page = visit.go("/")
     page.get_by_role("link", name="Runs", exact=True).click()
     page.get_by_role("link", name="training").click()
     box(page, "fetch", "pending")
     box(page, "train", "waiting")
-    # the graph changes without a reload, and the focus stays
+    stay(page)
     page.locator('#graph a[data-step="left"]').focus()
-    page.evaluate("window.isTheSame = true")
     running.complete("fetch")
     visit.refresh()
     box(page, "fetch", "completed")
     box(page, "left", "pending")
     expect(page.locator('#graph a[data-step="left"]')).to_be_focused()
-    assert page.evaluate("window.isTheSame")
-    # a step fails, and its run with it
+    _fails(visit, running)
+    _is_retried(visit, running)
+    _waits(visit, running)
+    # a node that has all of it
+    node = uuid4()
+    epoch = sql.register_node(node, gpu_node("west-2", gpus=4, nvlink="full"))
+    [claim] = sql.claim_task(["flow"], node, epoch)
+    visit.refresh()
+    expect(page.locator("main .say")).to_contain_text("Runs train on west-2.")
+    box(page, "train", "running")
+    sql.complete_lease(claim.lease_id, claim.claim_token)
+    visit.refresh()
+    expect(page.locator("main .say")).to_contain_text("Completed in")
+    box(page, "train", "completed")
+    assert stayed(page)
+
+
+def _fails(visit: Visit, running: Running) -> None:
+    """A step fails, and its run with it."""
+    page, sql = visit.page, running.sql
     claims = running.claim()
-    right = claims["right"]
+    visit.refresh()
+    box(page, "left", "running")
+    box(page, "right", "running")
+    expect(page.locator("main .say")).to_contain_text("Runs left on n-1, right on n-1.")
+    right, left = claims["right"], claims["left"]
     sql.complete_lease(right.lease_id, right.claim_token)
-    left = claims["left"]
     error = {"type": "OutOfMemory", "message": "killed"}
     sql.fail_lease(left.lease_id, left.claim_token, error=error, retry=False)
     visit.refresh()
+    box(page, "right", "completed")
     box(page, "left", "failed")
     box(page, "train", "skipped")
     expect(page.locator("main .say")).to_contain_text("at step left")
     expect(page.locator("main .say")).to_contain_text("OutOfMemory: killed")
+    assert stayed(page)
     assert violations(page) == []
-    # a retry from there says what runs again
+
+
+def _is_retried(visit: Visit, running: Running) -> None:
+    """A retry from there says what runs again, and what has completed stays."""
+    page = visit.page
     page.get_by_role("link", name="Run again from left").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("2 steps run again")
@@ -66,22 +115,31 @@ def test_a_run_fails_is_retried_and_waits_for_a_gpu(visit: Visit, sql: Client) -
     dialog.get_by_role("button", name="Run again").click()
     expect(page.locator(".notice")).to_contain_text("Retried from that step")
     box(page, "right", "completed")
+    box(page, "left", "pending")
+    box(page, "train", "waiting")
+    stay(page)
     running.complete("left")
-    # no node has four GPUs: the page says so in the words of the lease
-    page.reload()
-    expect(page.locator("#why .say")).to_contain_text("Waits for step train: no live node")
+    visit.refresh()
     box(page, "train", "pending")
+
+
+def _waits(visit: Visit, running: Running) -> None:
+    """The page says why: which node lacks what, and which level asks for it."""
+    page = visit.page
+    why = page.locator("#why")
+    expect(why.locator(".say")).to_contain_text("Waits for step train: none of the 2 live")
+    for asks in ("nvlink in full by step", "zone in west by submission", "4 GPU by task"):
+        expect(why).to_contain_text(asks)
     row = page.locator("tr", has=page.locator("#step-of-train"))
+    expect(row.locator(".part")).to_have_text(
+        ["nvlink in full by step", "zone in west by submission", "4 GPU by task"]
+    )
+    nearest = why.get_by_role("list", name="Nearest nodes").get_by_role("listitem")
+    expect(nearest).to_have_count(2)
+    expect(nearest.filter(has_text="west-1")).to_contain_text("lacks nvlink in full")
+    expect(nearest.filter(has_text="n-1")).to_contain_text("zone in west")
     expect(row.locator('[data-l="nodes match"]')).to_have_text("0")
-    gpus = [Gpu(resource_id=uuid4()) for _ in range(4)]
-    node = uuid4()
-    epoch = sql.register_node(node, NodeSpec(name="big-1", instance_id="1", gpus=gpus))
-    [claim] = sql.claim_task(["flow"], node, epoch)
-    visit.refresh()
-    expect(page.locator("main .say")).to_contain_text("Runs train on big-1.")
-    sql.complete_lease(claim.lease_id, claim.claim_token)
-    visit.refresh()
-    expect(page.locator("main .say")).to_contain_text("Completed in")
+    assert violations(page) == []
 
 
 def test_keys_move_from_step_to_step(visit: Visit, sql: Client) -> None:

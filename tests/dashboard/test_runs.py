@@ -23,12 +23,12 @@ STEPS: list[dict[str, Any]] = [
 class Running:
     """A run on a node of its own, driven step by step."""
 
-    def __init__(self, sql: Client, steps: list[dict[str, Any]], **options: Any) -> None:
+    def __init__(self, sql: Client, graph: list[dict[str, Any]], **options: Any) -> None:
         self.sql = sql
         sql.create_queue("flow", policy={"max_attempts": 1})
         self.node = uuid4()
         self.epoch = sql.register_node(self.node, NodeSpec(name="n-1", instance_id="1"))
-        sql.define_workflow({"name": "training", "queue": "flow", "steps": steps})
+        sql.define_workflow({"name": "training", "queue": "flow", "steps": graph})
         self.run: UUID = sql.submit_workflow("training", {"size": 7}, **options).run_id
 
     @property
@@ -276,6 +276,37 @@ async def test_definitions_and_their_versions(pages: Pages, sql: Client, running
     assert "1 cancelled" in text
     assert "is no version" in await pages.page("/workflows/training?version=x", 422)
     await pages.page("/workflows/training?version=7", 404)
+
+
+async def test_where_the_steps_of_a_definition_may_run(
+    pages: Pages, sql: Client, running: Running
+) -> None:
+    asks = {"affinity_tags": {"zone": HOSTILE}, "placement": {"resources": {"gpu": 2}}}
+    spec = {"name": "training", "queue": "flow", "steps": [STEPS[0], STEPS[1] | asks]}
+    sql.define_workflow(spec)
+    assert 'hx-get="/workflows/training/where?version=2"' in await pages.page("/workflows/training")
+    text = await pages.page("/workflows/training/where?version=2")
+    fetch, train = (
+        text.partition(f'<tr id="where-{no}"')[2].partition("</tr>")[0] for no in (1, 2)
+    )
+    assert "1 node could take it now" in fetch
+    assert "any node" in fetch
+    assert ">1</td>" in fetch
+    assert ">0</td>" in train
+    assert "zone in &lt;script&gt;" in train
+    assert '2 GPU</bdi> <span class="by">by step</span>' in train
+    assert HOSTILE not in text
+    text = await pages.page("/workflows/training/where?version=1")
+    assert text.count('<tr id="where-') == 4
+    await pages.page("/workflows/training/where?version=7", 404)
+    assert "is no version" in await pages.page("/workflows/training/where?version=x", 422)
+
+
+async def test_a_definition_that_would_be_refused_says_why(pages: Pages, sql: Client) -> None:
+    sql.define_workflow({"name": "lost", "queue": "nowhere", "steps": STEPS[:1]})
+    text = await pages.page("/workflows/lost/where")
+    assert "It would be refused" in text
+    assert "nowhere" in text
 
 
 async def test_jump_to_a_run(pages: Pages, running: Running) -> None:

@@ -118,6 +118,14 @@ def test_edges_say_whether_they_hold(fetch: str, train: str, holds: list[bool | 
     assert [edge.holds for edge in found.edges] == holds
 
 
+def test_a_kind_without_a_sign_is_said_by_its_name() -> None:
+    kinds = ["task", "sleep", "approval"]
+    steps = [{"name": kind, "kind": kind} for kind in kinds]
+    found = graph_of({"steps": steps}).steps
+    assert [step.has_sign for step in found] == [False, True, False]
+    assert found[2].words == "approval; approval"
+
+
 def test_words_for_who_cannot_see_the_picture() -> None:
     tell = graph(row(1), row(2), row(3), row(4)).steps[2]
     told = "tell; waiting; after train if that fails, fetch whether or not that fails"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
+from hwqueue.dashboard.cache import Cached
+from hwqueue.dashboard.pages.pending import glyph_of
 from hwqueue.dashboard.reads import reads
 from hwqueue.dashboard.render import page
 from hwqueue.dashboard.runs.graph import count_states, graph_of
-from hwqueue.errors import BadArgument
-from hwqueue.types import WorkflowVersion
+from hwqueue.errors import BadArgument, HwqueueError, WorkflowUnknown
+from hwqueue.types import CheckedStep, WorkflowVersion
 
 PAGE = 50
+MOST_ROWS = 500
 
 
 async def workflows(request: Request) -> Response:
@@ -43,10 +47,8 @@ def run_counts(versions: list[WorkflowVersion]) -> list[tuple[str, int]]:
 
 async def workflow(request: Request) -> Response:
     """One definition: its graph, its versions, where its runs are."""
-    name, text = request.path_params["workflow"], request.query_params.get("version", "")
-    if text and not (text.isdecimal() and 0 < int(text) < 2**31):
-        raise BadArgument(f"{text[:20]!r} is no version", hint="versions are numbers from 1")
-    found, versions = await reads(request).workflow(name, int(text) if text else None)
+    name, version = _asked(request)
+    found, versions = await reads(request).workflow(name, version)
     graph = graph_of(found.spec)
     return page(
         request,
@@ -61,7 +63,40 @@ async def workflow(request: Request) -> Response:
     )
 
 
+def _asked(request: Request) -> tuple[str, int | None]:
+    """The name and the version that a page is about. Raises: BadArgument."""
+    text = request.query_params.get("version", "")
+    if text and not (text.isdecimal() and 0 < int(text) < 2**31):
+        raise BadArgument(f"{text[:20]!r} is no version", hint="versions are numbers from 1")
+    return request.path_params["workflow"], int(text) if text else None
+
+
+async def where(request: Request) -> Response:
+    """Where each step may run: loaded after the page, since it looks at the whole fleet."""
+    name, version = _asked(request)
+    checked: Cached[Sequence[CheckedStep]] | None = None
+    problem = ""
+    try:
+        checked = await reads(request).checked_steps(name, version)
+    except WorkflowUnknown:
+        raise
+    except HwqueueError as error:  # a queue that is gone, a task whose defaults contradict a step
+        problem = str(error)
+    return page(
+        request,
+        "workflow_where.html",
+        "Where each step may run",
+        read=[checked] if checked else [],
+        live=0,
+        name=name,
+        steps=checked.value[:MOST_ROWS] if checked else [],
+        problem=problem,
+        glyph_of=glyph_of,
+    )
+
+
 ROUTES = [
     protected("/workflows", workflows),
     protected("/workflows/{workflow}", workflow),
+    protected("/workflows/{workflow}/where", where),
 ]

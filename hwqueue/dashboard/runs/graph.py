@@ -10,6 +10,7 @@ from hwqueue.dashboard.runs.layout import Box, Layout, Line, lay_out, layers_of
 from hwqueue.types import StepDetail, WorkflowStep
 
 MOST_BOXES = 200  # more are a table: nobody follows the edges of more
+_BASELINE = 4  # how far below its middle a text of 11 pixels stands
 _ENDED = ("completed", "failed", "cancelled", "skipped")
 KINDS = {
     "task": "a task",
@@ -53,6 +54,11 @@ class Step:
         return self.state in _ENDED
 
     @property
+    def has_sign(self) -> bool:
+        """Whether there is a sign for its kind; another kind is said by its name."""
+        return self.kind != "task" and self.kind in KINDS
+
+    @property
     def words(self) -> str:
         """The name, the state, the parents and the conditions, for who cannot see the picture."""
         parts = [self.name]
@@ -77,9 +83,9 @@ class Edge:
 
     @property
     def label(self) -> tuple[float, float]:
-        """Where its condition is written: at the first third of its first curve."""
+        """Where its condition is written: on the middle of its first curve."""
         (x, y), (to_x, to_y) = self.line.points[:2]
-        return x + (to_x - x) * 0.26, y + (to_y - y) * 0.36
+        return (x + to_x) / 2, (y + to_y) / 2 + _BASELINE
 
 
 @dataclass(frozen=True, slots=True)

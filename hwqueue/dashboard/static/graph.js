@@ -25,6 +25,13 @@ function light(box) {
     edge.classList.toggle("near", Boolean(box) && [edge.dataset.from, edge.dataset.to].includes(box.dataset.step));
   }
 }
+// One that is wider than its page begins where something goes on.
+function show() {
+  const frame = document.querySelector(".graph");
+  const going = frame?.querySelector(".box:is(.is-running, .is-pending, .is-failed)");
+  if (going && frame.scrollWidth > frame.clientWidth) frame.scrollLeft = middle(going) - frame.clientWidth / 2;
+}
+show();
 document.addEventListener("keydown", (event) => {
   const box = event.target.closest?.("#graph a.box");
   if (!box || !moves[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,0 +1,62 @@
+"""What a step asks of its node, each part with who asks it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hwqueue.dashboard.runs.asked import asked
+
+
+def rule(label: str, op: str, *values: Any) -> dict[str, Any]:
+    """A rule about a label."""
+    return {"label": label, "op": op, **({"values": list(values)} if values else {})}
+
+
+def test_parts_are_under_those_who_ask_them() -> None:
+    placement = {
+        "require": [rule("kernel", "in", "6.8"), rule("nvlink", "exists"), rule("zone", "in", "b")],
+        "resources": {"gpu": 4, "memory_mib": 4096},
+        "isolation": {"gpu": "device_exclusive"},
+        "strength": 5,
+    }
+    came_from = {
+        "require": [["workflow"], ["step"], ["workflow", "submission"]],
+        "resources": {"gpu": ["step"], "memory_mib": ["task"]},
+        "isolation": {"gpu": ["near"]},
+        "strength": ["task"],
+    }
+    assert asked(placement, came_from) == [
+        ("workflow", ["kernel in 6.8"]),
+        ("step", ["has nvlink", "4 GPU"]),
+        ("workflow and submission", ["zone in b"]),
+        ("task", ["4 GiB", "strength 5"]),
+        ("near another step", ["GPU device_exclusive"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "part", "words"),
+    [
+        ("require", rule("z", "in", "a", "b"), "z in a or b"),
+        ("require", rule("z", "in", "a", "b", "c", "d", "e"), "z in a or b or c or 2 more"),
+        ("require", rule("z", "not_in", True), "z not in true"),
+        ("require", rule("z", "gte", 2.5), "z >= 2.5"),
+        ("require", rule("z", "does_not_exist"), "has no z"),
+        ("require", {"trust": "pci"}, '{"trust": "pci"}'),
+        ("require", rule("z", "in", "x" * 100), "z in " + "x" * 59 + "…"),
+        ("prefer", {"when": [rule("z", "exists")], "weight": 10}, "prefers has z"),
+        ("prefer", {"when": [rule("z", "in", 1)], "weight": -1}, "prefers not z in 1"),
+        ("tolerate", {"key": "film"}, "tolerates film"),
+        ("tolerate", {"op": "exists"}, "tolerates everything"),
+        ("spread", {"domain": "rack"}, 'spread {"domain": "rack"}'),
+    ],
+)
+def test_words_of_a_part(key: str, part: dict[str, Any], words: str) -> None:
+    assert asked({key: [part]}, {key: [["step"]]}) == [("step", [words])]
+
+
+def test_nobody_is_named_for_nothing() -> None:
+    assert asked({}, {}) == []
+    assert asked({"resources": {"gpu": 1}}, None) == []
