@@ -304,6 +304,14 @@ CREATE TYPE hwqueue.spawn_target AS (
 	defaults jsonb
 );
 
+CREATE TYPE hwqueue.step_verdict AS (
+	state text,
+	reason text,
+	error jsonb,
+	result jsonb,
+	due_at timestamp with time zone
+);
+
 CREATE TYPE hwqueue.tally_delta AS (
 	need integer,
 	arrived integer,
@@ -550,7 +558,8 @@ CREATE TABLE hwqueue.reap_cursor (
     watched_node uuid DEFAULT '00000000-0000-0000-0000-000000000000'::uuid NOT NULL,
     watched_class bigint DEFAULT 0 NOT NULL,
     judged_profile bigint DEFAULT 0 NOT NULL,
-    arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    arrivals_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    steps_from timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
@@ -575,6 +584,8 @@ COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'how far nodes have been l
 COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was looked at for classes to judge';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'the same of arrivals and their at';
+
+COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'the same of steps and their due_at';
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -802,6 +813,81 @@ CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
+    LANGUAGE plpgsql STABLE;
+
+CREATE TABLE hwqueue.step (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    state text NOT NULL,
+    reason text,
+    lease_id uuid,
+    class_id bigint,
+    queue_id integer,
+    own jsonb,
+    result jsonb,
+    error jsonb,
+    ended_at timestamp with time zone,
+    due_at timestamp with time zone
+)
+WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON COLUMN hwqueue.step.state IS 'waiting, held (due, but the run is paused), running, completed, failed, cancelled or skipped';
+
+COMMENT ON COLUMN hwqueue.step.lease_id IS 'null: of a kind without a lease of its own';
+
+COMMENT ON COLUMN hwqueue.step.own IS 'what the submission has said for this step alone: options, level; base_class: the class before the place of other steps came in (near)';
+
+COMMENT ON COLUMN hwqueue.step.result IS 'given by an operator (skip_step); else the result is its lease''s';
+
+COMMENT ON COLUMN hwqueue.step.error IS 'why it failed before it had a lease';
+
+COMMENT ON COLUMN hwqueue.step.due_at IS 'while it runs: when reap ends it; null: never';
+
+CREATE TABLE hwqueue.workflow_step (
+    shard_id integer NOT NULL,
+    workflow_id bigint NOT NULL,
+    step_no integer NOT NULL,
+    name text NOT NULL,
+    kind text NOT NULL,
+    task_name text,
+    class_no integer,
+    parent_count integer NOT NULL,
+    is_any boolean NOT NULL,
+    on_failure text NOT NULL,
+    runs_at_end text,
+    params jsonb NOT NULL,
+    reads integer[],
+    run_if jsonb,
+    options jsonb,
+    children integer[],
+    near jsonb,
+    settings jsonb
+);
+
+COMMENT ON COLUMN hwqueue.workflow_step.class_no IS 'steps of equal numbers ask the same placement: their leases share a class; null: it spawns none';
+
+COMMENT ON COLUMN hwqueue.workflow_step.is_any IS 'released by the first edge that holds, not by the last';
+
+COMMENT ON COLUMN hwqueue.workflow_step.on_failure IS 'of its leases: fail_run, go_on (children may pick it up; the run ends failed) or ignore';
+
+COMMENT ON COLUMN hwqueue.workflow_step.runs_at_end IS 'a finally step: runs once when all else has ended, if the run completed, failed, was cancelled, or in any case (ended)';
+
+COMMENT ON COLUMN hwqueue.workflow_step.reads IS 'steps whose results its params or conditions name; null: there is nothing to bind, not even the input';
+
+COMMENT ON COLUMN hwqueue.workflow_step.children IS 'the steps after it, where each comes after it alone and wants it completed; null: workflow_edge says';
+
+COMMENT ON COLUMN hwqueue.workflow_step.near IS 'the steps in whose places it runs, by number: {"steps", "what", "mode", "away", "gone", "weight"}';
+
+COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it is no task';
+
+CREATE FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
@@ -1047,6 +1133,9 @@ CREATE FUNCTION hwqueue.check_extend(p_extend interval) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.check_kind(p_step jsonb, p_kind text, p_name text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text, p_field text) RETURNS void
@@ -1660,7 +1749,7 @@ CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.drop_held(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
+CREATE FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean DEFAULT false, p_shard integer DEFAULT 0) RETURNS void
@@ -1694,6 +1783,9 @@ CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) RETURNS integer[]
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) RETURNS integer
@@ -2126,6 +2218,9 @@ CREATE FUNCTION hwqueue.idle_load(p_node hwqueue.node) RETURNS hwqueue.node_load
 CREATE FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(room hwqueue.headroom, mask bit varying)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.idle_steps(p_run hwqueue.run, p_shard integer) RETURNS SETOF hwqueue.step
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer) RETURNS text[]
     LANGUAGE plpgsql;
 
@@ -2176,6 +2271,9 @@ CREATE FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p_queue 
 CREATE FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.is_binding(p_value jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2184,6 +2282,9 @@ CREATE FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) RET
 
 CREATE FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.is_idle(p_kind text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
@@ -2322,6 +2423,9 @@ CREATE FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard i
 
 CREATE FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.kind_keys(p_kind text) RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.label_contradiction(p_required jsonb) RETURNS text
     LANGUAGE plpgsql IMMUTABLE;
@@ -2513,7 +2617,7 @@ CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb)
+CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb, kind text, due_at timestamp with time zone, headline text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
@@ -3263,6 +3367,9 @@ CREATE FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) RET
 CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) RETURNS hwqueue.lease_filter
     LANGUAGE plpgsql STABLE;
 
@@ -3311,6 +3418,9 @@ CREATE FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jsonb, p_o
 CREATE FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.read_sleep(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
@@ -3327,6 +3437,9 @@ CREATE FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) RETURNS
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_steps(p_steps jsonb) RETURNS jsonb[]
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) RETURNS bigint
@@ -3375,7 +3488,7 @@ CREATE FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_workflows(p_limit integer, p_from timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+CREATE FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) RETURNS text
@@ -3822,30 +3935,6 @@ CREATE FUNCTION hwqueue.shortage(p_cpu_milli bigint, p_memory_mib bigint, p_room
 CREATE FUNCTION hwqueue.should_advance_low_water(p_qty integer) RETURNS boolean
     LANGUAGE sql;
 
-CREATE TABLE hwqueue.step (
-    shard_id integer NOT NULL,
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    state text NOT NULL,
-    reason text,
-    lease_id uuid NOT NULL,
-    class_id bigint NOT NULL,
-    queue_id integer NOT NULL,
-    own jsonb,
-    result jsonb,
-    error jsonb,
-    ended_at timestamp with time zone
-)
-WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
-
-COMMENT ON COLUMN hwqueue.step.state IS 'waiting, held (due, but the run is paused), running, completed, failed, cancelled or skipped';
-
-COMMENT ON COLUMN hwqueue.step.own IS 'what the submission has said for this step alone: options, level; base_class: the class before the place of other steps came in (near)';
-
-COMMENT ON COLUMN hwqueue.step.result IS 'given by an operator (skip_step); else the result is its lease''s';
-
-COMMENT ON COLUMN hwqueue.step.error IS 'why it failed before it had a lease';
-
 CREATE FUNCTION hwqueue.shown_reason(p_step hwqueue.step, p_run hwqueue.run) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
@@ -3853,6 +3942,9 @@ CREATE FUNCTION hwqueue.shown_secret(p_secret bytea) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.shown_time(p_time timestamp with time zone) RETURNS text
     LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(created boolean, state text, shard_id integer)
@@ -3955,11 +4047,17 @@ CREATE FUNCTION hwqueue.step_content(p_run hwqueue.run, p_step jsonb, p_own json
 CREATE FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) RETURNS integer[]
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, p_shard integer, OUT params jsonb, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
@@ -5414,40 +5512,6 @@ CREATE TABLE hwqueue.workflow_edge (
 
 COMMENT ON COLUMN hwqueue.workflow_edge.wants IS 'how the parent must end: completed, failed (or cancelled), or ended in any way';
 
-CREATE TABLE hwqueue.workflow_step (
-    shard_id integer NOT NULL,
-    workflow_id bigint NOT NULL,
-    step_no integer NOT NULL,
-    name text NOT NULL,
-    kind text NOT NULL,
-    task_name text NOT NULL,
-    class_no integer NOT NULL,
-    parent_count integer NOT NULL,
-    is_any boolean NOT NULL,
-    on_failure text NOT NULL,
-    runs_at_end text,
-    params jsonb NOT NULL,
-    reads integer[],
-    run_if jsonb,
-    options jsonb,
-    children integer[],
-    near jsonb
-);
-
-COMMENT ON COLUMN hwqueue.workflow_step.class_no IS 'steps of equal numbers ask the same placement: their leases share a class';
-
-COMMENT ON COLUMN hwqueue.workflow_step.is_any IS 'released by the first edge that holds, not by the last';
-
-COMMENT ON COLUMN hwqueue.workflow_step.on_failure IS 'of its leases: fail_run, go_on (children may pick it up; the run ends failed) or ignore';
-
-COMMENT ON COLUMN hwqueue.workflow_step.runs_at_end IS 'a finally step: runs once when all else has ended, if the run completed, failed, was cancelled, or in any case (ended)';
-
-COMMENT ON COLUMN hwqueue.workflow_step.reads IS 'steps whose results its params or conditions name; null: there is nothing to bind, not even the input';
-
-COMMENT ON COLUMN hwqueue.workflow_step.children IS 'the steps after it, where each comes after it alone and wants it completed; null: workflow_edge says';
-
-COMMENT ON COLUMN hwqueue.workflow_step.near IS 'the steps in whose places it runs, by number: {"steps", "what", "mode", "away", "gone", "weight"}';
-
 ALTER TABLE hwqueue.workflow ALTER COLUMN workflow_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.workflow_workflow_id_seq
     START WITH 1
@@ -5999,6 +6063,8 @@ CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, dead
 
 CREATE INDEX served_hearing ON hwqueue.served USING btree (shard_id) WHERE hears_deaths;
 
+CREATE INDEX step_due ON hwqueue.step USING btree (shard_id, due_at) WHERE (due_at IS NOT NULL);
+
 CREATE INDEX term_anchors ON hwqueue.affinity_term USING gin (anchors);
 
 CREATE INDEX term_counter_dropped ON hwqueue.term_counter USING btree (term_id, dropped_xid) WHERE (dropped_xid IS NOT NULL);
@@ -6358,6 +6424,12 @@ REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) 
 
 REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
@@ -6461,6 +6533,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_expiry(p_expires_at timestamp with time zon
 REVOKE ALL ON FUNCTION hwqueue.check_extend(p_extend interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_heartbeat(p_claims jsonb, p_extend interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_kind(p_step jsonb, p_kind text, p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_known_steps(p_named text[], p_steps jsonb[], p_name text, p_field text) FROM PUBLIC;
 
@@ -6742,7 +6816,7 @@ REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_sh
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.drop_held(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) TO hwqueue_admin;
@@ -6767,6 +6841,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, 
 REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[], p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7017,6 +7093,8 @@ REVOKE ALL ON FUNCTION hwqueue.idle_load(p_node hwqueue.node) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.idle_rooms(p_none bit varying, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.idle_steps(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.ignored_labels_of(p_labels jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) FROM PUBLIC;
@@ -7027,11 +7105,15 @@ REVOKE ALL ON FUNCTION hwqueue.insert_spawns(p_spawns hwqueue.spawn_request[], p
 
 REVOKE ALL ON FUNCTION hwqueue.is_barred(p_class hwqueue.pending_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.is_binding(p_value jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.is_cache_valid(p_fit hwqueue.class_nodes, p_open bit varying) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_head_blocked(p_queue_id integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_head_dense(p_from hwqueue.scan_starts, p_window integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.is_idle(p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.is_judged(p_class_ids bigint[], p_shard integer) FROM PUBLIC;
 
@@ -7122,6 +7204,8 @@ REVOKE ALL ON FUNCTION hwqueue.kept_out_words(p_domain text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.keyed_spawns(p_spawns hwqueue.spawn_request[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.kind_class(p_queue_id integer, p_kind jsonb, p_defaults jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.kind_keys(p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.label_contradiction(p_required jsonb) FROM PUBLIC;
 
@@ -7694,6 +7778,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field te
 
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) FROM PUBLIC;
@@ -7726,6 +7812,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_run(p_workflow hwqueue.workflow, p_input jso
 
 REVOKE ALL ON FUNCTION hwqueue.read_single_spawn(p_queue hwqueue.queue, p_task text, p_params jsonb, p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_sleep(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_spawn(p_ordinal integer, p_lease_id uuid, p_class_id bigint, p_task text, p_params jsonb, p_options jsonb, p_max_params_bytes integer, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_spawns(p_queue hwqueue.queue, p_leases jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7737,6 +7825,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_step(p_step jsonb, p_field text) FROM PUBLIC
 REVOKE ALL ON FUNCTION hwqueue.read_step_options(p_options jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_steps(p_steps jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FROM PUBLIC;
 
@@ -7767,7 +7857,7 @@ REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp w
 
 REVOKE ALL ON FUNCTION hwqueue.reap_tolerated(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_workflows(p_limit integer, p_from timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_workflows(p_limit integer, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reason_message(p_code text, p_predicate jsonb, p_labels jsonb) FROM PUBLIC;
 
@@ -8057,6 +8147,8 @@ REVOKE ALL ON FUNCTION hwqueue.shown_secret(p_secret bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.shown_state(p_state text, p_run hwqueue.run) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.shown_time(p_time timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_operator;
@@ -8128,9 +8220,13 @@ REVOKE ALL ON FUNCTION hwqueue.step_content(p_run hwqueue.run, p_step jsonb, p_o
 
 REVOKE ALL ON FUNCTION hwqueue.step_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.step_levels(p_names text[], p_from integer[], p_to integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb, p_own jsonb, p_defaults jsonb, p_placement jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.step_over(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.step_params(p_run hwqueue.run, p_params jsonb, p_reads integer[], p_run_if jsonb, p_most integer, p_shard integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
 

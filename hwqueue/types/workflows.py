@@ -173,13 +173,16 @@ class WorkflowStep:
         result: Of its lease, or what `skip_step` gave.
         waits_for: Its parents that have not ended.
         came_from: As in `CheckedStep`.
+        kind: What it is: `task` or `sleep`. Only a task has a lease.
+        due_at: When a sleep ends; None: when it does not sleep.
+        headline: What it waits for, in words, where it is no task.
     """
 
     step_no: int
     step: str
     state: StepState
     reason: str | None
-    task_name: str
+    task_name: str | None
     queue: str | None
     placement: Mapping[str, Any] | None
     lease_id: UUID | None
@@ -192,6 +195,9 @@ class WorkflowStep:
     waits_for: tuple[str, ...]
     shard_id: int
     came_from: Mapping[str, Any] | None
+    kind: str
+    due_at: datetime | None
+    headline: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +322,7 @@ class AdvanceResult:
     """What one `advance_workflows` did.
 
     Attributes:
-        folded: Joins, steps and runs it has looked at.
+        folded: Joins, steps and runs it has looked at, and sleeps that it has ended.
         released: Steps.
         more: It reached its limit; call it again.
     """

@@ -85,12 +85,14 @@ $$;
 -- failed, cancelled or skipped. lease_id: null until the step is released. lease_state, node_id, result and
 -- error: of its lease; an operator's skip_step may have set the result. waits_for: parents that have not
 -- ended. placement: what its lease asks. came_from: the same keys, with the levels that ask for each part, as
--- in check_workflow, or near; a part that none of them asks any more came from its task.
+-- in check_workflow, or near; a part that none of them asks any more came from its task. kind: task or sleep;
+-- due_at: when a sleep ends; headline: what it waits for, in words, where it is no task.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
   lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb,
-  ended_at timestamptz, waits_for text[], shard_id int, came_from jsonb)
+  ended_at timestamptz, waits_for text[], shard_id int, came_from jsonb, kind text, due_at timestamptz,
+  headline text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
@@ -106,7 +108,7 @@ begin
       coalesce(s.result, o.result), coalesce(s.error, o.error), s.ended_at,
       case when s.state = 'waiting'
         then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
-      p_shard, v_origins -> d.step_no::text
+      p_shard, v_origins -> d.step_no::text, d.kind, s.due_at, hwqueue.step_headline(s, d)
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.* from hwqueue.step x
@@ -222,10 +224,10 @@ begin
 end
 $$;
 
--- Declares a step completed that waits, with a result that others may bind, and returns the run's state. Its
--- lease is cancelled if it waits for a node; a claimed one is refused. Parents that have not ended are
--- counted as before, and what they decide finds a step that has ended. So the step's own tally is left alone:
--- an open settlement may hold it.
+-- Declares a step completed that waits or sleeps, with a result that others may bind, and returns the run's
+-- state. Its lease is cancelled if it waits for a node; a claimed one is refused. Parents that have not ended
+-- are counted as before, and what they decide finds a step that has ended. So the step's own tally is left
+-- alone: an open settlement may hold it.
 -- Locks: the run, the step, the entry; then as advance_workflows. It waits for a settlement that has released
 -- the step and is still open. Raises: QHF03, QHF04, QHF06, QHL07, QHA01, QHA02. Not idempotent.
 -- Wakes: waiting workers.
@@ -254,12 +256,13 @@ begin
     perform hwqueue.refuse('QHF04', format('step %s is %s', to_json(p_step), v_step.state),
       jsonb_build_object('run_id', p_run, 'step', p_step, 'state', v_step.state),
       'only a step that has not ended can be skipped');
-  elsif v_step.state = 'running' then
+  elsif v_step.state = 'running' and v_step.lease_id is not null then
     perform hwqueue.cancel_unclaimed(v_step.lease_id, p_step, p_shard);
   end if;
   v_now := hwqueue.clock();
   update hwqueue.step s
-  set state = 'completed', reason = 'operator', result = nullif(p_result, 'null'), ended_at = v_now
+  set state = 'completed', reason = 'operator', result = nullif(p_result, 'null'), due_at = null,
+    ended_at = v_now
   where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no;
   perform hwqueue.note_event('workflow_step_skipped', concat_ws(': ', format('step %s of workflow %s is '
       'declared completed', p_step, v_run.name), p_reason), p_shard,
@@ -271,10 +274,10 @@ end
 $$;
 
 -- Does what settlements of steps had to leave, because another session held a row: releases steps whose last
--- parents ended at the same moment, carries a change of a run's state to its steps. Part of reap; workers
--- that settle steps call it often.
--- folded: tallies, steps and runs it has looked at, p_limit at most (1 to 10,000); released: steps; more:
--- call again.
+-- parents ended at the same moment, carries a change of a run's state to its steps. Ends sleeps that are
+-- over. Part of reap; workers that settle steps call it often.
+-- folded: tallies, steps and runs it has looked at, p_limit at most (1 to 10,000) and as many steps that were
+-- due; released: steps that came after others; more: call again.
 -- Locks: arrivals, tallies, steps and runs, skip locked. Raises: QHA01, QHA02. Wakes: waiting workers.
 create or replace function hwqueue.advance_workflows(p_limit int default 200, p_shard int default 0)
 returns table (folded int, released int, more boolean)
@@ -282,14 +285,19 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
+declare
+  v_cursor hwqueue.reap_cursor;
+  v_swept record;
+  v_due int;
 begin
   perform hwqueue.require_read_committed(),
     hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'call again for more');
+  select m.* into v_cursor from hwqueue.reap_cursor m where m.shard_id = p_shard
+  order by m.version desc limit 1;
+  v_swept := hwqueue.sweep_arrivals(p_limit, coalesce(v_cursor.arrivals_from, '-infinity'), p_shard);
+  v_due := hwqueue.end_due_steps(p_limit, coalesce(v_cursor.steps_from, '-infinity'), p_shard);
   return query
-    select s.folded, s.released, s.more
-    from hwqueue.sweep_arrivals(p_limit, coalesce((
-      select m.arrivals_from from hwqueue.reap_cursor m where m.shard_id = p_shard
-      order by m.version desc limit 1), '-infinity'), p_shard) s;
+    select v_swept.folded + v_due, v_swept.released, v_swept.more or v_due = p_limit;
 end
 $$;
 

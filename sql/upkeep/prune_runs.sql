@@ -93,7 +93,7 @@ $$;
 -- Returns runs that contradict themselves: run_work (open steps differ from what is counted), run_join (so
 -- do the parents of a step that have ended), run_stuck (a step is due and nobody will release it), run_over
 -- (a run has ended, a step has not), step_lease (a step runs without an open lease, or a lease without its
--- step).
+-- step), step_due (a sleep that nothing will end, or a step that has ended is due).
 create or replace function hwqueue.broken_runs(p_shard int)
 returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
@@ -122,8 +122,16 @@ as $$
   select 'step_lease', s.run_id, jsonb_build_object('step', s.step_no, 'state', s.state,
          'lease_state', hwqueue.lease_state(s.lease_id, p_shard))
   from hwqueue.step s
-  where s.shard_id = p_shard and (s.state = 'running') <> coalesce(
+  where s.shard_id = p_shard and s.lease_id is not null and (s.state = 'running') <> coalesce(
     hwqueue.lease_state(s.lease_id, p_shard) in ('scheduled', 'pending', 'claimed'), false)
+  union all
+  select 'step_due', s.run_id, jsonb_build_object('step', s.step_no, 'state', s.state, 'due_at', s.due_at)
+  from hwqueue.step s
+  join hwqueue.run r on r.shard_id = p_shard and r.run_id = s.run_id
+  join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
+    and d.step_no = s.step_no
+  where s.shard_id = p_shard and (s.due_at is not null and s.state <> 'running'
+    or s.due_at is null and s.state = 'running' and d.kind = 'sleep')
 $$;
 
 -- The rules run_join and run_stuck, for runs that release steps. Once a run fails nobody counts parents any

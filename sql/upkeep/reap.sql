@@ -76,7 +76,7 @@ begin
   promoted := hwqueue.promote_due(v_queues, p_limit, p_now, p_shard, v_from.scheduled_from);
   deadlines := hwqueue.reap_deadlines(p_limit, p_now, p_shard, v_from.deadlines_from);
   v_scheduled := hwqueue.reap_scheduled(p_limit, p_now, p_shard);
-  v_uncounted := hwqueue.reap_workflows(p_limit, v_from.arrivals_from, p_now, p_shard) or v_uncounted;
+  v_uncounted := hwqueue.reap_workflows(p_limit, v_from, p_now, p_shard) or v_uncounted;
   if p_holds then
     perform hwqueue.split_profiles(p_limit, p_shard);
     if clock_timestamp() < v_until or p_cursor.version % 2 = 1 then
@@ -113,6 +113,7 @@ begin
   p_cursor.deadlines_from := '-infinity';
   p_cursor.scheduled_from := '-infinity';
   p_cursor.arrivals_from := '-infinity';
+  p_cursor.steps_from := '-infinity';
   return p_cursor;
 end
 $$;
@@ -399,7 +400,10 @@ begin
     (select a.at from hwqueue.arrival a
      where a.shard_id = p_shard and a.at >= p_from.arrivals_from and a.at < p_cursor.next_from
        and a.after_xid is null
-     order by a.at limit 1) as arrival_at
+     order by a.at limit 1) as arrival_at,
+    (select s.due_at from hwqueue.step s
+     where s.shard_id = p_shard and s.due_at >= p_from.steps_from and s.due_at < p_cursor.next_from
+     order by s.due_at limit 1) as step_at
   into v_seen from (select pg_current_snapshot() as snapshot) s;
   v_next.version := p_cursor.version + 1;
   v_next.reaped_at := p_now;
@@ -411,6 +415,8 @@ begin
     case when v_seen.ended then p_cursor.next_from else p_cursor.scheduled_from end, v_seen.scheduled_at);
   v_next.arrivals_from := least(
     case when v_seen.ended then p_cursor.next_from else p_cursor.arrivals_from end, v_seen.arrival_at);
+  v_next.steps_from := least(
+    case when v_seen.ended then p_cursor.next_from else p_cursor.steps_from end, v_seen.step_at);
   if v_seen.ended or v_seen.foreign_id then
     v_next.next_from := p_now;
     v_next.next_after_xid := pg_current_xact_id();

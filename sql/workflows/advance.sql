@@ -1,4 +1,4 @@
--- Doing what settlements had to leave: arrivals, and runs past their deadline.
+-- Doing what settlements had to leave: arrivals, steps that are due, and runs past their deadline.
 --
 -- reap calls sweep_arrivals about once a second, and workers that have settled steps call
 -- advance_workflows. Example: two parents of a join were completed at the same moment; one of them left an
@@ -7,7 +7,7 @@
 -- Invariant: an arrival stays until its work is done, in the transaction that deletes it. What another
 -- session holds is skipped, and found by the next sweep.
 --
--- Read sweep_arrivals, then sweep_one.
+-- Read sweep_arrivals, then sweep_one and end_due_steps.
 
 -- Works off up to p_limit tallies, steps and runs that have arrivals (fresh_arrivals), and looks again at up
 -- to p_limit runs whose change of state is kept. p_from: no arrival is older but kept ones. folded: those it
@@ -238,11 +238,11 @@ begin
     v_is_last := v_is_last and v_held = '{}';
   elsif not p_run.is_finishing and p_run.state in ('failing', 'cancelling') then
     v_closed := case when p_run.stops then hwqueue.stop_run(p_run, 1000, p_shard)
-      else hwqueue.drop_held(p_run, 1000, p_shard) end;
+      else hwqueue.drop_idle(p_run, 1000, p_shard) end;
     if v_closed > 0 then
       perform hwqueue.count_work(p_run.run_id, 0, v_closed, 0, p_now, p_shard);
     end if;
-    v_is_last := v_is_last and v_closed = 0
+    v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(p_run, p_shard))
       and not (p_run.stops and hwqueue.leases_to_stop(p_run, 1, p_shard) <> '{}');
   end if;
   if v_is_last then
@@ -284,16 +284,48 @@ begin
 end
 $$;
 
--- The part of reap for runs: deadlines, then arrivals. True: there may be more.
--- Locks: as fail_late_runs and sweep_arrivals. Wakes: waiting workers.
-create or replace function hwqueue.reap_workflows(p_limit int, p_from timestamptz, p_now timestamptz,
-  p_shard int) returns boolean
+-- Ends up to p_limit steps that are due by themselves, and returns their number: sleeps complete. p_from:
+-- none is due before.
+-- Locks: the steps, skip locked; then tallies, steps and the run, skip locked. Wakes: waiting workers.
+create or replace function hwqueue.end_due_steps(p_limit int, p_from timestamptz, p_shard int) returns int
 language plpgsql volatile
 as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_due hwqueue.step[];
+  v_step hwqueue.step;
+begin
+  perform 1 from hwqueue.step s
+  where s.shard_id = p_shard and s.due_at >= p_from and s.due_at <= v_now limit 1;
+  if not found then
+    return 0;
+  end if;
+  perform pg_current_xact_id();  -- before the clock that its children are spawned by (reap_cursor)
+  v_due := array(
+    select s from hwqueue.step s
+    where s.shard_id = p_shard and s.due_at >= p_from and s.due_at <= v_now
+    order by s.due_at limit p_limit for no key update skip locked);
+  foreach v_step in array v_due loop
+    perform hwqueue.step_over(v_step.run_id, v_step.step_no, row('completed', null, null, null, null), true,
+      hwqueue.clock(), p_shard);
+  end loop;
+  return cardinality(v_due);
+end
+$$;
+
+-- The part of reap for runs: deadlines, steps that are due, arrivals. True: there may be more.
+-- Locks: as fail_late_runs, end_due_steps and sweep_arrivals. Wakes: waiting workers.
+create or replace function hwqueue.reap_workflows(p_limit int, p_from hwqueue.reap_cursor,
+  p_now timestamptz, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_most int := least(p_limit, 200);
 begin
   if hwqueue.fail_late_runs(p_limit, p_now, p_shard) = p_limit then
     return true;
   end if;
-  return (hwqueue.sweep_arrivals(least(p_limit, 200), p_from, p_shard)).more;
+  return hwqueue.end_due_steps(v_most, p_from.steps_from, p_shard) = v_most
+    or (hwqueue.sweep_arrivals(v_most, p_from.arrivals_from, p_shard)).more;
 end
 $$;

@@ -8,6 +8,14 @@
 --
 -- Read binding_steps first (what is accepted), then bind_value and conditions_hold.
 
+-- Whether a value is a binding, or looks like one: an object with a key that begins with $.
+create or replace function hwqueue.is_binding(p_value jsonb) returns boolean
+language sql immutable parallel safe
+as $$
+  select case when jsonb_typeof(p_value) = 'object' then exists (
+    select from jsonb_object_keys(p_value) k where left(k, 1) = '$') else false end
+$$;
+
 -- Returns the steps whose results a value names, and checks all of its bindings. binds: there is at least
 -- one binding.
 -- Raises: QHF02, naming the field.
@@ -21,8 +29,7 @@ declare
 begin
   steps := '{}';
   binds := false;
-  if jsonb_typeof(p_value) = 'object' and exists (
-    select from jsonb_object_keys(p_value) k where left(k, 1) = '$') then
+  if hwqueue.is_binding(p_value) then
     binds := true;
     if p_value ? '$literal' then
       perform hwqueue.check_object(p_value, array['$literal'], p_field, 'QHF02');
@@ -98,8 +105,7 @@ declare
 begin
   value := p_value;
   too_large := false;
-  if jsonb_typeof(p_value) = 'object' and exists (
-    select from jsonb_object_keys(p_value) k where left(k, 1) = '$') then
+  if hwqueue.is_binding(p_value) then
     value := case
       when p_value ? '$literal' then p_value -> '$literal'
       when p_value ? '$input' then

@@ -87,11 +87,12 @@ begin
   from jsonb_array_elements(p_spec -> 'steps') with ordinality t(spec, step_no)
   cross join lateral jsonb_each_text(coalesce(t.spec -> 'after', '{}')) a;
   insert into hwqueue.workflow_step (shard_id, workflow_id, step_no, name, kind, task_name, class_no,
-    parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options, children, near)
-  select p_shard, v_workflow.workflow_id, s.ordinality, s.value ->> 'name', 'task', s.value ->> 'task',
-    dense_rank() over (order by s.value -> 'task', s.value -> 'queue', s.value -> 'affinity',
+    parent_count, is_any, on_failure, runs_at_end, params, reads, run_if, options, children, near, settings)
+  select p_shard, v_workflow.workflow_id, s.ordinality, s.value ->> 'name', k.kind, s.value ->> 'task',
+    case when s.value ? 'task' then dense_rank() over (partition by s.value ? 'task'
+      order by s.value -> 'task', s.value -> 'queue', s.value -> 'affinity',
       s.value -> 'affinity_tags', s.value -> 'placement',
-      (s.value -> 'options') - array['priority', 'max_attempts', 'retry', 'claim_timeout', 'delay']),
+      (s.value -> 'options') - array['priority', 'max_attempts', 'retry', 'claim_timeout', 'delay']) end,
     coalesce(p.count, 0), coalesce(s.value ->> 'join' = 'any', false),
     case when s.value ->> 'on_failure' = 'ignore' then 'ignore'
       when s.value ->> 'on_failure' = 'continue' or p_spec ->> 'on_failure' = 'continue' then 'go_on'
@@ -105,8 +106,12 @@ begin
     case when c.from_no is null then '{}' when c.is_straight then c.children end,
     s.value -> 'near' || jsonb_build_object('steps', (
       select jsonb_agg(v_numbers -> n.name order by v_numbers -> n.name)
-      from jsonb_array_elements_text(s.value #> '{near,steps}') n(name)))
+      from jsonb_array_elements_text(s.value #> '{near,steps}') n(name))),
+    case when k.kind <> 'task' then (
+      select jsonb_object_agg(e.key, e.value) from jsonb_each(s.value) e
+      where e.key = any (hwqueue.kind_keys(k.kind)) and e.key <> all (hwqueue.kind_keys('task'))) end
   from jsonb_array_elements(p_spec -> 'steps') with ordinality s
+  cross join lateral (select coalesce(s.value ->> 'kind', 'task') as kind) k
   left join (
     select e.to_no, count(*)::int from hwqueue.workflow_edge e
     where e.shard_id = p_shard and e.workflow_id = v_workflow.workflow_id group by e.to_no) p

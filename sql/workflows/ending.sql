@@ -1,13 +1,14 @@
 -- The ends of steps and of runs.
 --
 -- Whatever ends the lease of a step calls step_ended or steps_ended: settlements, expiry, deadlines,
--- cancellations, dropped queues. Example: the last step of a run completes. Its end makes the open work of
--- the run 0, and finish_run releases the finally steps, or ends the run.
+-- cancellations, dropped queues. Whatever ends a step without a lease calls step_over. Example: the last
+-- step of a run completes. Its end makes the open work of the run 0, and finish_run releases the finally
+-- steps, or ends the run.
 --
 -- Invariant: a run ends once, and only when no step is open: the session that ends it holds its tally and
 -- its row.
 --
--- Read step_ended first, then count_work and finish_run.
+-- Read step_ended and step_over first, then count_work and finish_run.
 
 -- Carries on with the run of a lease that has ended. p_is_short: the caller's transaction ends with its
 -- call. A lease whose step an operator has ended already changes nothing.
@@ -65,6 +66,29 @@ begin
       array_fill(p_state, array[cardinality(v_item.steps)])), cardinality(v_item.steps), p_is_short, v_now,
       p_shard);
   end loop;
+end
+$$;
+
+-- Ends a step that has no lease and is open, as the verdict says, and carries on with its run. False: it has
+-- ended already.
+-- Locks: the step, which the caller may hold; then tallies, steps and the run, skip locked. Not idempotent.
+-- Wakes: waiting workers.
+create or replace function hwqueue.step_over(p_run uuid, p_step int, p_verdict hwqueue.step_verdict,
+  p_is_short boolean, p_now timestamptz, p_shard int) returns boolean
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.step s
+  set state = p_verdict.state, reason = p_verdict.reason, error = p_verdict.error, result = p_verdict.result,
+    due_at = null, ended_at = p_now
+  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step and s.state = 'running'
+    and s.lease_id is null;
+  if not found then
+    return false;
+  end if;
+  perform hwqueue.carry_on(p_run, hwqueue.new_progress(array[p_step], array[p_verdict.state]), 1, p_is_short,
+    p_now, p_shard);
+  return true;
 end
 $$;
 

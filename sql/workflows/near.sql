@@ -56,7 +56,8 @@ begin
 end
 $$;
 
--- Refuses steps that are near a step which does not come before them. A finally step comes after all others.
+-- Refuses steps that are near a step which does not come before them, or has no lease and so no place. A
+-- finally step comes after all others.
 -- p_order: the number of each step in topological order.
 -- Raises: QHF02, naming the step.
 create or replace function hwqueue.check_near_steps(p_steps jsonb[], p_order int[]) returns void
@@ -94,6 +95,12 @@ begin
           jsonb_build_object('field', format('spec.steps[%s].near', v_step.at),
             'step', v_step.spec -> 'name'),
           'add it to after: the place of a step is known when it has run');
+      elsif exists (select from unnest(p_steps) s where s ->> 'name' = v_name and not s ? 'task') then
+        perform hwqueue.refuse('QHF02', format('step %s is near %s, which has no lease',
+            v_step.spec -> 'name', to_json(v_name)),
+          jsonb_build_object('field', format('spec.steps[%s].near', v_step.at),
+            'step', v_step.spec -> 'name'),
+          'name a step that runs on a node');
       end if;
     end loop;
   end loop;

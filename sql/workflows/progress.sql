@@ -191,7 +191,9 @@ begin
     set state = 'failing', reason = 'step_failed', detail = jsonb_build_object('step', p_name),
       stops = coalesce(v_stops, false)
     where r.shard_id = p_shard and r.run_id = p_run.run_id;
-    if v_stops or v_was = 'paused' then  -- steps to stop, or steps that were held
+    if v_stops or v_was = 'paused' or exists (  -- steps to stop, that were held, or that may sleep
+      select from hwqueue.workflow_step d
+      where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and hwqueue.is_idle(d.kind)) then
       perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', p_now, p_shard);
     end if;
     v_was := 'failing';

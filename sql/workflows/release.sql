@@ -1,4 +1,5 @@
--- Releasing steps: their leases are spawned, with params that are bound to results by then.
+-- Releasing steps: their leases are spawned, with params that are bound to results by then. Steps of other
+-- kinds begin.
 --
 -- workflows/progress calls release_steps in the transaction that ends a parent. Example: "train" has ended.
 -- "publish" reads its result: {"model": {"$result": "train", "path": ["uri"]}} becomes {"model": "s3://..."},
@@ -7,7 +8,7 @@
 -- Invariant: nothing in here raises for what a run contains. A step that cannot be bound fails, with the
 -- reason in its row.
 --
--- Read release_steps first, then step_params and spawn_steps.
+-- Read release_steps first, then step_params and spawn_steps; workflows/kinds begins what is no task.
 
 -- Returns progress with nothing in it but what is given.
 create or replace function hwqueue.new_progress(p_ended int[] default '{}', p_states text[] default '{}',
@@ -18,10 +19,10 @@ as $$
   select row(p_ended, p_states, p_released, p_skipped, p_reasons, p_most, 0, 0, 0)::hwqueue.run_progress
 $$;
 
--- Releases the steps of p.released that still wait: spawns their leases, or holds them while the run is
--- paused. Steps whose condition does not hold are skipped, steps that cannot be bound fail: both are in
--- p.ended then. What another session holds, and what is more than p.most, is left as arrivals. opened counts
--- what is released, held or left.
+-- Releases the steps of p.released that still wait: spawns their leases or begins them, or holds them while
+-- the run is paused. Steps whose condition does not hold are skipped, steps that cannot be bound fail: both
+-- are in p.ended then. What another session holds, and what is more than p.most, is left as arrivals. opened
+-- counts what is released, held or left.
 -- Locks: the steps, skip locked; new rows; of a retry the outcomes of the leases, skip locked. Not
 -- idempotent. Wakes: waiting workers.
 create or replace function hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamptz,
@@ -56,7 +57,7 @@ begin
               where t.shard_id = p_shard and t.name = d.task_name) as defaults
       from hwqueue.step x
       cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
-        select y.name, y.task_name, y.params, y.reads, y.run_if, y.options, y.near
+        select y.name, y.kind, y.task_name, y.params, y.reads, y.run_if, y.options, y.near
         from hwqueue.workflow_step y
         where y.shard_id = p_shard and y.workflow_id = p_run.workflow_id and y.step_no = x.step_no offset 0) d
       where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = any (v_due)
@@ -67,6 +68,10 @@ begin
   loop
     v_done := v_done || v_item.step_no;
     continue when v_holds;
+    if v_item.kind <> 'task' then
+      p := hwqueue.begin_other(p_run, v_item.step_no, p, p_now, p_shard);
+      continue;
+    end if;
     v_bound := hwqueue.step_params(p_run, v_item.params, v_item.reads, v_item.run_if,
       (v_item.queue).max_params_bytes, p_shard);
     if v_bound.bad is null and v_item.near is not null then
@@ -167,6 +172,47 @@ begin
   where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step;
   p.ended := p.ended || p_step;
   p.states := p.states || v_state;
+  return p;
+end
+$$;
+
+-- Begins a step that is no task, unless its condition does not hold, and adds it to progress: as open, or as
+-- ended.
+-- Locks: the caller holds the step.
+create or replace function hwqueue.begin_other(p_run hwqueue.run, p_step int, p hwqueue.run_progress,
+  p_now timestamptz, p_shard int) returns hwqueue.run_progress
+language plpgsql volatile
+as $$
+declare
+  v_defined hwqueue.workflow_step;
+  v_step hwqueue.step;
+  v_results jsonb;
+  v_verdict hwqueue.step_verdict;
+begin
+  select d.* into v_defined from hwqueue.workflow_step d
+  where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = p_step;
+  select s.* into v_step from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
+  if v_defined.reads is not null then
+    v_results := hwqueue.results_of(p_run, v_defined.reads, p_shard);
+    if not hwqueue.conditions_hold(v_defined.run_if, p_run, v_results) then
+      v_verdict.state := 'skipped';
+      v_verdict.reason := 'condition';
+    end if;
+  end if;
+  if v_verdict.state is null then
+    v_verdict := hwqueue.begin_step(p_run, v_step, v_defined, v_results, p_now, p_shard);
+  end if;
+  update hwqueue.step s
+  set state = v_verdict.state, reason = v_verdict.reason, error = v_verdict.error, result = v_verdict.result,
+    due_at = v_verdict.due_at, ended_at = case when v_verdict.state <> 'running' then p_now end
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step;
+  if v_verdict.state = 'running' then
+    p.opened := p.opened + 1;
+  else
+    p.ended := p.ended || p_step;
+    p.states := p.states || v_verdict.state;
+  end if;
   return p;
 end
 $$;

@@ -155,7 +155,7 @@ begin
   where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
   delete from hwqueue.arrival a where a.run_id = p_run.run_id and a.shard_id = p_shard;
   update hwqueue.step s
-  set state = 'waiting', reason = null, error = null, result = null, ended_at = null
+  set state = 'waiting', reason = null, error = null, result = null, due_at = null, ended_at = null
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p_steps);
   update hwqueue.tally t
   set arrived = c.arrived, unmet = c.unmet, failed = c.failed, skipped = c.skipped,

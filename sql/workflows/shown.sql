@@ -43,6 +43,20 @@ as $$
     group by e.to_no) g
 $$;
 
+-- What a step without a lease waits for, in words; null for one that does not.
+create or replace function hwqueue.step_headline(p_step hwqueue.step, p_defined hwqueue.workflow_step)
+returns text
+language sql stable
+as $$
+  select case when p_step.state = 'running' and p_defined.kind = 'sleep' then
+    'sleeps until ' || hwqueue.shown_time(p_step.due_at) end
+$$;
+
+-- A time in UTC, to the second.
+create or replace function hwqueue.shown_time(p_time timestamptz) returns text
+language sql immutable
+as $$ select to_char(p_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') $$;
+
 -- How many steps of a run are in each state: {state: count}.
 create or replace function hwqueue.count_steps(p_run hwqueue.run, p_shard int) returns jsonb
 language sql stable

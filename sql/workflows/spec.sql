@@ -109,10 +109,10 @@ begin
 end
 $$;
 
--- Returns one step in normal form, without what is absent or the default: {"name", "task", "queue",
--- "params", "after": {step: completed|failed|ended}, "join", "run_if", "options", "affinity",
--- "affinity_tags", "placement", "near", "on_failure", "finally", "reads"}. A binding adds its edge by
--- itself; reads are the steps that bindings and conditions name, and [] where there are only other bindings.
+-- Returns one step in normal form, without what is absent or the default: {"name", "kind", "after": {step:
+-- completed|failed|ended}, "join", "run_if", "on_failure", "finally", "reads"} and what its kind needs
+-- (workflows/kinds). A binding adds its edge by itself; reads are the steps that bindings and conditions
+-- name, and [] where there are only other bindings.
 -- Raises: QHF02, QHC03, QHC04, QHW01, QHA01, naming the field.
 create or replace function hwqueue.read_step(p_step jsonb, p_field text) returns jsonb
 language plpgsql stable
@@ -120,8 +120,7 @@ as $$
 declare
   v_name text;
   v_kind text;
-  v_affinity text;
-  v_bound record;
+  v_found record;
   v_reads text[];
   v_after jsonb;
   v_finally text;
@@ -129,7 +128,7 @@ begin
   perform hwqueue.check_object(p_step, array['name', 'kind', 'task', 'queue', 'params', 'after', 'join',
     'run_if', 'options', 'affinity', 'affinity_tags', 'placement', 'wire', 'on_failure', 'finally', 'near',
     'over', 'max_parallel', 'tolerate', 'size', 'min', 'domain', 'signal', 'timeout', 'on_timeout', 'for',
-    'until', 'workflow', 'input'], p_field, 'QHF02');
+    'until', 'workflow', 'version', 'input'], p_field, 'QHF02');
   v_name := hwqueue.json_text(p_step -> 'name', p_field || '.name', 100, 'QHF02');
   if v_name is null or v_name !~ '^[a-z0-9_-]{1,100}$' then
     perform hwqueue.refuse('QHF02', format('%s.name is no valid name: %s', p_field,
@@ -138,15 +137,8 @@ begin
   end if;
   v_kind := coalesce(hwqueue.json_choice(p_step -> 'kind', p_field || '.kind',
     array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'], 'QHF02'), 'task');
-  if v_kind <> 'task' or p_step ?| array['over', 'max_parallel', 'tolerate', 'size', 'min', 'domain',
-    'signal', 'timeout', 'on_timeout', 'for', 'until', 'workflow', 'input'] then
-    perform hwqueue.refuse('QHF02', format('%s is reserved: step %s is not a task', p_field, to_json(v_name)),
-      jsonb_build_object('field', p_field || '.kind', 'step', v_name, 'reserved', true),
-      'this release runs steps of kind task; spawn what belongs together from one task');
-  end if;
-  perform hwqueue.check_name(p_step ->> 'task', p_field || '.task', 200);
-  v_bound := hwqueue.binding_steps(nullif(p_step -> 'params', 'null'), p_field || '.params');
-  v_reads := v_bound.steps || hwqueue.condition_steps(p_step -> 'run_if', p_field || '.run_if');
+  v_found := hwqueue.read_kind(p_step, v_kind, v_name, p_field);
+  v_reads := v_found.steps || hwqueue.condition_steps(p_step -> 'run_if', p_field || '.run_if');
   v_finally := hwqueue.json_choice(p_step -> 'finally', p_field || '.finally',
     array['completed', 'failed', 'cancelled', 'ended'], 'QHF02');
   v_after := hwqueue.read_after(p_step -> 'after', v_name, p_field || '.after');
@@ -157,23 +149,16 @@ begin
       jsonb_build_object('field', p_field || '.after', 'step', v_name),
       'a finally step runs when all others have ended');
   end if;
-  v_affinity := coalesce(hwqueue.json_choice(p_step -> 'affinity', p_field || '.affinity',
-    array['and', 'override', 'replace'], 'QHF02'), 'and');
-  return jsonb_strip_nulls(jsonb_build_object('name', v_name, 'task', p_step ->> 'task',
-      'queue', hwqueue.json_text(p_step -> 'queue', p_field || '.queue', 100, 'QHF02'),
+  return jsonb_strip_nulls(jsonb_build_object('name', v_name, 'kind', nullif(v_kind, 'task'),
       'join', nullif(hwqueue.json_choice(p_step -> 'join', p_field || '.join', array['all', 'any'], 'QHF02'),
         'all'),
-      'affinity', nullif(v_affinity, 'and'), 'finally', v_finally,
+      'finally', v_finally,
       'on_failure', hwqueue.json_choice(p_step -> 'on_failure', p_field || '.on_failure',
         array['fail', 'continue', 'ignore'], 'QHF02')))
-    || hwqueue.read_level(p_step, p_field, v_affinity <> 'and')
-    || hwqueue.present('params', nullif(hwqueue.json_object(p_step -> 'params', p_field || '.params',
-      'QHF02'), '{}'))
+    || v_found.settings
     || hwqueue.present('run_if', nullif(nullif(p_step -> 'run_if', '[]'), 'null'))
     || hwqueue.present('after', nullif(v_after, '{}'))
-    || hwqueue.present('near', hwqueue.read_near(p_step -> 'near', p_field || '.near'))
-    || hwqueue.present('options', hwqueue.read_step_options(p_step -> 'options', p_field || '.options'))
-    || case when v_bound.binds or v_reads <> '{}' or jsonb_array_length(
+    || case when v_found.binds or v_reads <> '{}' or jsonb_array_length(
         coalesce(nullif(p_step -> 'run_if', 'null'), '[]')) > 0
       then jsonb_build_object('reads', (select coalesce(jsonb_agg(distinct r), '[]') from unnest(v_reads) r))
       else '{}' end;
@@ -225,30 +210,6 @@ begin
       jsonb_build_object('field', v_again.field, 'step', p_name), 'name each step once');
   end if;
   return jsonb_object(v_steps, v_wants);  -- at once: an object that grows is copied for each parent
-end
-$$;
-
--- Returns the spawn options of a step, checked. Where it runs is no option: affinity_tags and placement are.
--- Raises: QHF02, QHA01.
-create or replace function hwqueue.read_step_options(p_options jsonb, p_field text) returns jsonb
-language plpgsql immutable
-as $$
-begin
-  if p_options is null or p_options in ('null', '{}') then
-    return null;
-  end if;
-  perform hwqueue.check_object(p_options, array['priority', 'max_attempts', 'retry', 'claim_timeout',
-      'patience', 'delay', 'labels', 'service_id'], p_field, 'QHF02'),
-    hwqueue.json_integer(p_options -> 'priority', p_field || '.priority', -32768, 32767),
-    hwqueue.json_integer(p_options -> 'max_attempts', p_field || '.max_attempts', 1, 1000),
-    hwqueue.normalise_retry(p_options -> 'retry', p_field || '.retry'),
-    hwqueue.json_short_interval(p_options -> 'claim_timeout', p_field || '.claim_timeout', '1 second',
-      '30 days'),
-    hwqueue.json_interval(p_options -> 'patience', p_field || '.patience'),
-    hwqueue.json_short_interval(p_options -> 'delay', p_field || '.delay', '0', '3650 days'),
-    hwqueue.json_uuid(p_options -> 'service_id', p_field || '.service_id'),
-    hwqueue.check_labels(p_options -> 'labels', p_field || '.labels');
-  return nullif(hwqueue.without_nulls(p_options), '{}');
 end
 $$;
 

@@ -1,4 +1,5 @@
--- Runs that stop: steps that run are asked to stop, steps that were held are skipped.
+-- Runs that stop: steps that run are asked to stop, steps that were held are skipped, and those that sleep
+-- end.
 --
 -- cancel_workflow_run calls stop_run once, and leaves an arrival of kind `state`; advance_workflows goes on
 -- until nothing of the run can come any more. A session that settled a parent may have read the run before
@@ -31,7 +32,7 @@ end
 $$;
 
 -- Ends or stops up to p_limit steps of a run that stops: leases that wait are cancelled, claims are asked
--- to stop, held steps are skipped. Returns how many open steps it has ended.
+-- to stop, what is held or sleeps ends. Returns how many open steps it has ended.
 -- Locks: steps, entries and claims, skip locked. Idempotent.
 create or replace function hwqueue.stop_run(p_run hwqueue.run, p_limit int, p_shard int) returns int
 language plpgsql volatile
@@ -41,7 +42,7 @@ declare
   v_leases uuid[];
   v_ended uuid[];
   v_now timestamptz;
-  v_closed int := hwqueue.drop_held(p_run, p_limit, p_shard);
+  v_closed int := hwqueue.drop_idle(p_run, p_limit, p_shard);
 begin
   v_leases := hwqueue.leases_to_stop(p_run, p_limit, p_shard);
   if v_leases = '{}' then
@@ -70,27 +71,49 @@ language sql volatile
 as $$
   select array(
     select s.lease_id from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running'
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running' and s.lease_id is not null
       and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = s.lease_id
         and c.stop_reason is not distinct from 'cancelled')
     order by s.step_no limit p_limit)
 $$;
 
--- Skips up to p_limit held steps of a run that will not go on, and returns their number.
+-- The steps of a run that wait for nobody's work: held ones, and those that sleep.
+create or replace function hwqueue.idle_steps(p_run hwqueue.run, p_shard int) returns setof hwqueue.step
+language sql volatile
+as $$
+  select s.*
+  from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run.run_id
+    and (s.state = 'held' or s.state = 'running' and s.lease_id is null and hwqueue.is_idle((
+      select d.kind from hwqueue.workflow_step d
+      where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = s.step_no)))
+  order by s.step_no
+$$;
+
+-- Ends up to p_limit steps of a run that will not go on, and returns their number: held ones are skipped,
+-- those that sleep are cancelled.
 -- Locks: the steps, skip locked. Idempotent.
-create or replace function hwqueue.drop_held(p_run hwqueue.run, p_limit int, p_shard int) returns int
+create or replace function hwqueue.drop_idle(p_run hwqueue.run, p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
-  v_steps int[] := array(
-    select s.step_no from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'held'
-    order by s.step_no limit p_limit for no key update skip locked);
+  v_steps int[] := array(select i.step_no from hwqueue.idle_steps(p_run, p_shard) i limit p_limit);
 begin
-  update hwqueue.step s
-  set state = 'skipped', ended_at = hwqueue.clock(),
-    reason = case when p_run.state = 'cancelling' then 'cancelled' else 'run_failed' end
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_steps);
+  if v_steps <> '{}' then
+    v_steps := array(
+      select s.step_no from hwqueue.step s
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_steps)
+      for no key update skip locked);
+    -- a statement of its own, after the lock: another session may have released one just before
+    v_steps := array(
+      select i.step_no from hwqueue.idle_steps(p_run, p_shard) i where i.step_no = any (v_steps));
+    update hwqueue.step s
+    set ended_at = hwqueue.clock(), due_at = null,
+      state = case when s.state = 'held' then 'skipped' else 'cancelled' end,
+      reason = case when s.state = 'running' then 'run_stopped'
+        when p_run.state = 'cancelling' then 'cancelled' else 'run_failed' end
+    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_steps);
+  end if;
   return cardinality(v_steps);
 end
 $$;

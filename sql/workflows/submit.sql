@@ -238,8 +238,8 @@ begin
 end
 $$;
 
--- Writes the steps of a run, each with its class and the id that its lease will have. p_own: what the
--- submission says about single steps, {name: {"affinity_tags", "placement", "options"}}.
+-- Writes the steps of a run, those that spawn leases with their class and the id of the lease. p_own: what
+-- the submission says about single steps, {name: {"affinity_tags", "placement", "options"}}.
 -- Locks: new rows. Raises: QHF06, and as step_class.
 create or replace function hwqueue.write_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
   p_shard int) returns void
@@ -254,7 +254,7 @@ declare
 begin
   for v_item in
     select d.class_no, min(d.step_no) as step_no from hwqueue.workflow_step d
-    where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id
+    where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id and d.class_no is not null
     group by d.class_no order by d.class_no
   loop
     v_class := hwqueue.step_class(p_workflow, p_run, p_workflow.steps -> (v_item.step_no - 1), '{}', p_shard);
@@ -262,8 +262,8 @@ begin
     v_queues[v_item.class_no] := v_class.queue_id;
   end loop;
   insert into hwqueue.step (shard_id, run_id, step_no, state, lease_id, class_id, queue_id)
-  select p_shard, p_run.run_id, d.step_no, 'waiting', v_ids[d.step_no], v_classes[d.class_no],
-    v_queues[d.class_no]
+  select p_shard, p_run.run_id, d.step_no, 'waiting', case when d.kind = 'task' then v_ids[d.step_no] end,
+    v_classes[d.class_no], v_queues[d.class_no]
   from hwqueue.workflow_step d
   where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id;
   perform hwqueue.check_own_steps(p_workflow, p_own);
@@ -282,7 +282,7 @@ begin
   end loop;
   insert into hwqueue.run_class (shard_id, class_id, run_id)
   select distinct p_shard, s.class_id, p_run.run_id from hwqueue.step s
-  where s.shard_id = p_shard and s.run_id = p_run.run_id;
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.class_id is not null;
 end
 $$;
 
@@ -295,9 +295,20 @@ as $$
 declare
   v_item record;
 begin
-  for v_item in select o.key, o.value from jsonb_each(hwqueue.json_object(p_own, 'options.steps')) o loop
-    if not p_workflow.steps @> jsonb_build_array(jsonb_build_object('name', v_item.key)) then
+  for v_item in
+    select o.key, o.value, s.step
+    from jsonb_each(hwqueue.json_object(p_own, 'options.steps')) o
+    left join lateral (
+      select e.value as step from jsonb_array_elements(p_workflow.steps) e
+      where e.value ->> 'name' = o.key) s on true
+  loop
+    if v_item.step is null then
       perform hwqueue.refuse_step(v_item.key, p_workflow, 'options.steps');
+    elsif not v_item.step ? 'task' then
+      perform hwqueue.refuse('QHA01', format('options.steps.%s: a step of kind %s has no lease', v_item.key,
+          v_item.step ->> 'kind'),
+        jsonb_build_object('field', 'options.steps.' || v_item.key, 'step', v_item.key),
+        'leave it out: only steps that spawn leases have options and a placement');
     end if;
     perform hwqueue.check_object(v_item.value, array['affinity_tags', 'placement', 'wire', 'options'],
         'options.steps.' || v_item.key),

@@ -76,6 +76,12 @@ def test_a_binding_is_an_edge(api: Api) -> None:
         ([step("a", options={"lease_id": "x"})], "spec.steps[0].options"),
         ([step("a", kind="map", over={"$input": []})], "spec.steps[0].kind"),
         ([step("a", near={"step": "b"})], "spec.steps[0].near"),
+        ([step("a", signal="go")], "spec.steps[0].signal"),
+        ([{"name": "a", "kind": "sleep", "for": 1, "queue": "q"}], "spec.steps[0].queue"),
+        ([{"name": "a", "kind": "sleep"}], "spec.steps[0].for"),
+        ([{"name": "a", "kind": "sleep", "for": 1, "until": {"$input": []}}], "spec.steps[0].for"),
+        ([{"name": "a", "kind": "sleep", "until": "soon"}], "spec.steps[0].until"),
+        ([{"name": "a", "kind": "sleep", "until": {"x": {"$input": []}}}], "spec.steps[0].until"),
         ([step("a", surprise=1)], "spec.steps[0]"),
         ([step("a", affinity_tags={"gpu": None})], "spec.steps[0].affinity_tags"),
         ([step("b"), step("a", "b", **{"finally": "ended"})], "spec.steps[1].after"),
@@ -87,6 +93,27 @@ def test_a_binding_is_an_edge(api: Api) -> None:
 def test_what_is_refused(api: Api, steps: list[Row], field: str) -> None:
     code = "QHA01" if field.endswith(".task") else "QHF02"
     assert (api.refused(code, "define_workflow", spec=spec(*steps)).field or "").startswith(field)
+
+
+def test_a_key_of_another_kind_is_refused_by_name(api: Api) -> None:
+    refusal = api.refused("QHF02", "define_workflow", spec=spec(step("a", signal="go")))
+    assert 'signal is of kind wait, step "a" is of kind task' in refusal.message
+
+
+def test_options_of_a_step_without_a_lease_are_refused(api: Api) -> None:
+    given = spec({"name": "a", "kind": "sleep", "for": 60}, queue=api.queue())
+    options = {"steps": {"a": {"options": {"priority": 1}}}}
+    refusal = api.refused("QHA01", "submit_spec", spec=given, options=options)
+    assert refusal.field == "options.steps.a"
+
+
+def test_a_step_near_one_without_a_lease_is_refused(api: Api) -> None:
+    steps = [{"name": "a", "kind": "sleep", "for": 1}, step("b", "a", near={"step": "a"})]
+    refusal = api.refused("QHF02", "define_workflow", spec=spec(*steps))
+    assert (refusal.field, refusal.message) == (
+        "spec.steps[1].near",
+        'step "b" is near "a", which has no lease',
+    )
 
 
 def test_limits(api: Api) -> None:
