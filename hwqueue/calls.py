@@ -244,6 +244,12 @@ RETRY_WORKFLOW_RUN = _call("retry_workflow_run", _RUN, {"p_options": "jsonb"})
 SKIP_STEP = _call(
     "skip_step", {**_RUN, "p_step": "text"}, {"p_result": "jsonb", "p_reason": "text"}
 )
+SIGNAL_WORKFLOW_RUN = _call(
+    "signal_workflow_run",
+    {**_RUN, "p_name": "text"},
+    {"p_payload": "jsonb", "p_key": "text"},
+    types.RunSignalSent,
+)
 ADVANCE_WORKFLOWS = _call(
     "advance_workflows", optional={"p_limit": "integer"}, row=types.AdvanceResult
 )

@@ -39,7 +39,8 @@ grant execute on function
   hwqueue.cancel_workflow_run(uuid, text, int),
   hwqueue.pause_workflow_run(uuid, int),
   hwqueue.resume_workflow_run(uuid, int),
-  hwqueue.retry_workflow_run(uuid, jsonb, int)
+  hwqueue.retry_workflow_run(uuid, jsonb, int),
+  hwqueue.signal_workflow_run(uuid, text, jsonb, text, int)
   to hwqueue_producer, hwqueue_operator, hwqueue_admin;
 
 -- Workers: register their node, claim, heartbeat, settle, and do the upkeep.

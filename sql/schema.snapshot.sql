@@ -890,6 +890,9 @@ COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it 
 CREATE FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.begin_wait(p_run uuid, p_step integer, p_settings jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS double precision
     LANGUAGE sql IMMUTABLE;
 
@@ -983,6 +986,9 @@ CREATE FUNCTION hwqueue.broken_runs(p_shard integer) RETURNS TABLE(rule text, ru
 
 CREATE FUNCTION hwqueue.broken_terms(p_shard integer) RETURNS TABLE(rule text, lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.broken_waits(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
@@ -1245,6 +1251,9 @@ CREATE FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.check_run_signal(p_run hwqueue.run, p_name text, p_shard integer) RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) RETURNS void
@@ -1718,6 +1727,9 @@ CREATE FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer DEFAULT 10
 CREATE FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) RETURNS hwqueue.ready
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean, p_shard integer) RETURNS boolean
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE plpgsql STABLE
     SET enable_nestloop TO 'off';
@@ -1763,6 +1775,9 @@ CREATE FUNCTION hwqueue.drop_task(p_task text, p_shard integer DEFAULT 0) RETURN
 CREATE FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.due_verdict(p_step hwqueue.step, p_shard integer) RETURNS hwqueue.step_verdict
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.edge_holds(p_wants text, p_state text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3060,6 +3075,9 @@ CREATE FUNCTION hwqueue.notify_ended(p_leases uuid[], p_shard integer) RETURNS v
 CREATE FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(number integer, node hwqueue.node, attested text[], is_live boolean)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.oldest_open_settlement() RETURNS xid8
     LANGUAGE sql;
 
@@ -3444,6 +3462,9 @@ CREATE FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT settings jsonb
 
 CREATE FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_wait(p_step jsonb, p_field text) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_workflow(p_spec jsonb) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
@@ -3951,6 +3972,16 @@ CREATE FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb DEFAULT 'null'::jsonb, p_key text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(created boolean, state text, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
@@ -4099,6 +4130,9 @@ CREATE FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_expired
 CREATE FUNCTION hwqueue.storage_path() RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -4190,6 +4224,9 @@ CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with ti
 CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.sweep_signal(p_run hwqueue.run, p_step integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.tag_distribution(p_label text DEFAULT NULL::text, p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, label text, value jsonb, nodes bigint, live bigint, claims bigint)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4255,6 +4292,9 @@ CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) RETURNS uuid
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, p_shard integer, OUT payload jsonb, OUT is_held boolean) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(verdict text, payload jsonb)
@@ -4646,7 +4686,7 @@ CREATE TABLE hwqueue.arrival (
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
-COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; release, skip: of a step; fail: the run; state: the run''s state has changed';
+COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; release, skip: of a step; fail: the run; state: the run''s state has changed; signal: one may be there for a step that waits';
 
 COMMENT ON COLUMN hwqueue.arrival.after_xid IS 'of kind state: transactions below this one may have read the state before';
 
@@ -5402,6 +5442,33 @@ CREATE TABLE hwqueue.run_key (
 
 COMMENT ON COLUMN hwqueue.run_key.while_running IS 'true: it goes when its run ends; null: with its run';
 
+CREATE TABLE hwqueue.run_signal (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    signal_id bigint NOT NULL,
+    name text NOT NULL,
+    key text,
+    sent_at timestamp with time zone NOT NULL,
+    taken_by integer,
+    payload jsonb
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.run_signal IS 'signals that runs were sent; the rows stay until the run goes';
+
+COMMENT ON COLUMN hwqueue.run_signal.key IS 'the sender''s name for the signal: a run takes a signal of this name and key once';
+
+COMMENT ON COLUMN hwqueue.run_signal.taken_by IS 'the number of the step that has the payload now; null: no step has taken the signal yet';
+
+ALTER TABLE hwqueue.run_signal ALTER COLUMN signal_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.run_signal_signal_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
     revision text NOT NULL,
@@ -5678,6 +5745,9 @@ ALTER TABLE ONLY hwqueue.run_key
 
 ALTER TABLE ONLY hwqueue.run
     ADD CONSTRAINT run_pkey PRIMARY KEY (shard_id, run_id);
+
+ALTER TABLE ONLY hwqueue.run_signal
+    ADD CONSTRAINT run_signal_pkey PRIMARY KEY (shard_id, run_id, signal_id);
 
 ALTER TABLE ONLY hwqueue.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (shard_id, queue_id, available_at, lease_id);
@@ -6057,6 +6127,10 @@ CREATE INDEX run_open ON hwqueue.run USING btree (shard_id, name, state) WHERE (
 
 CREATE INDEX run_prune ON hwqueue.run USING btree (shard_id, prune_at) WHERE (prune_at IS NOT NULL);
 
+CREATE UNIQUE INDEX run_signal_key ON hwqueue.run_signal USING btree (shard_id, run_id, name, key) WHERE (key IS NOT NULL);
+
+CREATE INDEX run_signal_open ON hwqueue.run_signal USING btree (shard_id, run_id, name, signal_id) WHERE (taken_by IS NULL);
+
 CREATE INDEX run_workflow ON hwqueue.run USING btree (workflow_id);
 
 CREATE INDEX scheduled_deadline ON hwqueue.scheduled USING btree (shard_id, deadline) WHERE (deadline IS NOT NULL);
@@ -6430,6 +6504,8 @@ REVOKE ALL ON FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, 
 
 REVOKE ALL ON FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.begin_wait(p_run uuid, p_step integer, p_settings jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
@@ -6467,6 +6543,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.broken_runs(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_terms(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_waits(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.build_placement(p_required jsonb, p_preferred jsonb, p_tolerations jsonb, p_spread jsonb, p_resources jsonb, p_isolation jsonb, p_strength integer) FROM PUBLIC;
 
@@ -6583,6 +6661,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_range(p_value bigint, p_field text, p_min b
 REVOKE ALL ON FUNCTION hwqueue.check_regexp(p_pattern text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_result(p_lease uuid, p_result jsonb, p_field text, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_run_signal(p_run hwqueue.run, p_name text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_settlement(p_settlement jsonb, p_field text) FROM PUBLIC;
 
@@ -6792,6 +6872,8 @@ GRANT ALL ON FUNCTION hwqueue.delete_leases(p_filter jsonb, p_limit integer, p_c
 
 REVOKE ALL ON FUNCTION hwqueue.delete_single_entry(p_ctids tid[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.deliver_signal(p_run uuid, p_step integer, p_name text, p_is_short boolean, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.demand_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.deregister_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -6827,6 +6909,8 @@ GRANT ALL ON FUNCTION hwqueue.drop_task(p_task text, p_shard integer) TO hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.drop_webhook(p_name text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.due_verdict(p_step hwqueue.step, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.edge_holds(p_wants text, p_state text) FROM PUBLIC;
 
@@ -7575,6 +7659,8 @@ REVOKE ALL ON FUNCTION hwqueue.notify_ended(p_leases uuid[], p_shard integer) FR
 
 REVOKE ALL ON FUNCTION hwqueue.numbered_nodes(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.oldest_open_settlement() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.oldest_snapshot_holder(p_relation regclass) FROM PUBLIC;
@@ -7829,6 +7915,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_steps(p_steps jsonb) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.read_task(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_total(p_term_id bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_wait(p_step jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_workflow(p_spec jsonb) FROM PUBLIC;
 
@@ -8154,6 +8242,11 @@ GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload 
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.signal_lease(p_lease uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.signal_workflow_run(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.similar_words(p_exprs jsonb, p_custom jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.skip_reason(p_failed bigint, p_skipped bigint) FROM PUBLIC;
@@ -8258,6 +8351,8 @@ REVOKE ALL ON FUNCTION hwqueue.stopping_count(p_term_id bigint, p_place text, p_
 
 REVOKE ALL ON FUNCTION hwqueue.storage_path() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
@@ -8296,6 +8391,8 @@ REVOKE ALL ON FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp 
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.tag_distribution(p_label text, p_limit integer, p_shard integer) TO hwqueue_admin;
@@ -8333,6 +8430,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_run_key(p_workflow hwqueue.workflow, p_run hwqueue.run, p_options jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_run_signal(p_run uuid, p_name text, p_step integer, p_shard integer, OUT payload jsonb, OUT is_held boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.take_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer) TO hwqueue_worker;

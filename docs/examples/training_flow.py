@@ -1,10 +1,10 @@
-"""A workflow of three steps, its tasks, and a program that runs it."""
+"""Workflows of three steps, their tasks, and a program that runs one."""
 
 from datetime import timedelta
 
 import hwqueue
 from hwqueue import Client, Step, Workflow
-from hwqueue.workflow import ended, result, run_input
+from hwqueue.workflow import Sleep, Wait, ended, result, run_input
 
 app = hwqueue.App()
 
@@ -39,6 +39,17 @@ training = Workflow(
         Step("tell", "tell_people", after=ended("train")),
     ],
     result=result("train"),
+)
+
+
+release = Workflow(
+    name="release",
+    tasks=[
+        Wait("approve", "approved", timeout=timedelta(days=2), on_timeout="skip"),
+        Sleep("cool-down", timedelta(seconds=1), after="approve"),
+        Step("tell", "tell_people", after="cool-down"),
+    ],
+    result=result("approve", "by"),
 )
 
 

@@ -164,7 +164,7 @@ def _why(step: WorkflowStep, explained: Mapping[UUID, str]) -> str | None:
     if step.error is not None and step.state == "failed":
         return ": ".join(filter(None, (step.reason, error_line(step.error))))
     told = explained.get(step.lease_id) if step.lease_id else None
-    return told or step.reason
+    return told or step.headline or step.reason
 
 
 def _explained(client: Client, steps: list[WorkflowStep]) -> dict[UUID, str]:

@@ -384,6 +384,27 @@ def skip(
     )
 
 
+@app.command(
+    epilog="Example: hwqueue workflow signal 01890a5d-ac96-774b-bcce-b302099a8057 approved "
+    '--payload \'{"by": "ann"}\' --key click-7'
+)
+def signal(
+    ctx: typer.Context,
+    run_id: RunId,
+    name: Annotated[str, typer.Argument(help="What a step waits for.", show_default=False)],
+    *,
+    payload: Annotated[str, typer.Option(help="JSON; the result of that step.")] = "null",
+    key: Annotated[
+        str | None, typer.Option(help="The same name and key reach the run once.")
+    ] = None,
+) -> None:
+    """Send a run a signal; the step that waits for it has completed, now or when it is released."""
+    sent = json_value(payload, "--payload")
+    with open_client(ctx) as client:
+        answer = client.signal_workflow_run(identifier(run_id, "RUN_ID"), name, sent, key=key)
+    show_item(ctx, answer, lambda one: {"created": one.created, "state": one.state})
+
+
 def _change(
     ctx: typer.Context,
     run_id: UUID,
@@ -452,11 +473,16 @@ def _definition_row(step: dict[str, Any]) -> dict[str, Any]:
     where = {key: step[key] for key in ("affinity", "affinity_tags", "placement") if key in step}
     return {
         "step": step["name"],
-        "task": step.get("task"),
+        "task": step.get("task") or _waits_for(step),
         "after": ", ".join(each if on == "completed" else f"{each} {on}" for each, on in after)
         or None,
         "asks": where or None,
     }
+
+
+def _waits_for(step: dict[str, Any]) -> str:
+    """What a step does that is no task, in parentheses."""
+    return f"(waits for signal {step['signal']})" if step["kind"] == "wait" else "(sleeps)"
 
 
 def _submitted_facts(submitted: SubmittedRun) -> dict[str, Any]:

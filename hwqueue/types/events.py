@@ -63,6 +63,7 @@ EVENT_CODES = (
     "workflow_run_resumed",
     "workflow_run_retried",
     "workflow_step_skipped",
+    "workflow_wait_timed_out",
 )
 """What this release writes; the table is in docs/explanation/events.md. Later ones add codes."""
 

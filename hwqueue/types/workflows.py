@@ -173,8 +173,8 @@ class WorkflowStep:
         result: Of its lease, or what `skip_step` gave.
         waits_for: Its parents that have not ended.
         came_from: As in `CheckedStep`.
-        kind: What it is: `task` or `sleep`. Only a task has a lease.
-        due_at: When a sleep ends; None: when it does not sleep.
+        kind: What it is: `task`, `sleep` or `wait`. Only a task has a lease.
+        due_at: While it is open: when a sleep ends, or a wait times out.
         headline: What it waits for, in words, where it is no task.
     """
 
@@ -318,11 +318,25 @@ class WorkflowVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunSignalSent:
+    """What became of a signal that a run was sent.
+
+    Attributes:
+        created: False: the run was sent a signal of this name and key before, nothing changed.
+        state: Of the run.
+    """
+
+    created: bool
+    state: RunState
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceResult:
     """What one `advance_workflows` did.
 
     Attributes:
-        folded: Joins, steps and runs it has looked at, and sleeps that it has ended.
+        folded: Joins, steps and runs it has looked at, and sleeps and waits that were over.
         released: Steps.
         more: It reached its limit; call it again.
     """

@@ -17,9 +17,10 @@ from hwqueue.workflow.values import (
     run,
     run_input,
 )
+from hwqueue.workflow.waiting import Sleep, Wait
 
 __all__ = [
-    "After", "Condition", "Flow", "Near", "Step", "Value", "Workflow", "WorkflowBuilder",
-    "WorkflowTask", "completed", "ended", "failed", "literal", "near", "result", "run", "run_input",
-    "without_affinity",
+    "After", "Condition", "Flow", "Near", "Sleep", "Step", "Value", "Wait", "Workflow",
+    "WorkflowBuilder", "WorkflowTask", "completed", "ended", "failed", "literal", "near", "result",
+    "run", "run_input", "without_affinity",
 ]  # fmt: skip

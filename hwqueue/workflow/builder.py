@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from hwqueue.errors import ConfigError
@@ -14,6 +14,7 @@ from hwqueue.workflow.definition import Workflow
 from hwqueue.workflow.near import Near
 from hwqueue.workflow.step import AfterLike, RunIf, Step
 from hwqueue.workflow.values import Value
+from hwqueue.workflow.waiting import Sleep, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class WorkflowBuilder:
     """
 
     name: str
-    _steps: tuple[Step, ...] = ()
+    _steps: tuple[Step | Sleep | Wait, ...] = ()
     _options: tuple[tuple[str, Any], ...] = ()
 
     def with_affinity(
@@ -120,12 +121,56 @@ class WorkflowBuilder:
         )
         return self.step(step)
 
+    def sleep(
+        self,
+        name: str,
+        until: timedelta | datetime | Value,
+        *,
+        after: AfterLike = (),
+        join: str | None = None,
+        run_if: RunIf = (),
+    ) -> WorkflowBuilder:
+        """Add a step that ends after a span or at a time; see `Sleep`.
+
+        Raises: ConfigError, when a value is of the wrong type.
+        """
+        return self.step(Sleep(name, until, after=after, join=join, run_if=run_if))
+
+    def wait(
+        self,
+        name: str,
+        signal: str,
+        *,
+        timeout: timedelta | None = None,
+        on_timeout: str | None = None,
+        after: AfterLike = (),
+        join: str | None = None,
+        run_if: RunIf = (),
+        on_failure: str | None = None,
+    ) -> WorkflowBuilder:
+        """Add a step that ends when its run gets a signal; see `Wait`.
+
+        Raises: ConfigError, when a value is of the wrong type.
+        """
+        return self.step(
+            Wait(
+                name,
+                signal,
+                timeout,
+                on_timeout,
+                after=after,
+                join=join,
+                run_if=run_if,
+                on_failure=on_failure,
+            )
+        )
+
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[Step | Sleep | Wait, ...]:
         """The steps so far."""
         return self._steps
 
-    def step(self, step: Step) -> WorkflowBuilder:
+    def step(self, step: Step | Sleep | Wait) -> WorkflowBuilder:
         """Add a step that exists."""
         return replace(self, _steps=(*self._steps, step))
 

@@ -17,6 +17,7 @@ from hwqueue.options import check_options
 from hwqueue.types import AsJson, CheckedStep, DefinedWorkflow, Json, RunOptions, SubmittedRun
 from hwqueue.workflow.step import Step, plain_value
 from hwqueue.workflow.values import Value
+from hwqueue.workflow.waiting import Sleep, Wait
 
 _NAME = re.compile(r"[a-z0-9_-]{1,100}")
 
@@ -63,7 +64,7 @@ class Workflow:
     """
 
     name: str
-    tasks: Iterable[Step]
+    tasks: Iterable[Step | Sleep | Wait]
     affinity_tags: Mapping[str, Any] | None = None
     placement: AsJson | Mapping[str, Any] | None = None
     queue: str | None = None
@@ -87,7 +88,7 @@ class Workflow:
         _check_graph(self.steps, where)
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[Step | Sleep | Wait, ...]:
         """Its steps, as they were given."""
         return tuple(self.tasks)
 
@@ -204,7 +205,7 @@ def _check_name(name: str, what: str) -> None:
         )
 
 
-def _check_graph(steps: tuple[Step, ...], where: str) -> None:
+def _check_graph(steps: tuple[Step | Sleep | Wait, ...], where: str) -> None:
     """Raises: ConfigError for names that are wrong, twice or not there, and for cycles."""
     if not steps:
         raise ConfigError(f"{where}it has no steps")
@@ -216,7 +217,10 @@ def _check_graph(steps: tuple[Step, ...], where: str) -> None:
         parents[step.name] = [edge.step for edge in step.edges]
     named = [(step.name, "comes after", edge.step) for step in steps for edge in step.edges]
     named += [
-        (step.name, "is near", other) for step in steps if step.near for other in step.near.steps
+        (step.name, "is near", other)
+        for step in steps
+        if isinstance(step, Step) and step.near
+        for other in step.near.steps
     ]
     for name, how, other in named:
         if other not in parents:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from hwqueue.binding import Handler
 from hwqueue.types import SpawnOptions
@@ -99,6 +99,6 @@ class Flow:
                 near=near,
                 **options,
             )
-            return self._builder.steps[-1]
+            return cast(Step, self._builder.steps[-1])
 
         return add

@@ -86,18 +86,15 @@ class Step:
                 f"{where}near takes what near(...) makes, not {self.near!r}",
                 hint='from hwqueue.workflow import near: near("train", "rack")',
             )
-        object.__setattr__(self, "_after", _edges(self.after))
-        object.__setattr__(self, "_run_if", _conditions(self.run_if, where))
+        object.__setattr__(self, "_after", edges_of(self.after, (), ()))
+        object.__setattr__(self, "_run_if", conditions_of(self.run_if, where))
         object.__setattr__(self, "run_if", self._run_if)
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
     @property
     def edges(self) -> tuple[After, ...]:
         """What has to end before, what `params` and `run_if` name included."""
-        there = {edge.step for edge in self._after}
-        named = [*_results(self.params), *(each.step for each in self._run_if if each.step)]
-        added = [name for name in dict.fromkeys(named) if name not in there]
-        return (*self._after, *(completed(name) for name in added))
+        return edges_of(self._after, self._run_if, self.params)
 
     @property
     def task_name(self) -> str:
@@ -156,13 +153,18 @@ def plain_value(value: Any) -> Any:
     return value
 
 
-def _edges(after: AfterLike) -> tuple[After, ...]:
-    each = (after,) if isinstance(after, After | str | Step) else after
-    return tuple(one if isinstance(one, After) else completed(one) for one in each)
+def edges_of(after: AfterLike, run_if: Iterable[Condition], bound: Any) -> tuple[After, ...]:
+    """What a step comes after: what it says, and the steps that conditions and values name."""
+    each = (after,) if isinstance(after, str) or not isinstance(after, Iterable) else after
+    said = tuple(one if isinstance(one, After) else completed(one) for one in each)
+    there = {edge.step for edge in said}
+    named = [*_results(bound), *(each.step for each in run_if if each.step)]
+    added = [name for name in dict.fromkeys(named) if name not in there]
+    return (*said, *(completed(name) for name in added))
 
 
-def _conditions(run_if: RunIf, where: str) -> tuple[Condition, ...]:
-    """Raises: ConfigError."""
+def conditions_of(run_if: RunIf, where: str) -> tuple[Condition, ...]:
+    """The conditions of a step; a value alone is to be true. Raises: ConfigError."""
     each = (run_if,) if isinstance(run_if, Condition | Value) else tuple(run_if)
     for one in each:
         if not isinstance(one, Condition | Value):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from hwqueue.workflow.step import Step
+    from hwqueue.workflow.waiting import Sleep, Wait
 
 __all__ = [
     "After",
@@ -33,7 +34,7 @@ __all__ = [
 Scalar = str | int | float | bool
 
 
-StepLike: TypeAlias = "str | Step"
+StepLike: TypeAlias = "str | Step | Sleep | Wait"
 """A step or its name."""
 
 _ABSENT: Any = object()

@@ -85,8 +85,9 @@ $$;
 -- failed, cancelled or skipped. lease_id: null until the step is released. lease_state, node_id, result and
 -- error: of its lease; an operator's skip_step may have set the result. waits_for: parents that have not
 -- ended. placement: what its lease asks. came_from: the same keys, with the levels that ask for each part, as
--- in check_workflow, or near; a part that none of them asks any more came from its task. kind: task or sleep;
--- due_at: when a sleep ends; headline: what it waits for, in words, where it is no task.
+-- in check_workflow, or near; a part that none of them asks any more came from its task. kind: task, sleep or
+-- wait; due_at: when a sleep ends or a wait times out; headline: what it waits for, in words, where it is no
+-- task.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
@@ -270,6 +271,47 @@ begin
   perform hwqueue.carry_on(p_run, hwqueue.new_progress(array[v_no], array['completed']),
     case when v_step.state = 'waiting' then 0 else 1 end, false, v_now, p_shard);
   return (hwqueue.find_run(p_run, p_shard)).state;
+end
+$$;
+
+-- Sends a run a signal, normally inside the caller's own transaction. The step that waits for this name takes
+-- it, and its result is the payload. It may come before the wait begins: it is kept until a step takes it,
+-- the oldest first, or the run goes. p_payload: at most 1 MiB. p_key: the same name and key reach a run once;
+-- created is false for the second. state is the state of the run. A run may be sent at most 1,000 signals.
+-- Locks: its key; the run, for key share; the steps that wait for it, skip locked. Raises: QHF03, QHF04 for a
+-- run that has ended, QHF06 for a name that no step waits for, QHA01, QHA02. Idempotent: with a p_key. Wakes:
+-- waiting workers.
+create or replace function hwqueue.signal_workflow_run(p_run uuid, p_name text,
+  p_payload jsonb default 'null', p_key text default null, p_shard int default 0)
+returns table (created boolean, state text, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_run hwqueue.run;
+  v_id bigint;
+begin
+  perform hwqueue.require_read_committed(), hwqueue.check_step_name(p_name, 'p_name'),
+    hwqueue.json_text(to_jsonb(p_key), 'p_key', 255), hwqueue.check_payload(p_payload, 'p_payload', 1048576),
+    hwqueue.find_run(p_run, p_shard);
+  perform pg_current_xact_id();  -- before the clock is read: reap_cursor relies on it
+  perform 1 from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run for key share;
+  v_run := hwqueue.find_run(p_run, p_shard);
+  shard_id := p_shard;
+  created := not exists (
+    select from hwqueue.run_signal s
+    where s.shard_id = p_shard and s.run_id = p_run and s.name = p_name and s.key = p_key);
+  if created then
+    perform hwqueue.check_run_signal(v_run, p_name, p_shard);
+    v_id := hwqueue.store_run_signal(p_run, p_name, coalesce(p_payload, 'null'), p_key, p_shard);
+    created := v_id is not null;
+  end if;
+  if created then
+    perform hwqueue.offer_signal(v_run, v_id, p_name, p_shard);
+  end if;
+  state := (hwqueue.find_run(p_run, p_shard)).state;
+  return next;
 end
 $$;
 

@@ -143,6 +143,8 @@ begin
   having max(c.class_id) >= (select s.last_value from hwqueue.placement_class_class_id_seq s);
   perform setval('hwqueue.workflow_workflow_id_seq', max(w.workflow_id)) from hwqueue.workflow w
   having max(w.workflow_id) >= (select s.last_value from hwqueue.workflow_workflow_id_seq s);
+  perform setval('hwqueue.run_signal_signal_id_seq', max(s.signal_id)) from hwqueue.run_signal s
+  having max(s.signal_id) >= (select q.last_value from hwqueue.run_signal_signal_id_seq q);
   perform setval('hwqueue.arrival_arrival_id_seq', max(a.arrival_id)) from hwqueue.arrival a
   having max(a.arrival_id) >= (select s.last_value from hwqueue.arrival_arrival_id_seq s);
   perform setval('hwqueue.profile_profile_id_seq', max(p.profile_id)) from hwqueue.profile p

@@ -40,6 +40,7 @@ begin
     delete from hwqueue.step s where s.shard_id = p_shard and s.run_id = v_run.run_id;
     delete from hwqueue.tally t where t.shard_id = p_shard and t.run_id = v_run.run_id;
     delete from hwqueue.arrival a where a.run_id = v_run.run_id and a.shard_id = p_shard;
+    delete from hwqueue.run_signal s where s.shard_id = p_shard and s.run_id = v_run.run_id;
     delete from hwqueue.run_class c where c.run_id = v_run.run_id and c.shard_id = p_shard;
     delete from hwqueue.run_key k where k.run_id = v_run.run_id and k.shard_id = p_shard;
     delete from hwqueue.run r where r.shard_id = p_shard and r.run_id = v_run.run_id;
@@ -93,7 +94,8 @@ $$;
 -- Returns runs that contradict themselves: run_work (open steps differ from what is counted), run_join (so
 -- do the parents of a step that have ended), run_stuck (a step is due and nobody will release it), run_over
 -- (a run has ended, a step has not), step_lease (a step runs without an open lease, or a lease without its
--- step), step_due (a sleep that nothing will end, or a step that has ended is due).
+-- step), step_due (a sleep that nothing will end, or a step that has ended is due), wait_signal (a step
+-- waits for a signal that is there).
 create or replace function hwqueue.broken_runs(p_shard int)
 returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
@@ -127,11 +129,33 @@ as $$
   union all
   select 'step_due', s.run_id, jsonb_build_object('step', s.step_no, 'state', s.state, 'due_at', s.due_at)
   from hwqueue.step s
-  join hwqueue.run r on r.shard_id = p_shard and r.run_id = s.run_id
-  join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
-    and d.step_no = s.step_no
-  where s.shard_id = p_shard and (s.due_at is not null and s.state <> 'running'
-    or s.due_at is null and s.state = 'running' and d.kind = 'sleep')
+  where s.shard_id = p_shard and s.due_at is not null and s.state <> 'running'
+  union all
+  select b.rule, b.run_id, b.detail from hwqueue.broken_waits(p_shard) b
+$$;
+
+-- The rules for steps that are open without a lease: step_due (nothing will end a sleep) and wait_signal.
+create or replace function hwqueue.broken_waits(p_shard int)
+returns table (rule text, run_id uuid, detail jsonb)
+language sql volatile
+as $$
+  select case d.kind when 'sleep' then 'step_due' else 'wait_signal' end, s.run_id,
+         jsonb_build_object('step', s.step_no, 'signal', d.settings ->> 'signal')
+  from hwqueue.step s
+  cross join lateral (  -- fences (offset 0): by key, also before the tables are analyzed
+    select x.workflow_id from hwqueue.run x where x.shard_id = p_shard and x.run_id = s.run_id offset 0) r
+  cross join lateral (
+    select x.kind, x.settings from hwqueue.workflow_step x
+    where x.shard_id = p_shard and x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
+  where s.shard_id = p_shard and s.state = 'running' and s.lease_id is null
+    and case d.kind when 'sleep' then s.due_at is null
+      when 'wait' then exists (
+          select from hwqueue.run_signal g
+          where g.shard_id = p_shard and g.run_id = s.run_id
+            and g.name = d.settings ->> 'signal' and g.taken_by is null)
+        and not exists (
+          select from hwqueue.arrival a
+          where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'signal') end
 $$;
 
 -- The rules run_join and run_stuck, for runs that release steps. Once a run fails nobody counts parents any

@@ -153,6 +153,8 @@ begin
   select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
   if p_kind = 'state' then
     return hwqueue.apply_state(v_run, p_now, p_shard);
+  elsif p_kind = 'signal' then
+    return hwqueue.sweep_signal(v_run, p_step, p_shard);
   elsif p_kind = 'count' and p_step = 0 then
     perform hwqueue.count_work(p_run, 0, 0, 0, p_now, p_shard)
     -- not when the tally is held: that would only leave another arrival
@@ -284,8 +286,8 @@ begin
 end
 $$;
 
--- Ends up to p_limit steps that are due by themselves, and returns their number: sleeps complete. p_from:
--- none is due before.
+-- Ends up to p_limit steps that are due by themselves, and returns their number: sleeps, and waits that time
+-- out. p_from: none is due before.
 -- Locks: the steps, skip locked; then tallies, steps and the run, skip locked. Wakes: waiting workers.
 create or replace function hwqueue.end_due_steps(p_limit int, p_from timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -306,7 +308,7 @@ begin
     where s.shard_id = p_shard and s.due_at >= p_from and s.due_at <= v_now
     order by s.due_at limit p_limit for no key update skip locked);
   foreach v_step in array v_due loop
-    perform hwqueue.step_over(v_step.run_id, v_step.step_no, row('completed', null, null, null, null), true,
+    perform hwqueue.step_over(v_step.run_id, v_step.step_no, hwqueue.due_verdict(v_step, p_shard), true,
       hwqueue.clock(), p_shard);
   end loop;
   return cardinality(v_due);

@@ -224,7 +224,7 @@ begin
   -- of kind state, or for steps that will not be released any more
   delete from hwqueue.arrival a where a.ctid = any (array(
     select x.ctid from hwqueue.arrival x
-    where x.run_id = p_run.run_id and x.shard_id = p_shard and x.kind in ('state', 'fail')
+    where x.run_id = p_run.run_id and x.shard_id = p_shard and x.kind in ('state', 'fail', 'signal')
     for update skip locked));
   if p_state = 'failed' then
     perform hwqueue.note_event('workflow_run_failed', format('run of workflow %s failed: %s', p_run.name,

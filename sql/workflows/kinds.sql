@@ -39,11 +39,11 @@ declare
   v_kinds text[] := array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'];
   v_key text;
 begin
-  if p_kind in ('map', 'gang', 'wait', 'workflow') then
+  if p_kind in ('map', 'gang', 'workflow') then
     perform hwqueue.refuse('QHF02', format('%s.kind is reserved: step %s is of kind %s', p_field,
         to_json(p_name), p_kind),
       jsonb_build_object('field', p_field || '.kind', 'step', p_name, 'reserved', true),
-      'this release runs steps of the kinds task and sleep');
+      'this release runs steps of the kinds task, sleep and wait');
   end if;
   select k into v_key from jsonb_object_keys(p_step) k
   where k <> all (array['name', 'kind', 'after', 'join', 'run_if', 'on_failure', 'finally'])
@@ -71,6 +71,10 @@ begin
   if p_kind = 'sleep' then
     select r.settings, r.steps, r.binds into settings, steps, binds
     from hwqueue.read_sleep(p_step, p_name, p_field) r;
+  elsif p_kind = 'wait' then
+    settings := hwqueue.read_wait(p_step, p_field);
+    steps := '{}';
+    binds := false;
   else
     select r.settings, r.steps, r.binds into settings, steps, binds
     from hwqueue.read_task(p_step, p_field) r;
@@ -149,6 +153,26 @@ begin
 end
 $$;
 
+-- The keys of a wait: the name of its signal, its timeout in seconds, and how it ends then.
+-- Raises: QHF02, QHA01.
+create or replace function hwqueue.read_wait(p_step jsonb, p_field text) returns jsonb
+language plpgsql immutable
+as $$
+begin
+  perform hwqueue.check_name(p_step ->> 'signal', p_field || '.signal', 200);
+  if nullif(p_step -> 'timeout', 'null') is null and nullif(p_step -> 'on_timeout', 'null') is not null then
+    perform hwqueue.refuse('QHF02', format('%s has on_timeout and no timeout', p_field),
+      jsonb_build_object('field', p_field || '.timeout'), 'say when, for example "timeout": "2 d"');
+  end if;
+  return jsonb_strip_nulls(jsonb_build_object(
+    'signal', hwqueue.json_text(p_step -> 'signal', p_field || '.signal', 200, 'QHF02'),
+    'timeout', extract(epoch from hwqueue.json_short_interval(p_step -> 'timeout', p_field || '.timeout', '0',
+      '3650 days')),
+    'on_timeout', nullif(hwqueue.json_choice(p_step -> 'on_timeout', p_field || '.on_timeout',
+      array['fail', 'skip', 'continue'], 'QHF02'), 'fail')));
+end
+$$;
+
 -- Begins a step that is due and no task. The verdict says how: it is running from now on, until due_at or
 -- what its kind waits for, or it has ended at once. The caller writes it.
 -- Locks: the caller holds the step.
@@ -161,6 +185,8 @@ begin
   case p_defined.kind
     when 'sleep' then
       return hwqueue.begin_sleep(p_run, p_defined.settings, p_results, p_now);
+    when 'wait' then
+      return hwqueue.begin_wait(p_run.run_id, p_step.step_no, p_defined.settings, p_now, p_shard);
   end case;
 end
 $$;

@@ -49,7 +49,10 @@ returns text
 language sql stable
 as $$
   select case when p_step.state = 'running' and p_defined.kind = 'sleep' then
-    'sleeps until ' || hwqueue.shown_time(p_step.due_at) end
+      'sleeps until ' || hwqueue.shown_time(p_step.due_at)
+    when p_step.state = 'running' and p_defined.kind = 'wait' then
+      concat('waits for signal ', p_defined.settings ->> 'signal',
+        ' until ' || hwqueue.shown_time(p_step.due_at)) end
 $$;
 
 -- A time in UTC, to the second.

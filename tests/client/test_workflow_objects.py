@@ -216,6 +216,26 @@ def test_a_step_near_another_one(client: Client) -> None:
         Workflow(name="w", tasks=[Step("a", "t", near=near("x"))])
 
 
+def test_an_order_that_waits_for_its_payment(client: Client) -> None:
+    order = (
+        WorkflowBuilder("order")
+        .with_options(queue="work")
+        .wait("paid", "payment", timeout=timedelta(days=2), on_timeout="skip")
+        .task("prepare", prepare, params={"dataset": result("paid", "address")})
+        .sleep("two-weeks", timedelta(days=14), after="prepare")
+        .build()
+    )
+    with client:
+        submitted = order.submit(client)
+        sent = client.signal_workflow_run(
+            submitted.run_id, "payment", {"address": "home"}, key="click-7"
+        )
+        assert sent.created
+        drain(client, app)
+        states = {s.step: s.state for s in client.list_workflow_steps(submitted.run_id)}
+        assert states == {"paid": "completed", "prepare": "completed", "two-weeks": "running"}
+
+
 async def test_with_an_async_client(dsn: str) -> None:
     async with AsyncClient(dsn) as client:
         await client.create_queue("work")

@@ -79,6 +79,8 @@ async def test_changes(client: AsyncClient, queue: str, node: Node) -> None:
         await client.cancel_workflow_run(run)
     assert await client.retry_workflow_run(run) == "running"
     assert await client.skip_step(run, "a", result=1, reason="by hand") == "running"
+    with pytest.raises(StepUnknown):
+        await client.signal_workflow_run(run, "go")
     assert await client.cancel_workflow_run(run, reason="no") == "cancelled"
     advanced = await client.advance_workflows()
     assert (advanced.released, advanced.more) == (0, False)
@@ -143,3 +145,16 @@ async def test_what_is_refused(client: AsyncClient, queue: str) -> None:
     assert refused.value.detail["step"] == "a"
     with pytest.raises(StepUnknown):
         await client.submit_spec(spec | {"steps": [{"name": "a", "task": "t"}]}, steps={"b": {}})
+
+
+async def test_a_signal_is_sent(client: AsyncClient, queue: str) -> None:
+    steps = [{"name": "w", "kind": "wait", "signal": "go"}]
+    run = (await client.submit_spec({"name": "film", "queue": queue, "steps": steps})).run_id
+    [step] = await client.list_workflow_steps(run)
+    assert (step.kind, step.task_name, step.headline) == ("wait", None, "waits for signal go")
+    sent = await client.signal_workflow_run(run, "go", {"by": "ann"}, key="click-7")
+    assert sent.created
+    [step] = await client.list_workflow_steps(run)
+    assert step.result == {"by": "ann"}
+    with pytest.raises(WrongRunState):
+        await client.signal_workflow_run(run, "go")

@@ -244,6 +244,20 @@ def test_changes_are_shown_then_asked_then_made(
     assert f"run {gone} does not exist" in cli("workflow", "cancel", gone, code=3).stderr
 
 
+def test_a_signal_ends_a_wait(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
+    steps = [{"name": "ok", "kind": "wait", "signal": "approved"}]
+    runner.client.define_workflow({"name": "release", "steps": steps})
+    assert "(waits for signal approved)" in cli("workflow", "show", "release").stdout
+    run_id = shown("workflow", "run", "release")["run_id"]
+    assert "waits for signal approved" in cli("workflow", "status", run_id).stdout
+    line = ("workflow", "signal", run_id, "approved", "--payload", '{"by": "ann"}', "--key", "k")
+    assert shown(*line) == {"created": True, "state": "completed", "shard_id": 0}
+    assert shown(*line) == {"created": False, "state": "completed", "shard_id": 0}
+    assert runner.client.list_workflow_steps(run_id)[0].result == {"by": "ann"}
+    assert "has ended" in cli("workflow", "signal", run_id, "approved", code=1).stderr
+    assert "--payload" in cli(*line[:4], "--payload", "{", code=2).stderr
+
+
 def test_a_retry_of_steps_and_with_another_input(
     runner: Runner, shown: Callable[..., Any], submitted: str
 ) -> None:

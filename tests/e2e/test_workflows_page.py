@@ -59,6 +59,9 @@ def test_what_the_page_says_works(dsn: str) -> None:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         ended = re.findall(r"of training version 1: (\w+)", done.stdout)
         assert ended == ["completed", "completed", "failed", "completed", "completed"]
+        assert re.findall(r"of release version 1: (\w+)", done.stdout) == ["running", "completed"]
+        assert "waits for signal approved until" in done.stdout
+        assert '"created":false' in done.stdout
         assert "Reject: no such dataset: typo" in done.stdout
         assert "exit code 1" in done.stdout
         assert "event: ended" in done.stdout
@@ -73,5 +76,5 @@ def test_what_the_page_says_works(dsn: str) -> None:
 def test_the_page_shows_what_the_program_has() -> None:
     program = PROGRAM.read_text(encoding="utf-8")
     shown = blocks("python")
-    assert len(shown) == 2
+    assert len(shown) == 3
     assert [block for block in shown if block not in program] == []

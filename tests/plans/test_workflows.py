@@ -23,6 +23,7 @@ TABLES = (
     "workflow_edge",
     "run_key",
     "run_class",
+    "run_signal",
 )
 ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
 LIMIT = 10  # of what one sweep looks at
@@ -176,6 +177,36 @@ CHANGES: dict[str, Callable[[Flow], Any]] = {
     "cancel": lambda flow: flow.calls.rows("cancel_workflow_run", run=flow.run),
     "skip_step": lambda flow: flow.calls.rows("skip_step", run=flow.run, step="c"),
 }
+
+
+WAITS = [step("a"), {"name": "w", "kind": "wait", "signal": "go", "after": ["a"]}, step("b", "w")]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_signal(api: Api, early: bool) -> None:
+    flow = Flow(api, WAITS)
+    if not early:
+        finish(api, flow.claims()["a"])
+    with explained(api.conn) as work:
+        api.rows("signal_workflow_run", run=flow.run, name="go", payload=1, key="once")
+    by_key(work)
+    if early:
+        claims = flow.claims()
+        with explained(api.conn) as work:
+            finish(api, claims["a"])
+        by_key(work)
+    assert flow.states()["b"] == "running"
+
+
+def test_steps_that_are_due(api: Api) -> None:
+    """It looks at as many as its limit, however many others sleep."""
+    sleeps = [{"name": f"s{n}", "kind": "sleep", "for": 0.001} for n in range(3 * LIMIT)]
+    flow = Flow(api, [*sleeps, {"name": "long", "kind": "sleep", "for": "1 day"}])
+    with explained(api.conn) as work:
+        found = api.row("advance_workflows", limit=LIMIT)
+    assert found["folded"] == 2 * LIMIT  # arrivals, and steps that are due
+    by_key(work, rows=4 * ROWS + 30 * LIMIT)
+    assert api.value("cancel_workflow_run", run=flow.run) == "cancelled"  # nothing is left due
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hwqueue.testing import Clock, install_clock
 from tests.calls import Calls, Row
 from tests.fix_db import fresh_database
 from tests.flows import Flow, broken, fail, finish, finish_all
@@ -26,18 +28,42 @@ EFFORT = settings(
 
 @dataclass
 class Graph:
-    """A drawn workflow: of each step its edges, whether any suffices, whether it may fail."""
+    """A drawn workflow: of each step its edges, its kind, whether any suffices, if it may fail.
+
+    A wait that is to fail times out after an hour, one that is to complete waits for ever.
+    """
 
     edges: list[dict[int, str]] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
     any: list[bool] = field(default_factory=list)
     ignores: list[bool] = field(default_factory=list)
 
-    def steps(self) -> list[Row]:
-        """As a specification has them."""
+    def waits(self) -> set[int]:
+        """The steps that wait for a signal of their own name."""
+        return {number for number, kind in enumerate(self.kinds) if kind == "wait"}
+
+    def drawn(self, outcomes: list[str]) -> list[str]:
+        """The outcomes, where a sleep always completes."""
         return [
+            "completed" if kind == "sleep" else outcome
+            for kind, outcome in zip(self.kinds, outcomes, strict=True)
+        ]
+
+    def steps(self, outcomes: list[str]) -> list[Row]:
+        """As a specification has them."""
+        timeouts = [{"timeout": 3600} if o == "failed" else {} for o in outcomes]
+        kinds: list[dict[str, Row]] = [
             {
+                "task": {"task": "work"},
+                "sleep": {"kind": "sleep", "for": 3600},
+                "wait": {"kind": "wait", "signal": f"s{number}", **timeouts[number]},
+            }
+            for number in range(len(self.kinds))
+        ]
+        return [
+            kinds[number][self.kinds[number]]
+            | {
                 "name": f"s{number}",
-                "task": "work",
                 "after": [{"step": f"s{p}", "on": wants} for p, wants in edges.items()],
                 "join": "any" if self.any[number] else "all",
             }
@@ -80,6 +106,7 @@ def graphs(draw: st.DrawFn) -> Graph:
         graph.edges.append({p: draw(wants) for p in sorted(parents)})
         graph.any.append(draw(st.integers(0, 3)) == 0)
         graph.ignores.append(draw(st.integers(0, 5)) == 0)
+        graph.kinds.append(draw(st.sampled_from(["task", "task", "task", "sleep", "wait"])))
     return graph
 
 
@@ -92,23 +119,30 @@ def sessions(server_dsn: str, template: str) -> Iterator[list[Calls]]:
             conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
             conn.execute("set lock_timeout = '300ms'")
             made.append(Calls(conn))
+        install_clock(made[0].conn)
         yield made
 
 
 class Driver:
     """Settles what a run releases, in sessions whose transactions stay open for a while."""
 
-    def __init__(self, sessions: list[Calls], flow: Flow, data: st.DataObject) -> None:
+    def __init__(
+        self, sessions: list[Calls], flow: Flow, graph: Graph, data: st.DataObject
+    ) -> None:
         self.looks, *self.others = sessions
+        self.graph = graph
+        self.clock = Clock(self.looks.conn)
+        self.unsent: set[str] = set()
         self.flow = flow
         self.data = data
         self.claims: dict[str, Row] = {}
-        self.open: dict[int, dict[str, Row]] = {}
+        self.open: dict[int, dict[str, Row | None]] = {}
         for calls in self.others:  # what a failed example left open
             calls.conn.rollback()
 
     def run(self, outcomes: list[str]) -> None:
         """Until the run has ended."""
+        self.unsent |= {f"s{n}" for n in self.graph.waits() if outcomes[n] == "completed"}
         for _ in range(400):
             self.claims |= self.flow.claims()
             if not self.claims and not self.open:
@@ -118,9 +152,25 @@ class Driver:
                 if self.flow.get()["finished_at"] is not None:
                     return
                 self.claims |= self.flow.claims()
-                assert self.claims, "nothing is released, and the run has not ended"
+                if not self.claims:
+                    self._pass_time()
             self._act(outcomes)
         raise AssertionError("the run does not end")
+
+    def _pass_time(self) -> None:
+        """Nothing runs: let an hour pass, unless a wait is to get its signal first."""
+        open_steps = {n for n, row in self.flow.steps().items() if row["state"] == "running"}
+        if awaited := sorted(self.unsent & open_steps):
+            self._send(self.looks, awaited[0])
+            return
+        assert open_steps, "nothing is released, and the run has not ended"
+        self.clock.advance(timedelta(hours=1))
+        self.looks.rows("advance_workflows")
+
+    def _send(self, calls: Calls, name: str) -> None:
+        """Send a step its signal."""
+        self.unsent.discard(name)
+        calls.rows("signal_workflow_run", run=self.flow.run, name=name, payload=name)
 
     def cancel(self) -> None:
         """Cancel the run; an open settlement that ends it comes first."""
@@ -145,27 +195,42 @@ class Driver:
             commits = self.data.draw(st.integers(0, 4), label="commits") > 0
             self.others[who].conn.execute("commit" if commits else "rollback")
             if not commits:
-                self.claims |= settled
-        elif self.claims:
-            name = self.data.draw(st.sampled_from(sorted(self.claims)), label="ends")
+                self.unsent |= {n for n, claim in settled.items() if claim is None}
+                self.claims |= {n: claim for n, claim in settled.items() if claim is not None}
+        elif ends := sorted({*self.claims, *self._sendable()}):
+            name = self.data.draw(st.sampled_from(ends), label="ends")
             calls = self.others[who]
             stays_open = self.data.draw(st.booleans(), label="stays open")
-            completes = outcomes[int(name[1:])] == "completed"
-            names = [name]
-            # a batch holds the node, so it does not stay open
-            batch = completes and not stays_open
-            if batch and self.data.draw(st.booleans(), label="with all others"):
-                names = [n for n in self.claims if outcomes[int(n[1:])] == "completed"]
-            settled = {n: self.claims.pop(n) for n in names}
             if stays_open:
                 calls.conn.execute("begin")
-                self.open[who] = settled
-            if len(settled) > 1:
-                finish_all(calls, settled.values())
-            elif completes:
-                finish(calls, settled[name])
+            if name in self.claims:
+                done = self._settle(calls, name, outcomes, stays_open)
             else:
-                fail(calls, settled[name])
+                self._send(calls, name)
+                done = {name: None}
+            if stays_open:
+                self.open[who] = done
+
+    def _settle(
+        self, calls: Calls, name: str, outcomes: list[str], stays_open: bool
+    ) -> dict[str, Row | None]:
+        completes = outcomes[int(name[1:])] == "completed"
+        names = [name]
+        # a batch holds the node, so it does not stay open
+        batch = completes and not stays_open
+        if batch and self.data.draw(st.booleans(), label="with all others"):
+            names = [n for n in self.claims if outcomes[int(n[1:])] == "completed"]
+        settled = {n: self.claims.pop(n) for n in names}
+        if len(settled) > 1:
+            finish_all(calls, settled.values())
+        elif completes:
+            finish(calls, settled[name])
+        else:
+            fail(calls, settled[name])
+        return {**settled}
+
+    def _sendable(self) -> set[str]:
+        return self.unsent if self.flow.get()["finished_at"] is None else set()
 
 
 @EFFORT
@@ -175,9 +240,11 @@ def test_runs_end_as_the_model_says(
 ) -> None:
     count = len(graph.edges)
     outcome = st.sampled_from(["completed", "completed", "failed"])
-    outcomes = data.draw(st.lists(outcome, min_size=count, max_size=count), label="outcomes")
-    flow = Flow(sessions[0], graph.steps(), on_failure="continue")
-    driver = Driver(sessions, flow, data)
+    outcomes = graph.drawn(
+        data.draw(st.lists(outcome, min_size=count, max_size=count), label="outcomes")
+    )
+    flow = Flow(sessions[0], graph.steps(outcomes), on_failure="continue")
+    driver = Driver(sessions, flow, graph, data)
     expected = graph.final(outcomes, {})
     driver.run(outcomes)
     assert states(flow, count) == expected
@@ -203,11 +270,13 @@ def test_a_run_that_stops_releases_nothing_more(
     count = len(graph.edges)
     how = data.draw(st.sampled_from(["finish_running", "fail_fast", "cancel"]), label="how")
     policy = "continue" if how == "cancel" else how
-    flow = Flow(sessions[0], graph.steps(), on_failure=policy)
-    driver = Driver(sessions, flow, data)
-    outcomes = data.draw(
-        st.lists(st.sampled_from(["completed", "failed"]), min_size=count, max_size=count)
+    outcomes = graph.drawn(
+        data.draw(
+            st.lists(st.sampled_from(["completed", "failed"]), min_size=count, max_size=count)
+        )
     )
+    flow = Flow(sessions[0], graph.steps(outcomes), on_failure=policy)
+    driver = Driver(sessions, flow, graph, data)
     for _ in range(data.draw(st.integers(0, 6), label="before")):
         driver.claims |= flow.claims()
         driver._act(outcomes)

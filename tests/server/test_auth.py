@@ -53,6 +53,7 @@ BY_TENANT: dict[str, set[str]] = {
     "POST /runs/{run_id:uuid}/pause": SPAWNING,
     "POST /runs/{run_id:uuid}/resume": SPAWNING,
     "POST /runs/{run_id:uuid}/retry": SPAWNING,
+    "POST /runs/{run_id:uuid}/signals/{name}": SPAWNING,
     "POST /runs/{run_id:uuid}/steps/{step}/skip": OPERATING,
 }
 OF_ALL_TENANTS: dict[str, set[str]] = {

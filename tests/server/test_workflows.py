@@ -122,6 +122,23 @@ async def test_a_run_id_of_ones_own(http: Http, queue: str) -> None:
     assert ok(await http.get(f"{RUNS}/{own}"))["deadline"].startswith("2100-01-01T00:00:00")
 
 
+async def test_signals(http: Http, queue: str) -> None:
+    steps = [{"name": "ok", "kind": "wait", "signal": "approved"}]
+    body = {"spec": {"name": queue, "queue": queue, "steps": steps}}
+    run = f"{RUNS}/{ok(await http.post(RUNS, json=body), 201)['run_id']}"
+    [step] = ok(await http.get(f"{run}/steps"))["items"]
+    assert (step["kind"], step["headline"]) == ("wait", "waits for signal approved")
+    problem(await http.post(f"{run}/signals/other"), 422, "QHF06")
+    sent = {"payload": {"by": "ann"}, "key": "k"}
+    for created in (True, False):
+        answer = ok(await http.post(f"{run}/signals/approved", json=sent))
+        assert answer == {"created": created, "state": "completed", "shard_id": 0}
+    [step] = ok(await http.get(f"{run}/steps"))["items"]
+    assert (step["state"], step["result"]) == ("completed", {"by": "ann"})
+    problem(await http.post(f"{run}/signals/approved"), 409, "QHF04")
+    problem(await http.post(f"{RUNS}/{uuid4()}/signals/approved"), 404, "QHF03")
+
+
 async def test_changes(http: Http, sql: Client, queue: str) -> None:
     run = await submitted(http, queue)
     assert ok(await http.post(f"{run}/pause"))["state"] == "paused"

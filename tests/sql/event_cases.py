@@ -539,6 +539,15 @@ def _(stage: Stage) -> Row:
     return {"detail": its | {"from": "failed", "steps": 1}}
 
 
+@tells("workflow_wait_timed_out")
+def _(stage: Stage) -> Row:
+    waits = {"name": "w", "kind": "wait", "signal": "go", "timeout": 0, "on_timeout": "skip"}
+    _, its = _flow(stage, step("a"), waits)
+    for _ in range(2):
+        stage.api.rows("advance_workflows")
+    return {"detail": its | {"step": "w", "signal": "go"}}
+
+
 @tells("workflow_step_skipped")
 def _(stage: Stage) -> Row:
     flow, its = _flow(stage)

@@ -9,6 +9,8 @@ from tests.calls import Row
 from tests.flows import Flow, step
 from tests.sql.api import Api
 
+WAIT = {"name": "a", "kind": "wait", "signal": "go"}
+
 
 def spec(*steps: Row, **more: Any) -> Row:
     """A specification with a name of its own."""
@@ -79,6 +81,9 @@ def test_a_binding_is_an_edge(api: Api) -> None:
         ([step("a", signal="go")], "spec.steps[0].signal"),
         ([{"name": "a", "kind": "sleep", "for": 1, "queue": "q"}], "spec.steps[0].queue"),
         ([{"name": "a", "kind": "sleep"}], "spec.steps[0].for"),
+        ([{"name": "a", "kind": "wait"}], "spec.steps[0].signal"),
+        ([WAIT | {"on_timeout": "skip"}], "spec.steps[0].timeout"),
+        ([WAIT | {"timeout": 1, "on_timeout": "die"}], "spec.steps[0].on_timeout"),
         ([{"name": "a", "kind": "sleep", "for": 1, "until": {"$input": []}}], "spec.steps[0].for"),
         ([{"name": "a", "kind": "sleep", "until": "soon"}], "spec.steps[0].until"),
         ([{"name": "a", "kind": "sleep", "until": {"x": {"$input": []}}}], "spec.steps[0].until"),
@@ -91,7 +96,8 @@ def test_a_binding_is_an_edge(api: Api) -> None:
     ids=str,
 )
 def test_what_is_refused(api: Api, steps: list[Row], field: str) -> None:
-    code = "QHA01" if field.endswith(".task") else "QHF02"
+    unnamed = field.endswith(".task") or steps == [{"name": "a", "kind": "wait"}]
+    code = "QHA01" if unnamed else "QHF02"
     assert (api.refused(code, "define_workflow", spec=spec(*steps)).field or "").startswith(field)
 
 

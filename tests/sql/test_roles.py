@@ -114,6 +114,7 @@ MAY_CALL: dict[str, set[str]] = {
     "pause_workflow_run": {PRODUCER, OPERATOR, ADMIN},
     "resume_workflow_run": {PRODUCER, OPERATOR, ADMIN},
     "retry_workflow_run": {PRODUCER, OPERATOR, ADMIN},
+    "signal_workflow_run": {PRODUCER, OPERATOR, ADMIN},
     "check_token": {OPERATOR, ADMIN},
     "verify_invariants": {OPERATOR, ADMIN},
     "throughput": {OPERATOR, ADMIN},

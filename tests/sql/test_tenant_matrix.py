@@ -224,6 +224,7 @@ ALIKE: dict[str, Calls] = {
     "pause_workflow_run": _by_run(),
     "resume_workflow_run": _by_run(),
     "retry_workflow_run": _by_run(),
+    "signal_workflow_run": _by_run(name="go"),
     "skip_step": _by_run(step="a"),
     "spawn_lease": _spawn,
     "spawn_leases": _batch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +10,9 @@ import pytest
 from hwqueue import App, Placement
 from hwqueue.errors import ConfigError
 from hwqueue.workflow import (
+    Sleep,
     Step,
+    Wait,
     Workflow,
     WorkflowBuilder,
     ended,
@@ -188,3 +190,51 @@ def test_a_deadline_is_a_timedelta() -> None:
 def test_how_long_runs_are_kept() -> None:
     kept = WorkflowBuilder("w").task("a", "t").with_options(retain_failed=timedelta(days=1))
     assert specification(kept)["retain"] == {"failed": 86400.0}
+
+
+def test_steps_that_wait() -> None:
+    built = (
+        WorkflowBuilder("order")
+        .sleep("pause", timedelta(minutes=5))
+        .sleep("open", result("pause", "opens_at"), join="any")
+        .sleep("year", datetime(2030, 1, 1, tzinfo=UTC), after=ended("open"))
+        .wait("paid", "payment", timeout=timedelta(days=2), on_timeout="skip", after="pause")
+        .task("ship", "ship", after="paid")
+        .build()
+    )
+    assert built.as_json()["steps"] == [
+        {"name": "pause", "kind": "sleep", "for": 300.0},
+        {
+            "name": "open",
+            "kind": "sleep",
+            "until": {"$result": "pause", "path": ["opens_at"]},
+            "join": "any",
+        },
+        {
+            "name": "year",
+            "kind": "sleep",
+            "until": "2030-01-01T00:00:00+00:00",
+            "after": [{"step": "open", "on": "ended"}],
+        },
+        {
+            "name": "paid",
+            "kind": "wait",
+            "signal": "payment",
+            "timeout": 172800.0,
+            "on_timeout": "skip",
+            "after": ["pause"],
+        },
+        {"name": "ship", "task": "ship", "after": ["paid"]},
+    ]
+    by_hand = [*built.steps[:3], Wait("paid", "payment", timedelta(2), "skip", after="pause")]
+    by_hand.append(Step("ship", "ship", after=by_hand[3]))
+    assert Workflow(name="order", tasks=by_hand).as_json() == built.as_json()
+
+
+def test_steps_that_wait_are_checked() -> None:
+    with pytest.raises(ConfigError, match="step 'pause': until is 60"):
+        Sleep("pause", 60)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="step 'paid': timeout"):
+        Wait("paid", "payment", 60)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="comes after 'b'"):
+        Workflow(name="w", tasks=[Sleep("a", result("b"))])

@@ -22,6 +22,7 @@ from hwqueue.types import (
     RetryMode,
     RunOptions,
     RunProgress,
+    RunSignalSent,
     RunSpec,
     RunState,
     RunSummary,
@@ -456,6 +457,36 @@ class Workflows(Caller):
             p_shard=shard,
         )
         return found
+
+    def signal_workflow_run(
+        self,
+        run_id: UUID | str,
+        name: str,
+        payload: Json = None,
+        *,
+        key: str | None = None,
+        shard: int = 0,
+    ) -> RunSignalSent:
+        """Send a run a signal; the step that waits for it takes it, now or when it is released.
+
+        Args:
+            name: What a step waits for, 1 to 200 characters.
+            payload: JSON of at most 1 MiB; the result of the step that takes it.
+            key: The same name and key reach the run once, so that a sender may repeat the call.
+
+        Raises: RunNotFound, WrongRunState when it has ended, StepUnknown when no step waits for
+            this name, BadArgument, IsolationLevel.
+        SQL: signal_workflow_run. Safe inside your transaction: yes.
+        """
+        return self._row(
+            calls.SIGNAL_WORKFLOW_RUN,
+            RunSignalSent,
+            p_run=run_id,
+            p_name=name,
+            p_payload=payload,
+            p_key=key,
+            p_shard=shard,
+        )
 
     def advance_workflows(self, *, limit: int = 200, shard: int = 0) -> AdvanceResult:
         """Do what settlements of steps had to leave; `reap` does it, too.

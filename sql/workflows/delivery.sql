@@ -1,0 +1,134 @@
+-- Sending signals: each goes to a wait that is open, or is kept until one begins.
+--
+-- signal_workflow_run calls store_run_signal and offer_signal, workflows/advance calls deliver_signal for
+-- what a sender had to leave. Example: a click sends "approved" while another session just releases the wait.
+-- The sender cannot lock its row and leaves an arrival; the next sweep hands the signal to the wait.
+--
+-- Read offer_signal, then deliver_signal; workflows/signals has the other side.
+
+-- Refuses a signal to a run that has ended, or that none of its steps waits for.
+-- Raises: QHF04, QHF06.
+create or replace function hwqueue.check_run_signal(p_run hwqueue.run, p_name text, p_shard int) returns void
+language plpgsql stable
+as $$
+declare
+  v_names text[] := array(
+    select distinct d.settings ->> 'signal' from hwqueue.workflow_step d
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.kind = 'wait' order by 1);
+begin
+  if p_run.finished_at is not null then
+    perform hwqueue.refuse_run_state(p_run, 'a run that has ended takes no signals');
+  elsif p_name <> all (v_names) then
+    perform hwqueue.refuse('QHF06', format('no step of workflow %s waits for signal %s', to_json(p_run.name),
+        to_json(p_name)), jsonb_build_object('field', 'p_name', 'workflow', p_run.name),
+      'its signals are: ' || left(coalesce(nullif(array_to_string(v_names, ', '), ''), 'none'), 200));
+  end if;
+end
+$$;
+
+-- Writes a signal, and returns its id. Null: its name and key were sent before. A run has at most 1,000,
+-- about: sessions that send at once do not count each other's.
+-- Locks: its key. Raises: QHA01.
+create or replace function hwqueue.store_run_signal(p_run uuid, p_name text, p_payload jsonb, p_key text,
+  p_shard int) returns bigint
+language plpgsql volatile
+as $$
+declare
+  v_id bigint;
+begin
+  insert into hwqueue.run_signal as s (shard_id, run_id, name, key, sent_at, payload)
+  values (p_shard, p_run, p_name, p_key, hwqueue.clock(), p_payload)
+  on conflict do nothing returning s.signal_id into v_id;
+  if v_id is not null and (select count(*) from (
+      select from hwqueue.run_signal s
+      where s.shard_id = p_shard and s.run_id = p_run limit 1001) x) > 1000 then
+    perform hwqueue.refuse('QHA01', format('run %s was sent 1000 signals, no more are kept', p_run),
+      jsonb_build_object('field', 'p_name', 'run_id', p_run), 'submit a run for each of them instead');
+  end if;
+  return v_id;
+end
+$$;
+
+-- Offers a new signal to the steps that wait for its name, open ones first. It holds the rows of those that
+-- are not released yet, so that none begins without seeing the signal.
+-- Locks: the steps, skip locked: where another session holds one, an arrival is left; then as step_over.
+-- Wakes: waiting workers.
+create or replace function hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_step record;
+begin
+  for v_step in
+    select s.step_no
+    from hwqueue.workflow_step d
+    cross join lateral (
+      select x.step_no, x.state from hwqueue.step x
+      where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.kind = 'wait'
+      and d.settings ->> 'signal' = p_name and s.state in ('waiting', 'held', 'running')
+    order by s.state <> 'running', s.step_no
+  loop
+    if hwqueue.deliver_signal(p_run.run_id, v_step.step_no, p_name, false, p_shard) is null then
+      perform hwqueue.leave_arrivals(p_run.run_id, array[v_step.step_no], 'signal', '{}', hwqueue.clock(),
+        p_shard);
+    end if;
+    exit when not exists (
+      select from hwqueue.run_signal s
+      where s.shard_id = p_shard and s.run_id = p_run.run_id and s.signal_id = p_signal
+        and s.taken_by is null);
+  end loop;
+end
+$$;
+
+-- Hands a wait that is open its oldest signal. Returns whether it did, and null when another session holds
+-- the step.
+-- Locks: the step and the signal, skip locked; then as step_over. Wakes: waiting workers.
+create or replace function hwqueue.deliver_signal(p_run uuid, p_step int, p_name text, p_is_short boolean,
+  p_shard int) returns boolean
+language plpgsql volatile
+as $$
+declare
+  v_state text;
+  v_taken record;
+begin
+  select s.state into v_state from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step for no key update skip locked;
+  if not found then
+    return null;
+  elsif v_state <> 'running' then
+    return false;
+  end if;
+  -- statements of their own, after the lock: they see what has been sent until then
+  v_taken := hwqueue.take_run_signal(p_run, p_name, p_step, p_shard);
+  if v_taken.payload is null then
+    return case when not v_taken.is_held then false end;
+  end if;
+  return hwqueue.step_over(p_run, p_step, row('completed', null, null, v_taken.payload, null), p_is_short,
+    hwqueue.clock(), p_shard);
+end
+$$;
+
+-- Works off the arrivals of kind signal of a step, and returns 0: what it releases comes after a wait.
+-- Locks: the arrivals, skip locked; as deliver_signal. Wakes: waiting workers.
+create or replace function hwqueue.sweep_signal(p_run hwqueue.run, p_step int, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_arrivals bigint[];
+  v_name text := (
+    select d.settings ->> 'signal' from hwqueue.workflow_step d
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = p_step);
+begin
+  v_arrivals := array(
+    select a.arrival_id from hwqueue.arrival a
+    where a.run_id = p_run.run_id and a.step_no = p_step and a.kind = 'signal' and a.shard_id = p_shard
+    for update skip locked);
+  if v_arrivals <> '{}'
+    and hwqueue.deliver_signal(p_run.run_id, p_step, v_name, true, p_shard) is not null then
+    delete from hwqueue.arrival a where a.shard_id = p_shard and a.arrival_id = any (v_arrivals);
+  end if;
+  return 0;
+end
+$$;

@@ -1,0 +1,127 @@
+"""A signal and a wait that meet: whichever commits first, the wait gets the signal."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from hwqueue.testing import Clock
+from tests.calls import Calls
+from tests.flows import Flow, broken, finish, step
+from tests.races.interleave import Actor, interleave
+
+pytestmark = pytest.mark.thorough
+
+WAIT = [step("a"), {"name": "w", "kind": "wait", "signal": "go", "after": ["a"]}]
+
+
+@pytest.fixture
+def calls(conn: psycopg.Connection) -> Iterator[Calls]:
+    """The session that looks; after the test no wait has missed a signal."""
+    made = Calls(conn)
+    yield made
+    assert broken(made) == []
+
+
+@pytest.fixture
+def one(dsn: str, calls: Calls) -> Iterator[Actor]:
+    """A session that stays open; whoever waited for it would run into its lock_timeout."""
+    with interleave(dsn) as actor:
+        calls.conn.execute("set lock_timeout = '200ms'")
+        yield actor()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_signal_is_sent_while_its_wait_begins(calls: Calls, one: Actor, commits: bool) -> None:
+    flow = Flow(calls, WAIT)
+    [claim] = flow.claims().values()
+    one.begin()
+    finish(one.direct, claim)  # begins the wait, and sees no signal
+    calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)  # cannot lock the step
+    calls.rows("advance_workflows")
+    if commits:
+        one.commit()
+    else:
+        one.rollback()
+    calls.rows("advance_workflows")
+    if not commits:
+        assert flow.states()["w"] == "waiting"
+        finish(calls, claim)
+    assert flow.steps()["w"]["result"] == 1
+    assert flow.state == "completed"
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_wait_begins_while_its_signal_is_sent(calls: Calls, one: Actor, commits: bool) -> None:
+    flow = Flow(calls, WAIT)
+    [claim] = flow.claims().values()
+    one.begin()
+    one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)  # holds the step
+    finish(calls, claim)  # cannot begin the wait
+    calls.rows("advance_workflows")
+    assert broken(calls) == []
+    if commits:
+        one.commit()
+    else:
+        one.rollback()
+    calls.rows("advance_workflows")
+    if not commits:
+        assert flow.states()["w"] == "running"
+        calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+    assert flow.steps()["w"]["result"] == 1
+    assert flow.state == "completed"
+
+
+def test_a_signal_that_a_sender_takes_back(calls: Calls, one: Actor) -> None:
+    """A second wait begins while the only signal is taken, by a transaction that fails."""
+    flow = Flow(calls, [*WAIT, step("b"), {**WAIT[1], "name": "v", "after": ["b"]}])
+    claims = flow.claims()
+    one.begin()
+    finish(one.direct, claims["a"])
+    calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+    one.commit()
+    one.begin()
+    one.direct.rows("advance_workflows")  # gives it to w
+    finish(calls, claims["b"])  # v begins, and finds the signal held
+    one.rollback()
+    calls.rows("skip_step", run=flow.run, step="w")
+    for _ in range(2):
+        calls.rows("advance_workflows")
+    assert flow.steps()["v"]["result"] == 1
+    assert flow.state == "completed"
+
+
+def test_a_signal_that_was_left_comes_before_the_timeout(
+    calls: Calls, one: Actor, clock: Clock
+) -> None:
+    flow = Flow(calls, [step("a"), WAIT[1] | {"timeout": 60}])
+    [claim] = flow.claims().values()
+    one.begin()
+    finish(one.direct, claim)
+    calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+    one.commit()
+    clock.advance(timedelta(minutes=2))
+    calls.rows("reap")  # ends what is due before it works off arrivals
+    assert flow.steps()["w"]["result"] == 1
+    assert flow.state == "completed"
+
+
+@pytest.mark.parametrize("first", ["signal", "timeout"])
+def test_a_signal_is_sent_while_its_wait_times_out(
+    calls: Calls, one: Actor, clock: Clock, first: str
+) -> None:
+    flow = Flow(calls, [{**WAIT[1], "after": [], "timeout": 60, "on_timeout": "continue"}])
+    clock.advance(timedelta(minutes=2))
+    one.begin()
+    if first == "signal":
+        one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+        calls.rows("advance_workflows")
+        one.commit()
+    else:
+        one.direct.rows("advance_workflows")
+        calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+        one.commit()
+        calls.rows("advance_workflows")
+    assert flow.state == "completed"
+    assert flow.steps()["w"]["result"] == (1 if first == "signal" else None)
