@@ -253,7 +253,8 @@ class StepDetail:
     """When a step of a run was released and claimed, and what its lease asks.
 
     Attributes:
-        words: What it asks of a node; None after the first 500 classes of a run.
+        class_id, words: What it asks of a node; None without a lease, words also after the first
+            500 classes of a run.
         released_at: When its lease was spawned; None before.
         available_at: Since when its lease can be claimed, or could the last time.
         claimed_at: Of the last claim, which runs or has ended the lease.
@@ -262,7 +263,7 @@ class StepDetail:
 
     step_no: int
     step: str
-    class_id: int
+    class_id: int | None
     words: str | None
     released_at: datetime | None
     available_at: datetime | None

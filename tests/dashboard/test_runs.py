@@ -151,6 +151,20 @@ async def test_what_a_run_waits_for_has_the_words_of_its_lease(pages: Pages, sql
     assert re.search(r'data-l="nodes match"><a [^>]*title="of 2 nodes">0</a>', text)
 
 
+async def test_a_run_that_waits_for_a_signal_says_so(pages: Pages, sql: Client) -> None:
+    wait = {"name": "approve", "kind": "wait", "signal": "approved"}
+    running = Running(sql, [wait, {"name": "nap", "kind": "sleep", "for": "1 day"}, STEPS[0]])
+    running.complete("fetch")
+    text = await pages.page(running.page)
+    assert "Step approve waits for signal approved." in text
+    assert "1 other step waits for a signal or a time, too." in text
+    text = await pages.page(f"{running.page}/steps")
+    assert "<bdi>sleeps until " in text
+    assert f"step={running.run}:nap" in text.replace("%3A", ":")
+    sql.signal_workflow_run(running.run, "approved")
+    assert "Step nap sleeps until " in await pages.page(running.page)
+
+
 async def test_pause_resume_cancel(pages: Pages, sql: Client, running: Running) -> None:
     run = str(running.run)
     assert "1 step that is released goes" in await pages.page(f"/do/pause-run?run={run}")

@@ -157,7 +157,8 @@ async def fits_of(source: Reads, steps: Sequence[Step]) -> dict[int, ClassExplan
         (step for step in steps if step.detail and not step.has_ended),
         key=lambda step: (order.get(step.state or "", 9), step.no),
     )
-    wanted = list(dict.fromkeys(step.detail.class_id for step in open_steps if step.detail))
+    classes = (step.detail.class_id for step in open_steps if step.detail)
+    wanted = [each for each in dict.fromkeys(classes) if each is not None]
 
     async def ask(class_id: int) -> ClassExplanation | None:
         try:

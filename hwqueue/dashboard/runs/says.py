@@ -58,6 +58,8 @@ def _going(by_state: Mapping[str | None, Sequence[Step]], names: Mapping[UUID, s
         by_state.get(state, ()) for state in ("running", "pending", "scheduled")
     )
     waits_for = pending[0] if pending else None
+    idle = [step for step in running if step.row and step.row.headline]
+    running = [step for step in running if step not in idle]
     if running:
         more = f"{_named(pending)} wait{'s' if len(pending) == 1 else ''} for a node."
         return Says(
@@ -67,6 +69,11 @@ def _going(by_state: Mapping[str | None, Sequence[Step]], names: Mapping[UUID, s
         rest = len(pending) - 1
         more = f"{plural(rest, 'other step waits', 'other steps wait')} for a node, too."
         return Says("pending", "warn", "Waits for step", more if rest else "", waits_for, waits_for)
+    if idle:
+        says = idle[0].row.headline if idle[0].row else ""
+        others = plural(len(idle) - 1, "other step waits", "other steps wait")
+        more = f"{others} for a signal or a time, too." if len(idle) > 1 else ""
+        return Says("waiting", "", f"Step {idle[0].name} {says}.", more)
     if scheduled:
         return Says("scheduled", "", f"Waits for its time: {_named(scheduled)}.")
     return Says("waiting", "", "Waits for upkeep, which releases the steps that are due.")
