@@ -43,7 +43,7 @@ amount = result("assess", "amount")
 approved = result("ask", "approved")
 
 pipeline = Workflow(
-    name="refund",
+    name="human_approval",
     queue="refunds",
     tasks=[
         Step(
