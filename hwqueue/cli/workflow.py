@@ -202,7 +202,11 @@ def run(
             tenant=tenant,
         )
     show_item(ctx, submitted, _submitted_facts)
-    say(ctx, f"follow it: hwqueue workflow status {submitted.run_id} --watch")
+    status = f"hwqueue workflow status {submitted.run_id}"
+    if submitted.state in ("completed", "failed", "cancelled"):
+        say(ctx, f"it has ended; how: {status}")
+    else:
+        say(ctx, f"follow it: {status} --watch")
 
 
 @app.command(epilog="Example: hwqueue workflow runs --workflow training --state failed --since 2d")

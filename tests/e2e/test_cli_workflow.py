@@ -125,6 +125,16 @@ def test_options_of_a_submission(runner: Runner, cli: Cli, shown: Callable[..., 
     assert 'affinity "override"' in refused
 
 
+def test_a_run_that_failed_at_its_submission_says_where_to_look(runner: Runner, cli: Cli) -> None:
+    runner.client.define_workflow(SPEC)
+    told = cli("workflow", "run", "training", "--input", '{"datsaet": 1}')
+    run_id = told.stdout.split()[1]
+    assert f"it has ended; how: hwqueue workflow status {run_id}\n" in told.stderr
+    assert "binding_missing" in cli("workflow", "status", run_id).stdout
+    under_way = cli("workflow", "run", "training", "--input", '{"dataset": 1}').stderr
+    assert "follow it: hwqueue workflow status" in under_way
+
+
 def test_runs_are_listed_by_what_they_are(
     runner: Runner, cli: Cli, shown: Callable[..., Any]
 ) -> None:
