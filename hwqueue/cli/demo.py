@@ -17,6 +17,7 @@ from hwqueue.cli.fleet_view import FleetView, PlainView
 from hwqueue.cli.options import options_of
 from hwqueue.cli.output import ExitCode, say, show_rows, to_json
 from hwqueue.client import Client
+from hwqueue.demo import pipeline
 from hwqueue.demo.cleanup import clear
 from hwqueue.demo.fleet import Fleet
 from hwqueue.demo.generate import demo_trace
@@ -57,7 +58,8 @@ def demo(
     """Watch a made-up GPU cluster pull the work it may run; takes less than a minute.
 
     61 nodes in the proportions of a published trace, a few hundred leases with models, zones, GPU
-    shares and preferences; four of them nobody can run. All in queue `demo`, kept to look around.
+    shares and preferences; four of them nobody can run. Then a run of the workflow `demo-pipeline`,
+    one of whose steps waits for a GPU that no node has. All in queue `demo`, kept to look around.
     """
     say(ctx, "starting the database (the first time takes some seconds) ...")
     dsn = connection_string(ctx)
@@ -72,26 +74,32 @@ def demo(
         node_prefix=NODE_PREFIX,
     )
     report = _show(ctx, dsn, trace, plan)
+    with Client(dsn, pool_size=1) as client:
+        newest = client.list_leases(queue=QUEUE, state="pending", limit=1)
+        run_id = pipeline.play(client, QUEUE, _nodes_of(trace))
     if options_of(ctx).json:
         typer.echo(to_json(report.as_json()))
     else:
-        with Client(dsn, pool_size=1) as client:
-            newest = client.list_leases(queue=QUEUE, state="pending", limit=1)
-        _explain(ctx, report, newest[0].lease_id if newest else None)
+        _explain(ctx, report, newest[0].lease_id if newest else None, run_id)
     if report.check.violations:
         raise typer.Exit(ExitCode.FAILED)
 
 
 def _clear_last_run(client: Client, trace: Trace) -> None:
     """Remove what an earlier demo left, nothing that somebody else made. Raises: ConfigError."""
-    ours = {node_id(machine, QUEUE) for machine in trace.machines}
+    ours = _nodes_of(trace)
     left = [node.node_id for node in client.list_nodes() if node.node_id in ours]
     if not left and any(queue.queue == QUEUE for queue in client.list_queues()):
         raise ConfigError(
             f"queue {QUEUE!r} exists and is not this command's",
             hint=f"use another database, or drop it: hwqueue queue drop {QUEUE} --force",
         )
+    pipeline.stop(client)
     clear(client, QUEUE, left)
+
+
+def _nodes_of(trace: Trace) -> set[UUID]:
+    return {node_id(machine, QUEUE) for machine in trace.machines}
 
 
 def _show(ctx: typer.Context, dsn: str, trace: Trace, plan: Plan) -> Report:
@@ -113,7 +121,7 @@ async def _play(dsn: str, trace: Trace, plan: Plan, view: View) -> Report:
         await asyncio.wait({follower})
 
 
-def _explain(ctx: typer.Context, report: Report, pending: UUID | None) -> None:
+def _explain(ctx: typer.Context, report: Report, pending: UUID | None, run_id: UUID) -> None:
     timed = report.timed
     assert timed is not None
     typer.echo("\nWhat you just saw")
@@ -138,8 +146,12 @@ def _explain(ctx: typer.Context, report: Report, pending: UUID | None) -> None:
         ],
         empty="(none)",
     )  # fmt: skip
+    typer.echo(
+        f"\n  A run of workflow {pipeline.WORKFLOW} waits at a step that no node can run."
+        f"\n  `{_program()} serve` draws it: http://127.0.0.1:8080/runs/{run_id}"
+    )
     typer.echo("\nWhat to type next")
-    for line in _next_commands(pending):
+    for line in _next_commands(pending, run_id):
         typer.echo(f"  {line.replace('hwqueue', _program(), 1)}")
 
 
@@ -151,7 +163,7 @@ def _program() -> str:
     return os.path.relpath(called) if called.is_relative_to(Path.cwd()) else str(called)
 
 
-def _next_commands(pending: UUID | None) -> list[str]:
+def _next_commands(pending: UUID | None, run_id: UUID) -> list[str]:
     h100 = '{"require": [{"label": "gpu_model", "op": "in", "values": ["H100"]}]}'
     two_t4 = '{"require": [{"tags": {"gpu_model": "T4"}}], "resources": {"gpu": 2}}'
     commands = [
@@ -161,6 +173,7 @@ def _next_commands(pending: UUID | None) -> list[str]:
         f"hwqueue match '{two_t4}'",
         f"hwqueue lease spawn {QUEUE} hello --placement '{two_t4}'",
         f"hwqueue queue show {QUEUE}",
+        f"hwqueue workflow status {run_id}",
     ]
     if pending is not None:
         commands.insert(2, f"hwqueue lease show {pending}")

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hwqueue.cli.main import app
+from hwqueue.client import Client
 from hwqueue.demo.generate import add_labels, generate_trace, impossible_jobs
 from hwqueue.demo.model import Trace
 
@@ -19,6 +20,7 @@ def test_demo_ends_with_what_to_type_next(dsn: str, monkeypatch: pytest.MonkeyPa
         assert result.exit_code == 0, (result.output, result.exception)
     for words in ("What you just saw", "every constraint kept", "H100", "What to type next"):
         assert words in result.stdout
+    _waits_for_an_h100(dsn, result.stdout)
     commands = result.stdout.split("What to type next")[1].split("\n")
     for line in filter(None, map(str.strip, commands)):
         followed = CliRunner().invoke(app, ["--dsn", dsn, *_words(line)])
@@ -30,6 +32,20 @@ def test_demo_leaves_the_queue_of_somebody_else_alone(dsn: str) -> None:
     refused = CliRunner().invoke(app, ["--dsn", dsn, "demo"])
     assert refused.exit_code == 2
     assert "queue 'demo' exists" in refused.stderr
+
+
+def _waits_for_an_h100(dsn: str, told: str) -> None:
+    """The run has come as far as it can; that of the first demo was cancelled."""
+    with Client(dsn, pool_size=1) as client:
+        runs = client.list_workflow_runs(workflow="demo-pipeline")
+        assert [run.state for run in runs] == ["running", "cancelled"]
+        assert f"/runs/{runs[0].run_id}\n" in told
+        steps = {step.step: step for step in client.list_workflow_steps(runs[0].run_id)}
+        done = {name for name, step in steps.items() if step.state == "completed"}
+        assert done == {"fetch", "clean", "check-quality", "train"}
+        lease = steps["evaluate"].lease_id
+        assert lease is not None
+        assert "gpu_model in H100" in client.explain_lease(lease).words
 
 
 def _small_demo_trace(*, seed: int) -> Trace:
