@@ -15,17 +15,17 @@ _NEAR = {"near": "near another step"}
 
 
 def asked(
-    placement: Mapping[str, Any], came_from: Mapping[str, Any] | None
+    placement: Mapping[str, Any] | None, came_from: Mapping[str, Any] | None
 ) -> list[tuple[str, list[str]]]:
     """What is asked, by who asks it: `("step", ["nvlink in full", "4 GPU"])`.
 
     Args:
-        placement: In normal form.
+        placement: In normal form; None: of a step without a lease.
         came_from: As in `hwqueue.types.CheckedStep`. What several levels ask is theirs together:
             `workflow and step`. What nobody is named for is left out.
     """
     found: dict[str, list[str]] = {}
-    for levels, words in _parts(placement, came_from or {}):
+    for levels, words in _parts(placement or {}, came_from or {}):
         who = " and ".join(_NEAR.get(level, level) for level in levels)
         found.setdefault(who, []).append(words)
     return [(who, words) for who, words in found.items() if who]
