@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,7 @@ import pytest
 
 from hwqueue import Client
 from hwqueue.errors import PlacementContradictory
-from hwqueue.testing import Fleet, Run, create_queues, drain
+from hwqueue.testing import Clock, Fleet, Run, create_queues, drain
 from hwqueue.types import WorkflowStep
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples" / "pipelines"
@@ -357,6 +357,47 @@ def test_simulation_stores_in_two_racks(floor: Floor) -> None:
     assert floor.rack("store") == floor.rack("mesh") == 2
     assert floor.rack("replicate") not in (2, None)
     assert floor.ended(run) == ("completed", {"copper": 6.33, "iron": 8.91, "wood": 18.2})
+
+
+def test_order_processing_packs_what_is_paid(floor: Floor, clock: Clock) -> None:
+    run = floor.module.submit(floor.client, affinity_tags={"region": "eu"})
+    floor.drain()
+    assert floor.ran == ["reserve"]
+    paid = floor.steps(run)["paid"]
+    assert (paid.kind, paid.state, paid.lease_id) == ("wait", "running", None)
+    floor.module.decide(floor.client, run)
+    floor.module.decide(floor.client, run)  # the bank calls twice
+    floor.drain()
+    assert floor.ran == ["reserve", "pack"]
+    assert floor.runs["pack"].result == {"parcels": 3, "pay_back": 20}
+    assert floor.states(run)["put_back"] == "condition"
+    assert floor.states(run)["two_weeks"] == "running"
+    clock.advance(timedelta(days=14))
+    floor.drain()
+    assert floor.runs["review"].result == "how do you like your 3 parcels?"
+    assert floor.ended(run) == ("completed", {"parcels": 3, "pay_back": 20})
+
+
+def test_order_processing_packs_where_the_stock_is(floor: Floor) -> None:
+    run = floor.module.submit(floor.client, steps={"reserve": {"affinity_tags": {"region": "eu"}}})
+    floor.module.decide(floor.client, run)  # before the step waits: it is kept
+    floor.drain()
+    region = {step: floor.fleet[node].spec.labels["region"] for step, node in floor.on.items()}
+    assert region == {"reserve": "eu", "pack": "eu"}
+
+
+def test_order_processing_puts_back_what_nobody_pays(floor: Floor, clock: Clock) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    clock.advance(timedelta(days=2))
+    floor.drain()
+    assert floor.ran == ["reserve", "put_back"]
+    assert floor.runs["put_back"].result == "3 items are back: nobody has paid"
+    assert floor.states(run) == {
+        "reserve": "completed", "paid": "timeout", "pack": "parent_skipped",
+        "put_back": "completed", "two_weeks": "parent_skipped", "review": "parent_skipped",
+    }  # fmt: skip
+    assert floor.ended(run) == ("completed", None)
 
 
 def test_the_page_shows_all_pipelines_and_what_comes_out(dsn: str) -> None:

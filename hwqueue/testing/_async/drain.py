@@ -137,8 +137,11 @@ class AsyncBench:
         while True:
             if (claim := await self._claim_due(queues)) is not None:
                 return claim
-            if (await self._client.advance_workflows()).released:
+            advanced = await self._client.advance_workflows()
+            if advanced.released:
                 continue  # steps whose parents ended at the same moment, or whose run was resumed
+            if advanced.folded and (claim := await self._claim_due(queues)) is not None:
+                return claim  # steps after a sleep or a wait that is over
             if not await self._make_due(queues, scheduled=scheduled, retries=retries):
                 return None
 

@@ -136,8 +136,11 @@ class Bench:
         while True:
             if (claim := self._claim_due(queues)) is not None:
                 return claim
-            if (self._client.advance_workflows()).released:
+            advanced = self._client.advance_workflows()
+            if advanced.released:
                 continue  # steps whose parents ended at the same moment, or whose run was resumed
+            if advanced.folded and (claim := self._claim_due(queues)) is not None:
+                return claim  # steps after a sleep or a wait that is over
             if not self._make_due(queues, scheduled=scheduled, retries=retries):
                 return None
 
