@@ -1,10 +1,12 @@
 """What do runs of workflows cost: those that wait, that are submitted, that are cancelled?"""
 
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from statistics import mean, median
 from typing import Annotated, Any
 from uuid import UUID, uuid4
@@ -25,6 +27,7 @@ from benchmarks.core.scene import Scene
 from benchmarks.core.server import calm_down, database, machine, outlive
 from benchmarks.core.spread import Spread
 from benchmarks.core.sweep import Case, needed, sweep
+from benchmarks.core.usage import usage_of
 
 WAITING_AIM = at_most(1.05)
 SUBMISSION_MS = {10: 1, 1000: 25}  # of a run of so many steps of one class
@@ -84,6 +87,14 @@ def waiting(
     return Answer("waiting", "claim p50 / with no waiting step", figures, ctx.params, facts)
 
 
+@dataclass(frozen=True)
+class _Took:
+    """What one call took; `cpu_ms` of the server's process, None where it cannot be seen."""
+
+    milliseconds: float
+    cpu_ms: float | None
+
+
 @dataclass
 class _Submission:
     """Submissions of one kind, with what they took."""
@@ -91,7 +102,7 @@ class _Submission:
     name: str
     steps: flows.Steps
     is_new: bool = False  # each asks placements that no other one asks
-    milliseconds: list[list[float]] = field(default_factory=list)  # by round
+    taken: list[list[_Took]] = field(default_factory=list)  # by round
 
     @property
     def workflow(self) -> str:
@@ -101,8 +112,8 @@ class _Submission:
     def submit(self, connection: psycopg.Connection) -> None:
         """Submit a run against the clock."""
         tags = {"affinity_tags": {"run": str(uuid4())}} if self.is_new else {}
-        took = _timed(lambda: flows.submit(connection, self.workflow, tags))
-        self.milliseconds[-1].append(took)
+        took = _timed(connection, lambda: flows.submit(connection, self.workflow, tags))
+        self.taken[-1].append(took)
 
 
 def submissions(
@@ -126,18 +137,19 @@ def submissions(
         kinds = {size: _kinds(size) for size in sizes}
         for submission in (one for of_size in kinds.values() for one in of_size):
             flows.define(dsn, submission.workflow, submission.steps)
-            submission.milliseconds.append([])
+            submission.taken.append([])
             submission.submit(connection)  # finds or makes the classes
-            submission.milliseconds.clear()
-        floors: dict[int, list[list[float]]] = {size: [] for size in sizes}
+            submission.taken.clear()
+        floors: dict[int, list[list[_Took]]] = {size: [] for size in sizes}
         for _ in run.track(range(rounds), "rounds of submissions"):
             calm_down(dsn)
             for size, of_size in kinds.items():
                 floors[size].append([])
                 for submission in of_size:
-                    submission.milliseconds.append([])
+                    submission.taken.append([])
                 for call in range(calls):
-                    floors[size][-1].append(_timed(lambda: _insert(connection, size)))  # noqa: B023
+                    insert = partial(_insert, connection, size)
+                    floors[size][-1].append(_timed(connection, insert))
                     for submission in of_size:
                         if call == 0 or not submission.is_new:
                             submission.submit(connection)
@@ -168,31 +180,32 @@ def _insert(connection: psycopg.Connection, count: int) -> None:
 
 
 def _submission_figures(
-    size: int, submission: _Submission, floor: Sequence[Sequence[float]]
+    size: int, submission: _Submission, floor: Sequence[Sequence[_Took]]
 ) -> Iterator[Figure]:
-    values = [median(of_round) for of_round in submission.milliseconds]
+    values = _medians(submission.taken)
     each = {"us a step": Spread.of([1000 * value / size for value in values])}
+    each |= _processor(submission.taken)
     most = None if "placements" in submission.name else SUBMISSION_MS.get(size)
     if most is not None:
         name = f"{submission.name} / {most} ms"
         bases = [float(most)] * len(values)
         yield Figure.against(name, "ms", values=values, bases=bases, aim=at_most(1), more=each)
-    bases = [median(of_round) for of_round in floor]
+    bases = _medians(floor)
     name = f"{submission.name} / bare rows"
     yield Figure.against(name, "ms", values=values, bases=bases, more=each)
 
 
 @dataclass
 class _Cancelled:
-    """What the cancellation of one run took, in milliseconds.
+    """What the cancellation of one run took.
 
     Attributes:
         call: cancel_workflow_run.
-        all: Until the run is shown as cancelled, with all its steps.
+        milliseconds: Until the run is shown as cancelled, with all its steps.
     """
 
-    call: float
-    all: float
+    call: _Took
+    milliseconds: float
 
 
 def cancels(
@@ -232,7 +245,7 @@ def cancels(
                 beside.append(claimed)
                 alone.append(turn.alone(claimed.seconds))
             facts = machine(dsn)
-        name = f"{steps:,} steps that wait for a {shape}"
+        name = f"{steps:,} wait for a {shape}"
         figures += [_cancel_figure(name, cancelled), *_beside(name, beside, alone)]
     compared = f"cancel_workflow_run / {CANCEL_MS} ms; claims beside it / alone"
     return Answer("cancels", compared, tuple(figures), ctx.params, facts)
@@ -254,7 +267,8 @@ class _Turn:
         """
         top_up(self.run, self.dsn, kind(), self.backlog)
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            submitted = [flows.submit(connection, "cancelled") for _ in range(runs)]
+            first, *submitted = (flows.submit(connection, "cancelled") for _ in range(runs + 1))
+            _cancel(connection, first)  # plans are made in it
             calm_down(self.dsn)
             with claiming(self.dsn, self.node) as claimed:
                 cancelled = [_cancel(connection, one) for one in submitted]
@@ -272,7 +286,7 @@ class _Turn:
 def _cancel(connection: psycopg.Connection, run_id: UUID) -> _Cancelled:
     """Cancel a run, and sweep until nothing of it is left."""
     started = time.perf_counter()
-    call = _timed(lambda: connection.execute(_CANCEL, [run_id], prepare=True))
+    call = _timed(connection, lambda: connection.execute(_CANCEL, [run_id], prepare=True))
     while True:
         [(state, counts)] = connection.execute(_STATES, [run_id], prepare=True).fetchall()
         if state == "cancelled":
@@ -291,14 +305,16 @@ def _check_ends(counts: Mapping[str, int]) -> None:
 
 
 def _cancel_figure(name: str, rounds: Sequence[Sequence[_Cancelled]]) -> Figure:
-    values = [median(one.call for one in of_round) for of_round in rounds]
+    calls = [[one.call for one in of_round] for of_round in rounds]
+    values = _medians(calls)
+    whole = [mean(one.milliseconds for one in of_round) for of_round in rounds]
     return Figure.against(
         f"{name}: call / {CANCEL_MS} ms",
         "ms",
         values=values,
         bases=[float(CANCEL_MS)] * len(values),
         aim=at_most(1),
-        more={"all ms": Spread.of([mean(one.all for one in of_round) for of_round in rounds])},
+        more=_processor(calls) | {"all ms": Spread.of(whole)},
     )
 
 
@@ -310,16 +326,33 @@ def _beside(name: str, beside: Sequence[Claimed], alone: Sequence[Claimed]) -> I
     }
     for what, of in sides.items():
         yield Figure.against(
-            f"{name}: claims beside it",
-            f"{what} ms",
+            f"{name}: claims, {what}",
+            "ms",
             values=[of(claimed) for claimed in beside],
             bases=[of(claimed) for claimed in alone],
             aim=SLOWDOWN,
         )
 
 
-def _timed(call: Callable[[], Any]) -> float:
-    """The milliseconds that a call takes."""
-    started = time.perf_counter()
-    call()
-    return 1000 * (time.perf_counter() - started)
+def _timed(connection: psycopg.Connection, call: Callable[[], Any]) -> _Took:
+    """What a call takes."""
+    times = array("d")
+
+    def timed() -> None:
+        started = time.perf_counter()
+        call()
+        times.append(1000 * (time.perf_counter() - started))
+
+    usage = usage_of(connection, timed, 1)
+    return _Took(times[0], usage.cpu_ms)
+
+
+def _medians(rounds: Sequence[Sequence[_Took]]) -> list[float]:
+    """Milliseconds of a call in each round."""
+    return [median(one.milliseconds for one in of_round) for of_round in rounds]
+
+
+def _processor(rounds: Sequence[Sequence[_Took]]) -> dict[str, Spread]:
+    """Processor time of a call, on average: known in hundredths of a second for each alone."""
+    known = [[one.cpu_ms for one in of_round if one.cpu_ms is not None] for of_round in rounds]
+    return {"cpu ms": Spread.of([mean(of_round) for of_round in known])} if all(known) else {}

@@ -7,7 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.calls import Row
 from tests.fix_db import fresh_database
+from tests.flows import Flow, finish, step
 from tests.plans.backlog import batch
 from tests.plans.conftest import MARKS_STAY, NO_DUE_LOOKS
 from tests.plans.explain import explained
@@ -94,6 +96,32 @@ def test_statements_of_a_batch(api: Api, retain: int, expected: int) -> None:
         tokens = [claim["claim_token"] for claim in claims]
         call = partial(api.rows, "complete_leases", lease_ids=leases, tokens=tokens)
         assert statements(api, call) == (expected, [])
+
+
+# Settled second in its run: a link of a chain, a parent of a join, the last step of a run.
+SECOND: dict[str, list[Row]] = {
+    "link": [step("a"), step("b", "a"), step("c", "b")],
+    "parent": [step("a"), step("b"), step("c"), step("d", "a", "b", "c")],
+    "last": [step("a"), step("b", "a")],
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"), [("link", [11, 20]), ("parent", [16, 25]), ("last", [16, 25])]
+)
+def test_statements_of_steps(api: Api, place: str, expected: list[int]) -> None:
+    """Of a completion, and of a settlement as workers make it, which claims nothing."""
+    found = []
+    for as_worker in (False, True):
+        for _ in range(2):  # plans are made, and marks moved, in the first run
+            flow = Flow(api, SECOND[place])
+            claims = flow.claims()
+            finish(api, claims.pop("a"))
+            claim = (claims | flow.claims())["b"]
+            settle = partial(flow.settle, claim) if as_worker else partial(finish, api, claim)
+            count, _ = statements(api, settle)
+        found.append(count)
+    assert found == expected
 
 
 BLOCKED: dict[str, dict[str, Any]] = {
