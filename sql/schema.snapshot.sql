@@ -247,7 +247,8 @@ CREATE TYPE hwqueue.spawn_request AS (
 	held_until timestamp with time zone,
 	on_conflict text,
 	run_id uuid,
-	step_no integer
+	step_no integer,
+	item_no integer
 );
 
 CREATE TABLE hwqueue.queue (
@@ -540,6 +541,12 @@ CREATE FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) RETURNS
 CREATE FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE TABLE hwqueue.reap_cursor (
     shard_id integer NOT NULL,
     version bigint NOT NULL,
@@ -754,21 +761,24 @@ CREATE TABLE hwqueue.tally (
     unmet integer DEFAULT 0 NOT NULL,
     failed integer DEFAULT 0 NOT NULL,
     skipped integer DEFAULT 0 NOT NULL,
-    is_decided boolean DEFAULT false NOT NULL
+    is_decided boolean DEFAULT false NOT NULL,
+    low integer
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON COLUMN hwqueue.tally.part IS '0: parents, or the open work of the run';
+COMMENT ON COLUMN hwqueue.tally.part IS '0: parents, or the open work of the run; 1: items of a map: need counts those spawned, which is also the number of the next one, arrived those that have ended';
 
 COMMENT ON COLUMN hwqueue.tally.unmet IS 'parents whose edge does not hold';
 
-COMMENT ON COLUMN hwqueue.tally.failed IS 'of those unmet, the ones that failed or were cancelled; of open work: failures that nothing ignores';
+COMMENT ON COLUMN hwqueue.tally.failed IS 'of those unmet, the ones that failed or were cancelled; of open work: failures that nothing ignores; of items: those that failed';
 
-COMMENT ON COLUMN hwqueue.tally.skipped IS 'of those unmet, the ones that were skipped';
+COMMENT ON COLUMN hwqueue.tally.skipped IS 'of those unmet, the ones that were skipped; of items: those that were cancelled';
 
 COMMENT ON COLUMN hwqueue.tally.is_decided IS 'the step was released or skipped';
 
-CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT tally hwqueue.tally) RETURNS record
+COMMENT ON COLUMN hwqueue.tally.low IS 'of items: while more of them are open, their ends are counted and nothing else; null: parents or open work';
+
+CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_part integer, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -809,17 +819,14 @@ CREATE FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) RETURNS void
 CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
-    LANGUAGE plpgsql;
-
-CREATE FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.step (
     shard_id integer NOT NULL,
@@ -887,6 +894,15 @@ COMMENT ON COLUMN hwqueue.workflow_step.near IS 'the steps in whose places it ru
 
 COMMENT ON COLUMN hwqueue.workflow_step.settings IS 'what its kind needs, if it is no task';
 
+CREATE FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql;
 
@@ -899,19 +915,22 @@ CREATE FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) RETURNS d
 CREATE FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index integer, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) RETURNS hwqueue.placement_class
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) RETURNS record
+CREATE FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, p_escapes boolean DEFAULT false, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, OUT steps text[], OUT binds boolean) RETURNS record
+CREATE FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean DEFAULT false, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) RETURNS record
@@ -980,6 +999,9 @@ CREATE FUNCTION hwqueue.broken_joins(p_shard integer) RETURNS TABLE(rule text, r
 
 CREATE FUNCTION hwqueue.broken_loads(p_shard integer) RETURNS TABLE(rule text, node_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.broken_maps(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_runs(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
@@ -1082,7 +1104,7 @@ CREATE FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text DEFAULT NULL
 CREATE FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.cancel_unclaimed(p_lease uuid, p_step text, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
@@ -1153,6 +1175,9 @@ CREATE FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) RETURNS jsonb
 CREATE FUNCTION hwqueue.check_limit(p_limit integer) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) RETURNS void
     LANGUAGE plpgsql STABLE;
 
@@ -1187,7 +1212,8 @@ CREATE TABLE hwqueue.lease (
     claimed_at timestamp with time zone,
     wire bytea,
     run_id uuid,
-    step_no integer
+    step_no integer,
+    item_no integer
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
@@ -1198,6 +1224,8 @@ COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; f
 COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
 
 COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
+
+COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0; null: no item of a map';
 
 CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1427,7 +1455,7 @@ COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be cl
 
 COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'somebody listens for the end of the lease (await_leases)';
 
-COMMENT ON COLUMN hwqueue.claim.is_step IS 'true: the settlement goes on with a run (lease.run_id); null: nobody waits for this lease';
+COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement goes on with a run (lease.run_id); false: of an item of a map; null: nobody waits for this lease';
 
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -1625,6 +1653,9 @@ CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term in
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_shard integer) RETURNS TABLE(items integer, items_done integer, items_failed integer)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_count integer, next_cursor jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -1812,11 +1843,17 @@ CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp
 CREATE FUNCTION hwqueue.end_unbound(p_run uuid, p_step integer, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS TABLE(queue_id integer, finished text, outcome text, retried boolean, waited double precision, ran double precision)
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.profile_queue (
     shard_id integer NOT NULL,
@@ -1994,6 +2031,30 @@ CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueu
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE TABLE hwqueue.map (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    items integer NOT NULL,
+    over_step integer,
+    params jsonb NOT NULL,
+    keeps_completed boolean DEFAULT false NOT NULL,
+    stopped_below integer DEFAULT 0 NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list';
+
+COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
+
+COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
+
+COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
+
+COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
+
+CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.final_below(p_shard integer) RETURNS bigint
     LANGUAGE sql;
 
@@ -2083,6 +2144,9 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
+CREATE FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2117,6 +2181,9 @@ CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) 
 CREATE FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -2144,6 +2211,9 @@ CREATE FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_sh
 
 CREATE FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.has_items_to_stop(p_run uuid, p_shard integer) RETURNS boolean
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.has_limits(p_node hwqueue.node) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -2354,6 +2424,27 @@ CREATE FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb,
 
 CREATE FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) RETURNS TABLE(code text, message text, predicate jsonb)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.item_key(p_template jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
+    LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.item_results(p_run uuid, p_step integer, p_after integer, p_limit integer, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb)
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text DEFAULT 'QHA01'::text) RETURNS boolean
     LANGUAGE sql IMMUTABLE;
@@ -2607,6 +2698,9 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, class_id bigint, words text, released_at timestamp with time zone, available_at timestamp with time zone, claimed_at timestamp with time zone, ended_at timestamp with time zone, attempts jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2632,7 +2726,7 @@ CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb, kind text, due_at timestamp with time zone, headline text)
+CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb, kind text, due_at timestamp with time zone, headline text, items integer, items_done integer, items_failed integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
@@ -2729,6 +2823,18 @@ COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark l
 COMMENT ON COLUMN hwqueue.low_water.blocked_to_version IS 'of a queue (class_id 0): below this version its head is blocked, and claims read the marks of classes';
 
 CREATE FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) RETURNS bigint
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_items integer, p_done integer, p_failed integer) RETURNS text
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need integer) RETURNS integer
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS hwqueue.step_verdict
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
@@ -3394,10 +3500,16 @@ CREATE FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer) RETUR
 CREATE FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_shard integer, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) RETURNS hwqueue.node_load
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
@@ -3742,6 +3854,9 @@ CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
+CREATE FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3931,7 +4046,7 @@ CREATE FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle j
     SET enable_sort TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) RETURNS record
+CREATE FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid DEFAULT NULL::uuid, OUT verdict text, OUT state text) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer DEFAULT 0) RETURNS text
@@ -4007,7 +4122,13 @@ CREATE FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked bigint[
 CREATE FUNCTION hwqueue.span_words(p_span interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, p_shard integer, OUT spawned integer, OUT failed integer, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.spawn_kind(p_element jsonb) RETURNS jsonb
@@ -4113,6 +4234,9 @@ CREATE FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_moved boo
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
@@ -4221,6 +4345,9 @@ CREATE FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease, p_shard integer) RE
 CREATE FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer, OUT folded integer, OUT released integer, OUT more boolean) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -4286,6 +4413,9 @@ CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueu
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS boolean
@@ -4376,6 +4506,9 @@ CREATE FUNCTION hwqueue.throughput(p_queue text DEFAULT NULL::text, p_minutes in
 
 CREATE FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS timestamp with time zone
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
 CREATE FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -4686,7 +4819,7 @@ CREATE TABLE hwqueue.arrival (
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
-COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; release, skip: of a step; fail: the run; state: the run''s state has changed; signal: one may be there for a step that waits';
+COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; item: for that of a map; release, skip: of a step; fail: the run; state: the run''s state has changed';
 
 COMMENT ON COLUMN hwqueue.arrival.after_xid IS 'of kind state: transactions below this one may have read the state before';
 
@@ -5136,6 +5269,14 @@ CREATE TABLE hwqueue.lock_stripe (
 );
 
 COMMENT ON TABLE hwqueue.lock_stripe IS 'rows to be locked, each for some (term, place) pairs; never written';
+
+CREATE TABLE hwqueue.map_list (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    first_item integer NOT NULL,
+    items jsonb NOT NULL
+);
 
 CREATE TABLE hwqueue.minute_stat (
     shard_id integer NOT NULL,
@@ -5680,6 +5821,12 @@ ALTER TABLE ONLY hwqueue.lock_stripe
 ALTER TABLE ONLY hwqueue.low_water
     ADD CONSTRAINT low_water_pkey PRIMARY KEY (shard_id, queue_id, class_id, version);
 
+ALTER TABLE ONLY hwqueue.map_list
+    ADD CONSTRAINT map_list_pkey PRIMARY KEY (shard_id, run_id, step_no, first_item);
+
+ALTER TABLE ONLY hwqueue.map
+    ADD CONSTRAINT map_pkey PRIMARY KEY (shard_id, run_id, step_no);
+
 ALTER TABLE ONLY hwqueue.minute_stat
     ADD CONSTRAINT minute_stat_pkey PRIMARY KEY (shard_id, queue_id, minute);
 
@@ -6067,6 +6214,8 @@ CREATE INDEX event_9_shard_id_queue_event_id_idx ON hwqueue.event_9 USING btree 
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
+CREATE INDEX lease_item ON hwqueue.lease USING btree (run_id, step_no, item_no) WHERE (item_no IS NOT NULL);
+
 CREATE INDEX node_deregistered ON hwqueue.node USING btree (shard_id, deregistered_at) WHERE (deregistered_at IS NOT NULL);
 
 CREATE INDEX node_eligibility_class ON hwqueue.node_eligibility USING btree (shard_id, class_id);
@@ -6422,6 +6571,10 @@ REVOKE ALL ON FUNCTION hwqueue.advance_horizon(p_drawn bigint, p_shard integer) 
 
 REVOKE ALL ON FUNCTION hwqueue.advance_low_water(p_entry hwqueue.ready, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.advance_map(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.advance_maps(p_run uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.advance_workflows(p_limit integer, p_shard integer) FROM PUBLIC;
@@ -6463,7 +6616,7 @@ REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT tally hwqueue.tally) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_part integer, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6494,9 +6647,13 @@ REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) FROM PUB
 
 REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.bad_verdict(p_bad jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6510,15 +6667,17 @@ REVOKE ALL ON FUNCTION hwqueue.best_affinity(p_class hwqueue.placement_class) FR
 
 REVOKE ALL ON FUNCTION hwqueue.bind_exprs(p_exprs jsonb, p_place text, p_together jsonb, p_class hwqueue.placement_class, INOUT p_terms jsonb, OUT exprs jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index integer, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.bind_spread(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.bind_terms(INOUT p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb, p_escapes boolean, OUT value jsonb, OUT missing jsonb, OUT too_large boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.binding_path(p_path jsonb, p_field text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, OUT steps text[], OUT binds boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.binding_steps(p_value jsonb, p_field text, p_of_item boolean, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.blocked_by_holders(p_classes bigint[], p_node hwqueue.node, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT term_ids bigint[], OUT places text[]) FROM PUBLIC;
 
@@ -6539,6 +6698,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_entries(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.broken_joins(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_maps(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_runs(p_shard integer) FROM PUBLIC;
 
@@ -6575,7 +6736,7 @@ GRANT ALL ON FUNCTION hwqueue.cancel_leases(p_filter jsonb, p_reason text, p_lim
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_run(p_run hwqueue.run, p_reason text, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.cancel_unclaimed(p_lease uuid, p_step text, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_workflow_run(p_run uuid, p_reason text, p_shard integer) TO hwqueue_producer;
@@ -6619,6 +6780,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_known_steps(p_named text[], p_steps jsonb[]
 REVOKE ALL ON FUNCTION hwqueue.check_labels(p_labels jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_limit(p_limit integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_log_line(p_line jsonb, p_field text) FROM PUBLIC;
 
@@ -6814,6 +6977,8 @@ REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_
 
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_admin;
@@ -6934,9 +7099,13 @@ REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now ti
 
 REVOKE ALL ON FUNCTION hwqueue.end_unbound(p_run uuid, p_step integer, p_bad jsonb, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.end_waiting(p_leases uuid[], p_state text, p_error jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ended_between(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.ended_items(p_run hwqueue.run, p_step integer, p_numbers integer[], p_shard integer, OUT leases jsonb, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.entries_at_head(p_request hwqueue.claim_request, p_eligible hwqueue.profile_queue, p_queue_head hwqueue.queue_head, p_window integer, p_is_behind boolean, p_room hwqueue.headroom, p_limit integer, OUT ctids tid[], OUT seen hwqueue.seen_entries) FROM PUBLIC;
 
@@ -7012,6 +7181,8 @@ REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.final_below(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) FROM PUBLIC;
@@ -7070,6 +7241,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fresh_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7101,6 +7274,8 @@ GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) TO h
 
 REVOKE ALL ON FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_share(p_gpu_count integer, p_gpu_milli integer, p_room hwqueue.headroom) FROM PUBLIC;
@@ -7120,6 +7295,8 @@ REVOKE ALL ON FUNCTION hwqueue.has_ended(p_xid xid8) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.has_fleet_changed(p_unseen xid8[], p_next_xid xid8, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_isolation_conflict(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.has_items_to_stop(p_run uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.has_limits(p_node hwqueue.node) FROM PUBLIC;
 
@@ -7234,6 +7411,20 @@ REVOKE ALL ON FUNCTION hwqueue.is_version(p_version text, p_kind text) FROM PUBL
 REVOKE ALL ON FUNCTION hwqueue.isolated_resources(p_isolation jsonb, p_resources jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.isolation_conflicts(p_class hwqueue.placement_class, p_cpu text[], p_gpu text[], p_share_mode text, p_gpu_ids uuid[], p_gpu_parents uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.item_key(p_template jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.item_results(p_run uuid, p_step integer, p_after integer, p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.json_boolean(p_value jsonb, p_field text, p_code text) FROM PUBLIC;
 
@@ -7382,6 +7573,8 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
+REVOKE ALL ON FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_operator;
@@ -7453,6 +7646,14 @@ REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_el
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_items integer, p_done integer, p_failed integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
 
@@ -7870,9 +8071,13 @@ REVOKE ALL ON FUNCTION hwqueue.read_lease_filter(p_filter jsonb, p_shard integer
 
 REVOKE ALL ON FUNCTION hwqueue.read_level(p_object jsonb, p_field text, p_overrides boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_shard integer, OUT items integer, OUT list jsonb, OUT over_step integer, OUT params jsonb, OUT bad jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_load(p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigint, OUT line integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
 
@@ -8101,6 +8306,8 @@ GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.revoke_attestation(p_node uuid, p_domain text, p_shard integer) TO hwqueue_admin;
@@ -8211,7 +8418,7 @@ REVOKE ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_s
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.settle_and_claim(p_node uuid, p_epoch bigint, p_settle jsonb, p_queues text[], p_qty integer, p_tasks text[], p_claim_timeout interval, p_completed uuid[], p_completed_tokens bigint[], p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, OUT verdict text, OUT state text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb, p_holds_node boolean, p_now timestamp with time zone, p_shard integer, p_node uuid, OUT verdict text, OUT state text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.settle_delivery(p_delivery uuid, p_attempt integer, p_result jsonb, p_shard integer) TO hwqueue_operator;
@@ -8261,7 +8468,11 @@ REVOKE ALL ON FUNCTION hwqueue.skipped_this_claim(p_checked bigint[], p_blocked 
 
 REVOKE ALL ON FUNCTION hwqueue.span_words(p_span interval) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, p_shard integer, OUT spawned integer, OUT failed integer, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
 
@@ -8341,6 +8552,8 @@ REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_mo
 
 REVOKE ALL ON FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_webhook(p_webhook hwqueue.webhook, p_reason text) FROM PUBLIC;
@@ -8389,6 +8602,8 @@ REVOKE ALL ON FUNCTION hwqueue.suspension_of(p_lease hwqueue.lease, p_shard inte
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_arrivals(p_limit integer, p_from timestamp with time zone, p_shard integer, OUT folded integer, OUT released integer, OUT more boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.sweep_items(p_run uuid, p_step integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.sweep_one(p_run uuid, p_step integer, p_kind text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.sweep_signal(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
@@ -8426,6 +8641,8 @@ REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer)
 REVOKE ALL ON FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_next_signal(p_lease uuid, p_token bigint, p_signal text, p_name text, p_shard integer, OUT verdict text, OUT payload jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.take_outcomes(p_leases uuid[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_publish_step(p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8484,6 +8701,8 @@ GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shar
 GRANT ALL ON FUNCTION hwqueue.throughput(p_queue text, p_minutes integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.time_of_nth_end(p_n integer, p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tolerated(p_tolerate jsonb, p_items integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.tolerates(p_toleration jsonb, p_taint jsonb) FROM PUBLIC;
 

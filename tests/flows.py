@@ -15,6 +15,11 @@ def step(name: str, *after: Any, **more: Any) -> Row:
     return {"name": name, "task": name} | ({"after": list(after)} if after else {}) | more
 
 
+def each(name: str, over: Any, /, **more: Any) -> Row:
+    """A map of a specification; its task has its name."""
+    return step(name, kind="map", over=over, **more)
+
+
 class Flow:
     """A run on a queue and a node of its own."""
 
@@ -74,6 +79,13 @@ class Flow:
             "claim_task", queues=[self.queue], node=self.node, epoch=self.epoch, qty=1000
         )
         return {row["headers"]["step"]: row for row in rows}
+
+    def items(self, qty: int = 1000) -> dict[Any, Row]:
+        """Claim what is released: items of maps by their numbers, other steps by their names."""
+        rows = self.calls.rows(
+            "claim_task", queues=[self.queue], node=self.node, epoch=self.epoch, qty=qty
+        )
+        return {row["headers"].get("item", row["headers"]["step"]): row for row in rows}
 
     def complete(self, *names: str, result: Any = None) -> None:
         """Claim what is released, which must be just these steps, and complete it."""

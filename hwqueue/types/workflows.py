@@ -173,9 +173,11 @@ class WorkflowStep:
         result: Of its lease, or what `skip_step` gave.
         waits_for: Its parents that have not ended.
         came_from: As in `CheckedStep`.
-        kind: What it is: `task`, `sleep` or `wait`. Only a task has a lease.
+        kind: What it is: `task`, `map`, `sleep` or `wait`. Only a task has a lease of its own.
         due_at: While it is open: when a sleep ends, or a wait times out.
         headline: What it waits for, in words, where it is no task.
+        items: The length of a map's list; None: no map, or not released.
+        items_done, items_failed: How many of them have ended, and how many of these failed.
     """
 
     step_no: int
@@ -198,14 +200,18 @@ class WorkflowStep:
     kind: str
     due_at: datetime | None
     headline: str | None
+    items: int | None
+    items_done: int | None
+    items_failed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step returned.
+    """What a step returned, or an item of a map.
 
     Attributes:
-        item: 0: the step has one lease.
+        item: The place of the item in the list of a map, from 0; 0 for a step with one lease; -1
+            for a map itself.
         result, error: Of its lease, or what `skip_step` gave; None while it has not ended.
     """
 
@@ -338,7 +344,7 @@ class AdvanceResult:
 
     Attributes:
         folded: Joins, steps and runs it has looked at, and sleeps and waits that were over.
-        released: Steps.
+        released: Steps, and items of maps.
         more: It reached its limit; call it again.
     """
 

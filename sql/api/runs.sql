@@ -85,15 +85,16 @@ $$;
 -- failed, cancelled or skipped. lease_id: null until the step is released. lease_state, node_id, result and
 -- error: of its lease; an operator's skip_step may have set the result. waits_for: parents that have not
 -- ended. placement: what its lease asks. came_from: the same keys, with the levels that ask for each part, as
--- in check_workflow, or near; a part that none of them asks any more came from its task. kind: task, sleep or
--- wait; due_at: when a sleep ends or a wait times out; headline: what it waits for, in words, where it is no
--- task.
+-- in check_workflow, or near; a part that none of them asks any more came from its task. kind: task, map,
+-- sleep or wait; due_at: when a sleep ends or a wait times out; headline: what it waits for, in words, where
+-- it is no task. items: the length of a map's list; items_done, items_failed: how many have ended, and how
+-- many of these failed.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
   lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb,
   ended_at timestamptz, waits_for text[], shard_id int, came_from jsonb, kind text, due_at timestamptz,
-  headline text)
+  headline text, items int, items_done int, items_failed int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
@@ -109,7 +110,9 @@ begin
       coalesce(s.result, o.result), coalesce(s.error, o.error), s.ended_at,
       case when s.state = 'waiting'
         then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
-      p_shard, v_origins -> d.step_no::text, d.kind, s.due_at, hwqueue.step_headline(s, d)
+      p_shard, v_origins -> d.step_no::text, d.kind, s.due_at,
+      coalesce(hwqueue.step_headline(s, d), hwqueue.map_headline(s, i.items, i.items_done, i.items_failed)),
+      i.items, i.items_done, i.items_failed
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.* from hwqueue.step x
@@ -119,6 +122,7 @@ begin
     left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+    left join lateral hwqueue.count_items(p_run, d.step_no, p_shard) i on d.kind = 'map'
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
     order by d.step_no;
 end
@@ -219,7 +223,9 @@ begin
     format('run of workflow %s is retried: %s steps', v_run.name, cardinality(v_steps)), p_shard,
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'from', v_run.state,
       'steps', cardinality(v_steps)));
-  perform hwqueue.reset_run(v_run, v_steps, hwqueue.check_payload(p_options -> 'input', 'options.input',
+  perform hwqueue.forget_maps(v_run, v_steps, case when p_options ->> 'mode' = 'all' then v_steps
+      else hwqueue.named_steps(v_run, p_options -> 'steps', 'options.steps', p_shard) end, p_shard),
+    hwqueue.reset_run(v_run, v_steps, hwqueue.check_payload(p_options -> 'input', 'options.input',
     1048576), hwqueue.clock(), p_shard);
   return (hwqueue.find_run(p_run, p_shard)).state;
 end
@@ -251,14 +257,16 @@ begin
     perform hwqueue.refuse_run_state(v_run, 'a step can be skipped while its run goes on');
   end if;
   v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
+  perform 1 from hwqueue.tally t  -- of a map: nobody else spawns its items
+  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = v_no and t.part = 1 for no key update;
   select s.* into v_step from hwqueue.step s
   where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no for no key update;
   if v_step.state not in ('waiting', 'held', 'running') then
     perform hwqueue.refuse('QHF04', format('step %s is %s', to_json(p_step), v_step.state),
       jsonb_build_object('run_id', p_run, 'step', p_step, 'state', v_step.state),
       'only a step that has not ended can be skipped');
-  elsif v_step.state = 'running' and v_step.lease_id is not null then
-    perform hwqueue.cancel_unclaimed(v_step.lease_id, p_step, p_shard);
+  elsif v_step.state = 'running' then
+    perform hwqueue.cancel_unclaimed(v_step, p_step, p_shard);
   end if;
   v_now := hwqueue.clock();
   update hwqueue.step s
@@ -319,7 +327,7 @@ $$;
 -- parents ended at the same moment, carries a change of a run's state to its steps. Ends sleeps that are
 -- over. Part of reap; workers that settle steps call it often.
 -- folded: tallies, steps and runs it has looked at, p_limit at most (1 to 10,000) and as many steps that were
--- due; released: steps that came after others; more: call again.
+-- due; released: steps that came after others, and items of maps; more: call again.
 -- Locks: arrivals, tallies, steps and runs, skip locked. Raises: QHA01, QHA02. Wakes: waiting workers.
 create or replace function hwqueue.advance_workflows(p_limit int default 200, p_shard int default 0)
 returns table (folded int, released int, more boolean)
@@ -343,9 +351,10 @@ begin
 end
 $$;
 
--- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A step with
--- one lease has the item 0. state, result and error: as in list_workflow_steps. p_lease: of a worker, the
--- lease whose handler asks; others need none. p_limit: from 1 to 10,000.
+-- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A map has the
+-- items that are spawned, in the order of its list; a step with one lease has the item 0. p_after -2: the
+-- step itself, of a map as item -1. state, result and error: as in list_workflow_steps. p_lease: of a worker,
+-- the lease whose handler asks; others need none. p_limit: from 1 to 10,000.
 -- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
 create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
   p_limit int default 1000, p_lease uuid default null, p_shard int default 0)
@@ -355,13 +364,23 @@ as $$
 declare
   v_run hwqueue.run;
   v_no int;
+  v_is_map boolean;
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
   v_run := hwqueue.readable_run(p_run, p_lease, p_shard);
   v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
+  v_is_map := (
+    select d.kind = 'map' from hwqueue.workflow_step d
+    where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = v_no);
+  if v_is_map and p_after >= -1 then
+    return query
+      select i.item, i.state, i.result, i.error, p_shard
+      from hwqueue.item_results(p_run, v_no, p_after, p_limit, p_shard) i order by i.item;
+    return;
+  end if;
   return query
-    select 0, hwqueue.shown_state(s.state, v_run), coalesce(s.result, o.result), coalesce(s.error, o.error),
-      p_shard
+    select case when v_is_map then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
+      coalesce(s.result, o.result), coalesce(s.error, o.error), p_shard
     from hwqueue.step s
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = s.lease_id
     where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no and p_after < 0;

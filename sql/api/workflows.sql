@@ -12,11 +12,11 @@
 --
 -- p_spec: {"name", "queue", "steps", "affinity_tags", "placement", "labels", "tenant", "priority",
 -- "deadline", "on_failure": finish_running|fail_fast|continue, "retain": {"completed", "failed"},
--- "result"}. A step: {"name", "kind": task|sleep, "after", "join": all|any, "run_if", "on_failure":
+-- "result"}. A step: {"name", "kind": task|map|sleep, "after", "join": all|any, "run_if", "on_failure":
 -- fail|continue|ignore, "finally": completed|failed|cancelled|ended}; a task has {"task", "queue", "params",
 -- "options", "affinity": and|override|replace, "affinity_tags", "placement", "near": {"step", "what", "mode":
--- prefer|require, "away", "gone": wait|anywhere|fail, "weight"}}, a sleep {"for" or "until"}.
--- docs/explanation/workflows.md explains them.
+-- prefer|require, "away", "gone": wait|anywhere|fail, "weight"}}, a map these and {"over", "max_parallel",
+-- "tolerate"}, a sleep {"for" or "until"}. docs/explanation/workflows.md explains them.
 --
 -- Raises: QHF02, QHF07, QHC03, QHC04, QHW01, QHA01, QHA03. Idempotent.
 create or replace function hwqueue.define_workflow(p_spec jsonb, p_shard int default 0)

@@ -42,7 +42,8 @@ begin
   values (p_shard, p_claim.lease_id, p_claim.queue_id, p_now, p_claim.claimed_at, p_claim.claim_token,
     p_claim.node_id, v_attempts, v_state,
     coalesce(p_error, case when v_cancelled
-      then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end), p_claim.is_step);
+      then jsonb_build_object('reason', 'cancelled', 'detail', p_claim.stop_detail) end),
+    case when p_claim.is_step is not null then true end);
   if p_claim.is_awaited then
     perform hwqueue.notify_ended(array[p_claim.lease_id], p_shard);
   end if;
@@ -57,6 +58,8 @@ begin
       'error', left(p_error ->> 'message', 200)), p_claim.node_id);
   if p_claim.is_step then
     perform hwqueue.step_ended(p_claim.lease_id, v_state, false, p_shard);
+  elsif not p_claim.is_step then
+    perform hwqueue.item_ended(p_claim.lease_id, v_state, false, p_shard);
   end if;
   return v_state;
 end
@@ -118,7 +121,8 @@ begin
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
     attempt, state, result, eligible_at, is_step)
   values (p_shard, p_lease, v_queue_id, hwqueue.clock(), v_claimed_at, p_token, v_node_id, v_attempt,
-    'completed', case when v_eligible_at is null then p_result end, v_eligible_at, v_is_step);
+    'completed', case when v_eligible_at is null then p_result end, v_eligible_at,
+    case when v_is_step is not null then true end);
   if v_eligible_at is not null then
     delete from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
   end if;
@@ -128,6 +132,8 @@ begin
   if v_is_step then
     -- of a node that settles, the transaction ends with the call; a handler's own may stay open
     perform hwqueue.step_ended(p_lease, 'completed', p_node is not null, p_shard);
+  elsif not v_is_step then
+    perform hwqueue.item_ended(p_lease, 'completed', p_node is not null, p_shard);
   end if;
   return true;
 end
@@ -147,6 +153,7 @@ declare
   v_gone uuid[];
   v_awaited uuid[];
   v_steps uuid[];
+  v_items uuid[];
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
@@ -162,12 +169,13 @@ begin
     insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
       attempt, state, eligible_at, is_step)
     select p_shard, e.lease_id, e.queue_id, v_now, e.claimed_at, e.claim_token, e.node_id, e.attempt,
-           'completed', e.eligible_at, e.is_step
+           'completed', e.eligible_at, case when e.is_step is not null then true end
     from ended e
   )
   select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null),
-         array_agg(e.lease_id) filter (where e.is_awaited), array_agg(e.lease_id) filter (where e.is_step)
-  into v_done, v_gone, v_awaited, v_steps from ended e;
+         array_agg(e.lease_id) filter (where e.is_awaited), array_agg(e.lease_id) filter (where e.is_step),
+         array_agg(e.lease_id) filter (where not e.is_step)
+  into v_done, v_gone, v_awaited, v_steps, v_items from ended e;
   if v_awaited is not null then
     perform hwqueue.notify_ended(v_awaited, p_shard);
   end if;
@@ -176,6 +184,9 @@ begin
   end if;
   if v_steps is not null then
     perform hwqueue.steps_ended(v_steps, 'completed', p_shard, p_node is not null);
+  end if;
+  if v_items is not null then
+    perform hwqueue.items_ended(v_items, 'completed', p_node is not null, p_shard);
   end if;
   return v_done;
 end

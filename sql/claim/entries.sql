@@ -75,7 +75,7 @@ begin
          coalesce(l.claim_timeout, p_request.claim_timeout, p_queue_head.claim_timeout),
          case when p_queue_head.drops_completed is distinct from false and l.idempotency_key is null
            and l.run_id is null then greatest(l.available_at, l.created_at) end,
-         case when l.run_id is not null then true end
+         case when l.run_id is not null then l.item_no is null end
   into task_name, params, headers, v_timeout, v_eligible_at, v_is_step
   from hwqueue.lease l where l.shard_id = v_shard and l.lease_id = entry.lease_id;
   load := p_load;
@@ -125,7 +125,7 @@ begin
              coalesce(l.claim_timeout, p_request.claim_timeout, q.claim_timeout) as claim_timeout,
              case when q.retain_completed = '0' and l.idempotency_key is null and l.run_id is null
                then greatest(l.available_at, l.created_at) end as eligible_at,
-             case when l.run_id is not null then true end as is_step
+             case when l.run_id is not null then l.item_no is null end as is_step
       from taken t
       -- offset 0 fences: lease for lease, by key. The number taken is in no statistics, and the planner
       -- might read all leases

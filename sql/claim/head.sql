@@ -78,7 +78,7 @@ begin
       coalesce(l.claim_timeout, p_claim_timeout, v_head.claim_timeout),
       case when v_head.drops_completed and l.idempotency_key is null and l.run_id is null
         then greatest(l.available_at, l.created_at) end,
-      case when l.run_id is not null then true end
+      case when l.run_id is not null then l.item_no is null end
     into lease_id, v_class_id, claim_token, attempt, v_position, task_name, params, headers, v_timeout,
       v_since, v_is_step;
   end if;

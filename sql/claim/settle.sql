@@ -223,7 +223,7 @@ begin
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   select s.verdict, s.state into verdict, state
-  from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard) s;
+  from hwqueue.settle_claim(p_lease, p_token, p_settlement, true, hwqueue.clock(), p_shard, p_node) s;
 end
 $$;
 
@@ -378,11 +378,13 @@ $$;
 -- been put back or granted again, not by the clock.
 -- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
 -- for the claim, the verdict is needs_node_lock. If another session holds the claim it is busy
--- (await_claims). Both leave the claim as it is.
+-- (await_claims). Both leave the claim as it is. p_node: that settles, in a transaction that ends with its
+-- call; null: no node does.
 -- Locks: the claim, skip locked; the lease row, if it goes back. Not idempotent: the second call returns
 -- finished.
 create or replace function hwqueue.settle_claim(p_lease uuid, p_token bigint, p_settlement jsonb,
-  p_holds_node boolean, p_now timestamptz, p_shard int, out verdict text, out state text)
+  p_holds_node boolean, p_now timestamptz, p_shard int, p_node uuid default null, out verdict text,
+  out state text)
 language plpgsql volatile
 as $$
 declare
@@ -409,7 +411,7 @@ begin
   verdict := 'ok';
   case p_settlement ->> 'outcome'
     when 'complete' then
-      perform hwqueue.end_completed_claim(p_lease, p_token, null, false, true,
+      perform hwqueue.end_completed_claim(p_lease, p_token, p_node, false, true,
         nullif(p_settlement -> 'result', 'null'), p_shard);
       state := 'completed';
     when 'fail' then

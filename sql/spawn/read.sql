@@ -194,6 +194,7 @@ as $$
     case when p_options ? 'unique' then hwqueue.unique_until(p_options -> 'unique', p_now) end,
     case when p_options ? 'unique' then p_options #>> '{unique,on_conflict}' end,
     null,
+    null,
     null
   )::hwqueue.spawn_request
 $$;

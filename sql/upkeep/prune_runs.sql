@@ -28,6 +28,13 @@ begin
     order by r.prune_at limit p_limit for update skip locked
   loop
     continue when not hwqueue.take_adhoc(v_run.workflow_id, p_shard);
+    v_gone := v_gone + hwqueue.remove_leases(array(  -- items of maps, which may be many
+      select o.lease_id
+      from hwqueue.lease l
+      join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+      where l.run_id = v_run.run_id and l.item_no is not null and l.shard_id = p_shard
+      limit p_limit - v_gone for update of o skip locked), p_shard);
+    exit when v_gone >= p_limit;
     v_gone := v_gone + hwqueue.remove_leases(array(
       select o.lease_id
       from hwqueue.step s
@@ -36,7 +43,12 @@ begin
     -- another session holds the outcome of one: the next call goes on
     continue when exists (
       select from hwqueue.step s join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
-      where s.shard_id = p_shard and s.run_id = v_run.run_id);
+      where s.shard_id = p_shard and s.run_id = v_run.run_id)
+      or exists (
+      select from hwqueue.lease l
+      where l.run_id = v_run.run_id and l.item_no is not null and l.shard_id = p_shard);
+    delete from hwqueue.map_list c where c.shard_id = p_shard and c.run_id = v_run.run_id;
+    delete from hwqueue.map m where m.shard_id = p_shard and m.run_id = v_run.run_id;
     delete from hwqueue.step s where s.shard_id = p_shard and s.run_id = v_run.run_id;
     delete from hwqueue.tally t where t.shard_id = p_shard and t.run_id = v_run.run_id;
     delete from hwqueue.arrival a where a.run_id = v_run.run_id and a.shard_id = p_shard;
@@ -92,10 +104,10 @@ end
 $$;
 
 -- Returns runs that contradict themselves: run_work (open steps differ from what is counted), run_join (so
--- do the parents of a step that have ended), run_stuck (a step is due and nobody will release it), run_over
--- (a run has ended, a step has not), step_lease (a step runs without an open lease, or a lease without its
--- step), step_due (a sleep that nothing will end, or a step that has ended is due), wait_signal (a step
--- waits for a signal that is there).
+-- do the parents of a step that have ended), run_items (so do the items of a map), run_stuck (a step is due
+-- and nobody will release it), run_over (a run has ended, a step has not), step_lease (a step runs without an
+-- open lease, or a lease without its step), step_due (a sleep that nothing will end, or a step that has ended
+-- is due), wait_signal (a step waits for a signal that is there).
 create or replace function hwqueue.broken_runs(p_shard int)
 returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
@@ -116,6 +128,8 @@ as $$
   where w.counted is distinct from w.found
   union all
   select j.rule, j.run_id, j.detail from hwqueue.broken_joins(p_shard) j
+  union all
+  select j.rule, j.run_id, j.detail from hwqueue.broken_maps(p_shard) j
   union all
   select 'run_over', r.run_id, jsonb_build_object('state', r.state, 'step', s.step_no, 'step_state', s.state)
   from hwqueue.run r join hwqueue.step s on s.shard_id = p_shard and s.run_id = r.run_id
@@ -189,4 +203,52 @@ as $$
   from counted c
   where not c.is_decided and not c.is_final and not c.has_arrivals
     and (c.arrived = c.parent_count or c.is_any and c.arrived > c.unmet)
+$$;
+
+-- The rules run_items and run_stuck for maps that are open. Items that are open are those spawned less those
+-- counted; those that failed are counted apart, and may have gone with their queue.
+create or replace function hwqueue.broken_maps(p_shard int)
+returns table (rule text, run_id uuid, detail jsonb)
+language sql volatile
+as $$
+  with counted as (
+    select r, m, d, t, t.need - t.arrived - coalesce(a.arrived, 0) as open_now,
+           t.failed + t.skipped + coalesce(a.failed + a.skipped, 0) as failed_now,
+           f.open, f.failed, f.last, t.need - f.there as gone,
+           a.run_id is not null or exists (
+             select from hwqueue.arrival x
+             where x.run_id = r.run_id and x.kind in ('state', 'fail')) as has_arrivals
+    from hwqueue.map m
+    join hwqueue.run r on r.shard_id = p_shard and r.run_id = m.run_id
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = m.run_id and s.step_no = m.step_no
+    join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
+      and d.step_no = m.step_no
+    left join hwqueue.tally t on t.shard_id = p_shard and t.run_id = m.run_id and t.step_no = m.step_no
+      and t.part = 1
+    left join lateral (
+      select x.run_id, sum(x.arrived) as arrived, sum(x.failed) as failed, sum(x.skipped) as skipped
+      from hwqueue.arrival x
+      where x.run_id = m.run_id and x.step_no = m.step_no and x.kind = 'item' group by x.run_id) a on true
+    cross join lateral (
+      select count(*) filter (where i.state in ('scheduled', 'pending', 'claimed')) as open,
+             count(*) filter (where i.state in ('failed', 'cancelled') and i.item_no < t.need) as failed,
+             count(*) filter (where i.item_no < t.need) as there,
+             max(i.item_no) filter (where i.state in ('scheduled', 'pending', 'claimed')) as last
+      from (
+        select l.item_no, hwqueue.lease_state(l.lease_id, p_shard) as state from hwqueue.lease l
+        where l.run_id = m.run_id and l.step_no = m.step_no and l.item_no is not null) i) f
+    where m.shard_id = p_shard and s.state = 'running'
+  )
+  select 'run_items', (c.r).run_id, jsonb_build_object('step', (c.m).step_no, 'counted', c.open_now,
+         'found', c.open, 'counted_failed', c.failed_now, 'found_failed', c.failed, 'last', c.last)
+  from counted c
+  where c.open_now is distinct from c.open or c.last >= (c.t).need
+    or not c.failed_now between c.failed and c.failed + c.gone
+  union all
+  select 'run_stuck', (c.r).run_id, jsonb_build_object('step', (c.m).step_no, 'open', c.open)
+  from counted c
+  where not c.has_arrivals and (
+    (c.r).state in ('running', 'failing') and (c.t).arrived = (c.t).need
+    or (c.r).state = 'running' and (c.t).need - (c.t).arrived <= (c.t).low
+      and hwqueue.map_room(c.m, c.d, c.t) > 0)
 $$;

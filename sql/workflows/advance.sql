@@ -155,6 +155,8 @@ begin
     return hwqueue.apply_state(v_run, p_now, p_shard);
   elsif p_kind = 'signal' then
     return hwqueue.sweep_signal(v_run, p_step, p_shard);
+  elsif p_kind = 'item' then
+    return hwqueue.sweep_items(p_run, p_step, p_now, p_shard);
   elsif p_kind = 'count' and p_step = 0 then
     perform hwqueue.count_work(p_run, 0, 0, 0, p_now, p_shard)
     -- not when the tally is held: that would only leave another arrival
@@ -237,6 +239,7 @@ begin
       v_released := hwqueue.carry_on(p_run.run_id, hwqueue.new_progress(p_released => v_held),
         cardinality(v_held), true, p_now, p_shard);
     end if;
+    v_released := v_released + hwqueue.advance_maps(p_run.run_id, p_now, p_shard);
     v_is_last := v_is_last and v_held = '{}';
   elsif not p_run.is_finishing and p_run.state in ('failing', 'cancelling') then
     v_closed := case when p_run.stops then hwqueue.stop_run(p_run, 1000, p_shard)
@@ -244,8 +247,10 @@ begin
     if v_closed > 0 then
       perform hwqueue.count_work(p_run.run_id, 0, v_closed, 0, p_now, p_shard);
     end if;
+    perform hwqueue.advance_maps(p_run.run_id, p_now, p_shard);
     v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(p_run, p_shard))
-      and not (p_run.stops and hwqueue.leases_to_stop(p_run, 1, p_shard) <> '{}');
+      and not (p_run.stops and (hwqueue.leases_to_stop(p_run, 1, p_shard) <> '{}'
+        or hwqueue.has_items_to_stop(p_run.run_id, p_shard)));
   end if;
   if v_is_last then
     delete from hwqueue.arrival a where a.shard_id = p_shard

@@ -16,11 +16,11 @@ as $$
     select from jsonb_object_keys(p_value) k where left(k, 1) = '$') else false end
 $$;
 
--- Returns the steps whose results a value names, and checks all of its bindings. binds: there is at least
--- one binding.
+-- Returns the steps whose results a value names, and checks all of its bindings. p_of_item: it may name the
+-- item of a map. binds: there is at least one binding.
 -- Raises: QHF02, naming the field.
-create or replace function hwqueue.binding_steps(p_value jsonb, p_field text, out steps text[],
-  out binds boolean)
+create or replace function hwqueue.binding_steps(p_value jsonb, p_field text,
+  p_of_item boolean default false, out steps text[], out binds boolean)
 language plpgsql immutable
 as $$
 declare
@@ -40,6 +40,15 @@ begin
       perform hwqueue.check_object(p_value, array['$result', 'path', 'default'], p_field, 'QHF02'),
         hwqueue.binding_path(p_value -> 'path', p_field || '.path');
       steps := array[hwqueue.json_text(p_value -> '$result', p_field || '.$result', 100, 'QHF02')];
+    elsif p_value ? '$results' then
+      perform hwqueue.check_object(p_value, array['$results', 'path', 'default'], p_field, 'QHF02'),
+        hwqueue.binding_path(p_value -> 'path', p_field || '.path');
+      steps := array[hwqueue.json_text(p_value -> '$results', p_field || '.$results', 100, 'QHF02')];
+    elsif p_of_item and p_value ? '$item' then
+      perform hwqueue.check_object(p_value, array['$item', 'default'], p_field, 'QHF02'),
+        hwqueue.binding_path(p_value -> '$item', p_field || '.$item');
+    elsif p_of_item and p_value = '{"$index": true}' then
+      null;
     elsif p_value ? '$run' then
       perform hwqueue.check_object(p_value, array['$run'], p_field, 'QHF02'),
         hwqueue.json_choice(p_value -> '$run', p_field || '.$run', array['id', 'name', 'submitted_at'],
@@ -47,7 +56,8 @@ begin
     else
       perform hwqueue.refuse('QHF02', format('%s has no known binding: %s', p_field,
           left(p_value::text, 100)), jsonb_build_object('field', p_field),
-        'bindings are $input, $result, $run and $literal; '
+        'bindings are $input, $result, $results, $run and $literal, in params of a map also $item and '
+        '{"$index": true}; '
         '{"$literal": {...}} escapes an object that is none');
     end if;
     return;
@@ -62,7 +72,7 @@ begin
       with ordinality e
     where jsonb_typeof(e.value) in ('object', 'array')
   loop
-    v_found := hwqueue.binding_steps(v_item.value, v_item.field);
+    v_found := hwqueue.binding_steps(v_item.value, v_item.field, p_of_item);
     steps := steps || v_found.steps;
     binds := binds or v_found.binds;
   end loop;
@@ -89,11 +99,34 @@ begin
 end
 $$;
 
+-- Refuses lists of results of steps that are no maps. p_name: the step whose value it is.
+-- Raises: QHF02.
+create or replace function hwqueue.check_lists(p_value jsonb, p_maps text[], p_name text, p_field text)
+returns void
+language plpgsql immutable
+as $$
+begin
+  if not hwqueue.is_binding(p_value) and jsonb_typeof(p_value) in ('object', 'array') then
+    perform hwqueue.check_lists(e.value, p_maps, p_name, p_field)
+    from jsonb_path_query(p_value, 'strict $.*', '{}', true) e(value)
+    where jsonb_typeof(p_value) = 'object';
+    perform hwqueue.check_lists(e.value, p_maps, p_name, p_field)
+    from jsonb_path_query(p_value, 'strict $[*]', '{}', true) e(value)
+    where jsonb_typeof(p_value) = 'array';
+  elsif p_value ? '$results' and p_value ->> '$results' <> all (p_maps) then
+    perform hwqueue.refuse('QHF02', format('%s lists the results of step %s, which is no map', p_field,
+        to_json(p_value ->> '$results')), jsonb_build_object('field', p_field, 'step', p_name),
+      '$result is what a task returned');
+  end if;
+end
+$$;
+
 -- Returns a value with its bindings replaced. missing: the binding that names nothing and has no default;
 -- null: none. too_large: the value has more than 64 MiB; a limit on its text is the caller's.
--- p_results: {"step": its result}.
+-- p_results: {"step": its result}. p_escapes: it is the template of the items of a map: what stands for the
+-- item stays, all else that may look like a binding is escaped.
 create or replace function hwqueue.bind_value(p_value jsonb, p_run hwqueue.run, p_results jsonb,
-  out value jsonb, out missing jsonb, out too_large boolean)
+  p_escapes boolean default false, out value jsonb, out missing jsonb, out too_large boolean)
 language plpgsql stable
 as $$
 declare
@@ -106,18 +139,25 @@ begin
   value := p_value;
   too_large := false;
   if hwqueue.is_binding(p_value) then
-    value := case
-      when p_value ? '$literal' then p_value -> '$literal'
-      when p_value ? '$input' then
-        coalesce(p_run.input #> hwqueue.binding_path(p_value -> '$input', ''), p_value -> 'default')
-      when p_value ? '$result' then
-        coalesce(p_results #> (array[p_value ->> '$result'] || hwqueue.binding_path(p_value -> 'path', '')),
-          p_value -> 'default')
-      when p_value ->> '$run' = 'id' then to_jsonb(p_run.run_id)
-      when p_value ->> '$run' = 'name' then to_jsonb(p_run.name)
-      else to_jsonb(p_run.submitted_at) end;
-    if value is null then
-      missing := p_value;
+    if p_escapes and p_value ?| array['$item', '$index', '$literal'] then
+      return;
+    elsif p_value ? '$results' then
+      select l.value, l.too_large into value, too_large from hwqueue.list_results(p_run, p_value) l;
+    else
+      value := case
+        when p_value ? '$literal' then p_value -> '$literal'
+        when p_value ? '$input' then
+          coalesce(p_run.input #> hwqueue.binding_path(p_value -> '$input', ''), p_value -> 'default')
+        when p_value ? '$result' then
+          coalesce(p_results #> (array[p_value ->> '$result'] || hwqueue.binding_path(p_value -> 'path', '')),
+            p_value -> 'default')
+        when p_value ->> '$run' = 'id' then to_jsonb(p_run.run_id)
+        when p_value ->> '$run' = 'name' then to_jsonb(p_run.name)
+        else to_jsonb(p_run.submitted_at) end;
+    end if;
+    missing := case when value is null and not too_large then p_value end;
+    if p_escapes and jsonb_typeof(value) in ('object', 'array') then
+      value := jsonb_build_object('$literal', value);
     end if;
     return;
   end if;
@@ -130,7 +170,7 @@ begin
     from jsonb_array_elements(case when jsonb_typeof(p_value) = 'array' then p_value else '[]' end) e
   loop
     if jsonb_typeof(v_item.value) in ('object', 'array') then
-      v_bound := hwqueue.bind_value(v_item.value, p_run, p_results);
+      v_bound := hwqueue.bind_value(v_item.value, p_run, p_results, p_escapes);
       missing := coalesce(missing, v_bound.missing);
       v_item.value := v_bound.value;
       v_bytes := v_bytes + coalesce(pg_column_size(v_bound.value), 0);
@@ -146,6 +186,111 @@ begin
       select jsonb_object_agg(u.key, u.value) from unnest(v_keys, v_values) u(key, value))
     else p_value end;
 end
+$$;
+
+-- Returns what the items of a map returned, in the order of the items, as {"$results": step, "path",
+-- "default"} says. An item without a result, or without that path, is the default, or null. Null: the step
+-- is no map that was released. too_large: the list has more than 64 MiB.
+create or replace function hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, out value jsonb,
+  out too_large boolean)
+language plpgsql stable
+as $$
+declare
+  v_map record;
+  v_item record;
+  v_path text[] := hwqueue.binding_path(p_binding -> 'path', '');
+  v_bytes bigint := 0;
+  v_values jsonb[] := '{}';
+begin
+  too_large := false;
+  select m.step_no, m.items, s.result, s.reason into v_map
+  from hwqueue.workflow_step d
+  join hwqueue.step s on s.shard_id = p_run.shard_id and s.run_id = p_run.run_id and s.step_no = d.step_no
+  left join hwqueue.map m on m.shard_id = p_run.shard_id and m.run_id = p_run.run_id
+    and m.step_no = d.step_no
+  where d.shard_id = p_run.shard_id and d.workflow_id = p_run.workflow_id
+    and d.name = p_binding ->> '$results';
+  if v_map.reason = 'operator' then
+    value := case when jsonb_typeof(v_map.result) = 'array' then v_map.result end;
+  elsif v_map.items is not null then
+    for v_item in
+      select coalesce((
+        select o.result #> v_path
+        from hwqueue.lease l
+        join hwqueue.outcome o on o.shard_id = p_run.shard_id and o.lease_id = l.lease_id
+          and o.state = 'completed'
+        where l.run_id = p_run.run_id and l.step_no = v_map.step_no and l.item_no = n
+          and l.shard_id = p_run.shard_id), p_binding -> 'default', 'null') as result
+      from generate_series(0, v_map.items - 1) n
+    loop
+      v_bytes := v_bytes + pg_column_size(v_item.result);
+      too_large := v_bytes > 67108864;
+      exit when too_large;
+      v_values := v_values || v_item.result;
+    end loop;
+    value := case when not too_large then to_jsonb(v_values) end;
+  end if;
+  value := coalesce(value, case when not too_large then p_binding -> 'default' end);
+end
+$$;
+
+-- Returns the params of an item of a map: its template with the item and its number. All else was bound
+-- when the map began. missing, too_large: as in bind_value.
+create or replace function hwqueue.bind_item(p_template jsonb, p_item jsonb, p_index int, out value jsonb,
+  out missing jsonb, out too_large boolean)
+language plpgsql immutable
+as $$
+declare
+  v_item record;
+  v_bound record;
+  v_bytes bigint := 0;
+  v_keys text[] := '{}';
+  v_values jsonb[] := '{}';  -- as in bind_value
+begin
+  value := p_template;
+  too_large := false;
+  if jsonb_typeof(p_template) = 'object' and p_template ?| array['$item', '$index', '$literal'] then
+    value := case when p_template ? '$literal' then p_template -> '$literal'
+      when p_template ? '$index' then to_jsonb(p_index)
+      else coalesce(p_item #> hwqueue.binding_path(p_template -> '$item', ''), p_template -> 'default') end;
+    missing := case when value is null then p_template end;
+    return;
+  end if;
+  for v_item in
+    select e.key, e.value
+    from jsonb_each(case when jsonb_typeof(p_template) = 'object' then p_template else '{}' end) e
+    where jsonb_typeof(e.value) in ('object', 'array')
+    union all
+    select null, e.value
+    from jsonb_array_elements(case when jsonb_typeof(p_template) = 'array' then p_template else '[]' end) e
+  loop
+    if jsonb_typeof(v_item.value) in ('object', 'array') then
+      v_bound := hwqueue.bind_item(v_item.value, p_item, p_index);
+      missing := coalesce(missing, v_bound.missing);
+      v_item.value := v_bound.value;
+      v_bytes := v_bytes + coalesce(pg_column_size(v_bound.value), 0);
+      too_large := v_bound.too_large or v_bytes > 67108864;
+      exit when too_large;
+    end if;
+    v_keys := v_keys || v_item.key;
+    v_values := v_values || v_item.value;
+  end loop;
+  value := case when too_large then null
+    when jsonb_typeof(p_template) = 'array' then to_jsonb(v_values)
+    when v_keys <> '{}' then p_template || (
+      select jsonb_object_agg(u.key, u.value) from unnest(v_keys, v_values) u(key, value))
+    else p_template end;
+end
+$$;
+
+-- Returns the key of the only member of a template that is to be bound, where that is the item or a part of
+-- it, without a default. Null: there are others, or none.
+create or replace function hwqueue.item_key(p_template jsonb) returns text
+language sql immutable parallel safe
+as $$
+  select case when count(*) = 1 and bool_and(e.value ? '$item' and not e.value ? 'default')
+    then max(e.key) end
+  from jsonb_each(p_template) e where jsonb_typeof(e.value) in ('object', 'array')
 $$;
 
 -- Checks the conditions of a step, [{"step" | "input", "path", "op", "values"}], and returns the steps that

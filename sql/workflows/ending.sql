@@ -41,7 +41,8 @@ begin
 end
 $$;
 
--- The same for some leases. Steps of one run are counted together, once for each of their children.
+-- The same for some leases, items of maps among them. Steps of one run are counted together, once for each
+-- of their children.
 -- Locks and wakes: as step_ended.
 create or replace function hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard int,
   p_is_short boolean default false) returns void
@@ -50,6 +51,7 @@ as $$
 declare
   v_now timestamptz := hwqueue.clock();  -- as in step_ended
   v_item record;
+  v_done int := 0;
 begin
   for v_item in
     with ended as (
@@ -57,15 +59,72 @@ begin
       from hwqueue.lease l
       where l.shard_id = p_shard and l.lease_id = any (p_leases) and s.shard_id = p_shard
         and s.run_id = l.run_id and s.step_no = l.step_no and s.state = 'running'
+        and l.item_no is null
       returning s.run_id, s.step_no
     )
     select e.run_id, array_agg(e.step_no order by e.step_no) as steps
     from ended e group by e.run_id order by e.run_id
   loop
+    v_done := v_done + cardinality(v_item.steps);
     perform hwqueue.carry_on(v_item.run_id, hwqueue.new_progress(v_item.steps,
       array_fill(p_state, array[cardinality(v_item.steps)])), cardinality(v_item.steps), p_is_short, v_now,
       p_shard);
   end loop;
+  if v_done < cardinality(p_leases) then
+    perform hwqueue.items_ended(p_leases, p_state, p_is_short, p_shard);
+  end if;
+end
+$$;
+
+-- Counts an item of a map that has ended. While others have left nothing to fold and the window is not to be
+-- filled, it does so in one statement.
+-- Locks: the tally of the map, skip locked; as advance_map. Not idempotent. Wakes: waiting workers.
+create or replace function hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+begin
+  if p_is_short and p_state = 'completed' then
+    update hwqueue.tally t set arrived = t.arrived + 1
+    from (
+      select x.place
+      from hwqueue.lease l
+      cross join lateral (  -- by key, whatever the statistics say
+        select y.ctid as place from hwqueue.tally y
+        where y.shard_id = p_shard and y.run_id = l.run_id and y.step_no = l.step_no and y.part = 1
+          and y.need - y.arrived - 1 > y.low and not exists (
+            select from hwqueue.arrival a
+            where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item' and a.shard_id = p_shard)
+        for no key update of y skip locked) x
+      where l.shard_id = p_shard and l.lease_id = p_lease) k
+    where t.ctid = k.place;  -- not one that was written after this statement began
+    if found then
+      return;
+    end if;
+  end if;
+  perform hwqueue.items_ended(array[p_lease], p_state, p_is_short, p_shard);
+end
+$$;
+
+-- Counts those of these leases that are items of maps, once for each map.
+-- Locks and wakes: as advance_map.
+create or replace function hwqueue.items_ended(p_leases uuid[], p_state text, p_is_short boolean,
+  p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();  -- as in step_ended
+begin
+  perform hwqueue.advance_map(i.run_id, i.step_no, row(0, i.count, 0, i.count * (p_state = 'failed')::int,
+    i.count * (p_state = 'cancelled')::int), p_is_short, v_now, p_shard)
+  from (
+    select l.run_id, l.step_no, count(*)::int as count
+    from unnest(p_leases) u(lease_id)
+    cross join lateral (  -- a fence (offset 0): by key, and not by the index of all items
+      select x.run_id, x.step_no, x.item_no from hwqueue.lease x
+      where x.shard_id = p_shard and x.lease_id = u.lease_id offset 0) l
+    where l.item_no is not null
+    group by l.run_id, l.step_no order by l.run_id, l.step_no) i;
 end
 $$;
 
@@ -89,6 +148,119 @@ begin
   perform hwqueue.carry_on(p_run, hwqueue.new_progress(array[p_step], array[p_verdict.state]), 1, p_is_short,
     p_now, p_shard);
   return true;
+end
+$$;
+
+-- Counts items of a map that have ended, and goes on with the map when that is due: its window is to be
+-- filled, an item has failed, or nothing is open. Returns how many items it has let in; the end of the map
+-- counts as one.
+-- A transaction that may stay open (not p_is_short) leaves its count as an arrival: with the tally it would
+-- hold up the window.
+-- Locks: the tally of the map, skip locked; as go_on_map. Not idempotent. Wakes: waiting workers.
+create or replace function hwqueue.advance_map(p_run uuid, p_step int, p_delta hwqueue.tally_delta,
+  p_is_short boolean, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_count record := hwqueue.arrive(p_run, p_step, 1, p_delta, not p_is_short, p_now, p_shard);
+  v_tally hwqueue.tally := v_count.tally;
+begin
+  if v_tally.run_id is null or p_delta.arrived > v_count.failed + p_delta.failed + p_delta.skipped
+    and v_tally.need - v_tally.arrived > v_tally.low then
+    return 0;
+  end if;
+  return hwqueue.go_on_map(v_tally, p_is_short, p_now, p_shard);
+end
+$$;
+
+-- Lets as many items of a map in as its window has room for, 1,000 at most. Ends the map when nothing of it
+-- is open and nothing more comes. Returns as advance_map.
+-- Locks: the caller holds the tally; as fill_map and step_over. Not idempotent. Wakes: waiting workers.
+create or replace function hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamptz,
+  p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_tally hwqueue.tally := p_tally;
+  -- a variable each: in one record, values that are stored apart would be read, the run's input among them
+  v_run hwqueue.run;
+  v_map hwqueue.map;
+  v_defined hwqueue.workflow_step;
+  v_goes_on boolean;
+  v_fills boolean;
+  v_let_in int := 0;
+begin
+  -- statements after the lock: they see what former holders have written
+  select m.* into v_map
+  from hwqueue.map m
+  join hwqueue.step s on s.shard_id = p_shard and s.run_id = m.run_id and s.step_no = m.step_no
+  where m.shard_id = p_shard and m.run_id = p_tally.run_id and m.step_no = p_tally.step_no
+    and s.state = 'running';
+  if not found then
+    return 0;
+  end if;
+  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_tally.run_id;
+  select d.* into v_defined from hwqueue.workflow_step d
+  where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = p_tally.step_no;
+  v_goes_on := v_run.state in ('running', 'paused') or v_run.is_finishing;
+  v_fills := v_run.state = 'running' or v_run.is_finishing;
+  if v_tally.failed + v_tally.skipped > hwqueue.tolerated(v_defined.settings -> 'tolerate', v_map.items) then
+    -- known now: nothing else of the run is released while its last items run
+    if v_defined.on_failure = 'fail_run' and v_goes_on and not v_run.is_finishing then
+      perform hwqueue.begin_failing(v_run, v_tally.step_no, v_defined.name, p_now, p_shard);
+    end if;
+  elsif v_fills then
+    v_tally := hwqueue.fill_map(v_run, v_map, v_defined, v_tally, 1000, p_now, p_shard);
+    v_let_in := v_tally.need - p_tally.need;
+  end if;
+  if v_goes_on and hwqueue.map_room(v_map, v_defined, v_tally) > 0 then
+    if v_fills then  -- more than this call does; of a paused run resume goes on
+      perform hwqueue.leave_arrivals(v_run.run_id, array[v_tally.step_no], 'item', '{}', p_now, p_shard);
+    end if;
+  elsif v_tally.arrived = v_tally.need then
+    perform hwqueue.step_over(v_run.run_id, v_tally.step_no, hwqueue.map_verdict(v_run, v_map, v_defined,
+      v_tally), p_is_short, p_now, p_shard);
+    return v_let_in + 1;
+  end if;
+  return v_let_in;
+end
+$$;
+
+-- The same for all maps of a run that are open, after its state has changed. Those that another session
+-- counts are left to it.
+-- Locks and wakes: as advance_map.
+create or replace function hwqueue.advance_maps(p_run uuid, p_now timestamptz, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_step int;
+  v_released int := 0;
+begin
+  for v_step in
+    select m.step_no from hwqueue.map m
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = m.step_no
+    where m.shard_id = p_shard and m.run_id = p_run and s.state = 'running' order by m.step_no
+  loop
+    v_released := v_released + hwqueue.sweep_items(p_run, v_step, p_now, p_shard);
+  end loop;
+  return v_released;
+end
+$$;
+
+-- Works off the arrivals of a map, and fills its window, unless another session holds its tally.
+-- Locks and wakes: as advance_map.
+create or replace function hwqueue.sweep_items(p_run uuid, p_step int, p_now timestamptz, p_shard int)
+returns int
+language plpgsql volatile
+as $$
+begin
+  perform 1 from hwqueue.tally t
+  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 1
+  for no key update skip locked;
+  if not found then
+    return 0;
+  end if;
+  return hwqueue.advance_map(p_run, p_step, row(0, 0, 0, 0, 0), true, p_now, p_shard);
 end
 $$;
 
@@ -131,7 +303,7 @@ as $$
 declare
   v_count record;
 begin
-  v_count := hwqueue.arrive(p_run, 0, row(p_opened, p_closed, 0, p_failed, 0), false, p_now, p_shard);
+  v_count := hwqueue.arrive(p_run, 0, 0, row(p_opened, p_closed, 0, p_failed, 0), false, p_now, p_shard);
   if v_count.is_full then
     perform hwqueue.finish_run(p_run, (v_count.tally).failed, p_now, p_shard);
   end if;
@@ -224,7 +396,7 @@ begin
   -- of kind state, or for steps that will not be released any more
   delete from hwqueue.arrival a where a.ctid = any (array(
     select x.ctid from hwqueue.arrival x
-    where x.run_id = p_run.run_id and x.shard_id = p_shard and x.kind in ('state', 'fail', 'signal')
+    where x.run_id = p_run.run_id and x.shard_id = p_shard and x.kind in ('state', 'fail', 'signal', 'item')
     for update skip locked));
   if p_state = 'failed' then
     perform hwqueue.note_event('workflow_run_failed', format('run of workflow %s failed: %s', p_run.name,

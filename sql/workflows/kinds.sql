@@ -39,11 +39,11 @@ declare
   v_kinds text[] := array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'];
   v_key text;
 begin
-  if p_kind in ('map', 'gang', 'workflow') then
+  if p_kind in ('gang', 'workflow') then
     perform hwqueue.refuse('QHF02', format('%s.kind is reserved: step %s is of kind %s', p_field,
         to_json(p_name), p_kind),
       jsonb_build_object('field', p_field || '.kind', 'step', p_name, 'reserved', true),
-      'this release runs steps of the kinds task, sleep and wait');
+      'this release runs steps of the kinds task, map, sleep and wait');
   end if;
   select k into v_key from jsonb_object_keys(p_step) k
   where k <> all (array['name', 'kind', 'after', 'join', 'run_if', 'on_failure', 'finally'])
@@ -75,6 +75,12 @@ begin
     settings := hwqueue.read_wait(p_step, p_field);
     steps := '{}';
     binds := false;
+  elsif p_kind = 'map' then
+    -- params that say nothing are the item
+    select '{"params": {"item": {"$item": []}}}' || t.settings || m.settings, t.steps || m.steps,
+           t.binds or m.binds
+    into settings, steps, binds
+    from hwqueue.read_task(p_step, p_field) t, hwqueue.read_map(p_step, p_name, p_field) m;
   else
     select r.settings, r.steps, r.binds into settings, steps, binds
     from hwqueue.read_task(p_step, p_field) r;
@@ -94,7 +100,8 @@ declare
 begin
   perform hwqueue.check_name(p_step ->> 'task', p_field || '.task', 200);
   select b.steps, b.binds into steps, binds
-  from hwqueue.binding_steps(nullif(p_step -> 'params', 'null'), p_field || '.params') b;
+  from hwqueue.binding_steps(nullif(p_step -> 'params', 'null'), p_field || '.params',
+    coalesce(p_step ->> 'kind' = 'map', false)) b;
   settings := jsonb_strip_nulls(jsonb_build_object('task', p_step ->> 'task',
       'queue', hwqueue.json_text(p_step -> 'queue', p_field || '.queue', 100, 'QHF02'),
       'affinity', nullif(v_affinity, 'and')))
@@ -187,6 +194,8 @@ begin
       return hwqueue.begin_sleep(p_run, p_defined.settings, p_results, p_now);
     when 'wait' then
       return hwqueue.begin_wait(p_run.run_id, p_step.step_no, p_defined.settings, p_now, p_shard);
+    when 'map' then
+      return hwqueue.begin_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
   end case;
 end
 $$;

@@ -56,8 +56,8 @@ begin
 end
 $$;
 
--- Refuses steps that are near a step which does not come before them, or has no lease and so no place. A
--- finally step comes after all others.
+-- Refuses steps that are near a step which does not come before them, or has no lease of its own and so no
+-- place. A finally step comes after all others.
 -- p_order: the number of each step in topological order.
 -- Raises: QHF02, naming the step.
 create or replace function hwqueue.check_near_steps(p_steps jsonb[], p_order int[]) returns void
@@ -95,12 +95,13 @@ begin
           jsonb_build_object('field', format('spec.steps[%s].near', v_step.at),
             'step', v_step.spec -> 'name'),
           'add it to after: the place of a step is known when it has run');
-      elsif exists (select from unnest(p_steps) s where s ->> 'name' = v_name and not s ? 'task') then
-        perform hwqueue.refuse('QHF02', format('step %s is near %s, which has no lease',
+      elsif exists (select from unnest(p_steps) s
+          where s ->> 'name' = v_name and coalesce(s ->> 'kind', 'task') <> 'task') then
+        perform hwqueue.refuse('QHF02', format('step %s is near %s, which has no lease of its own',
             v_step.spec -> 'name', to_json(v_name)),
           jsonb_build_object('field', format('spec.steps[%s].near', v_step.at),
             'step', v_step.spec -> 'name'),
-          'name a step that runs on a node');
+          'name a step of kind task: that runs on one node, the items of a map on many');
       end if;
     end loop;
   end loop;

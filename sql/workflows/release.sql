@@ -217,22 +217,6 @@ begin
 end
 $$;
 
--- Returns the lease of one step. p_what: its task, and the name of the step. p_options were checked when
--- they were given. The priority is that of the step, else of the run, else of the task.
-create or replace function hwqueue.step_request(p_run hwqueue.run, p_step int, p_lease uuid, p_class bigint,
-  p_what text[], p_params jsonb, p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
-language sql volatile
-as $$
-  select row(p_step, p_lease, false, nextval('hwqueue.ready_position_seq'), p_class, p_what[1], p_params,
-    p_run.headers || jsonb_build_object('workflow_run_id', p_run.run_id, 'workflow', p_run.name,
-      'step', p_what[2], 'root_run_id', p_run.root_run_id),
-    coalesce((p_options ->> 'priority')::smallint, 0), (p_options ->> 'max_attempts')::smallint,
-    hwqueue.normalise_retry(p_options -> 'retry', 'options.retry'),
-    hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout'), null,
-    p_now + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
-    null, null, null, p_run.run_id, p_step)::hwqueue.spawn_request
-$$;
-
 -- Returns the results of steps by their names: {"step": result}. A step without one is not in it.
 create or replace function hwqueue.results_of(p_run hwqueue.run, p_steps int[], p_shard int) returns jsonb
 language sql stable
@@ -261,26 +245,12 @@ language plpgsql volatile
 as $$
 declare
   v_fresh hwqueue.spawn_request[] := p_requests;
-  v_item record;
 begin
   if p_revived <> '{}' then
     v_fresh := array(
       select r from unnest(p_requests) r where r.step_no <> all (p_revived) order by r.ordinal);
-    for v_item in
-      select r as request, l.claim_token
-      from unnest(p_requests) r
-      cross join lateral (  -- as in release_steps
-        select x.claim_token from hwqueue.lease x
-        where x.shard_id = p_shard and x.lease_id = r.lease_id offset 0) l
-      where r.step_no = any (p_revived) order by r.lease_id
-    loop
-      update hwqueue.lease l
-      set params = (v_item.request).params, headers = (v_item.request).headers, deadline = null,
-        class_id = (v_item.request).class_id  -- of a step near another one, where that ran this time
-      where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
-      perform hwqueue.put_back((v_item.request).lease_id, 0,
-        (v_item.claim_token & ((1::bigint << 40) - 1))::int, (v_item.request).available_at, p_now, p_shard);
-    end loop;
+    perform hwqueue.revive_leases(array(
+      select r from unnest(p_requests) r where r.step_no = any (p_revived)), p_now, p_shard);
   end if;
   if v_fresh <> '{}' then
     perform hwqueue.insert_spawns(v_fresh, p_queue, p_now, p_shard);
@@ -313,8 +283,7 @@ language plpgsql volatile
 as $$
 declare
   v_steps hwqueue.step[];
-  v_ended hwqueue.outcome[];
-  v_one hwqueue.outcome;
+  v_ended uuid[];
   v_known uuid[];
   v_is_free jsonb;  -- by lease: a join of thousands of them may run as a nested loop
 begin
@@ -326,22 +295,10 @@ begin
   v_known := array(
     select l.lease_id from hwqueue.lease l
     where l.shard_id = p_shard and l.lease_id = any (array(select s.lease_id from unnest(v_steps) s)));
-  v_ended := array(
-    select o from hwqueue.outcome o
-    where o.shard_id = p_shard and o.lease_id = any (v_known) order by o.lease_id for update skip locked);
-  delete from hwqueue.outcome o where o.shard_id = p_shard
-    and o.lease_id = any (array(select e.lease_id from unnest(v_ended) e));
-  -- roll_up may not have counted them yet
-  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
-  select p_shard, e.queue_id, e.state, e.finished_at, e.lease_id from unnest(v_ended) e;
-  foreach v_one in array v_ended loop  -- by key, however many leases there are
-    update hwqueue.lease l
-    set claim_token = v_one.claim_token, node_id = v_one.node_id, claimed_at = v_one.claimed_at
-    where l.shard_id = p_shard and l.lease_id = v_one.lease_id;
-  end loop;
+  v_ended := hwqueue.take_outcomes(v_known, p_shard);
   v_is_free := (
     select jsonb_object_agg(k.lease_id, false) from unnest(v_known) k(lease_id)) || coalesce((
-    select jsonb_object_agg(e.lease_id, true) from unnest(v_ended) e), '{}');
+    select jsonb_object_agg(e.lease_id, true) from unnest(v_ended) e(lease_id)), '{}');
   free := array(
     select s.step_no from unnest(v_steps) s where coalesce((v_is_free -> s.lease_id::text)::boolean, true));
   revived := array(

@@ -1,6 +1,7 @@
 -- Results of steps, for those who may read them.
 --
--- step_results and run_input call readable_run. Example: the handler of "score" reads the result of "train".
+-- step_results and run_input call readable_run, step_results of a map item_results. Example: the handler of
+-- "score" reads the result of "train".
 -- Its worker names the lease that it runs, which shows that it works for that run.
 
 -- Returns a run that the caller may read. A login that may call get_workflow_run reads any, also where there
@@ -27,5 +28,35 @@ begin
   end if;
   perform hwqueue.check_login(v_claim.node_id, v_claim.login, p_shard);
   return hwqueue.find_run(p_run, p_shard);
+end
+$$;
+
+-- The items of a map behind p_after, p_limit at most: those that are spawned, or the elements of the list
+-- that an operator declared to be its result.
+create or replace function hwqueue.item_results(p_run uuid, p_step int, p_after int, p_limit int,
+  p_shard int)
+returns table (item int, state text, result jsonb, error jsonb)
+language plpgsql stable
+as $$
+declare
+  v_declared jsonb := (
+    select s.result from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step and s.reason = 'operator');
+begin
+  if jsonb_typeof(v_declared) = 'array' then
+    return query
+      select e.ordinality::int - 1, 'completed', nullif(e.value, 'null'), null::jsonb
+      from jsonb_array_elements(v_declared) with ordinality e
+      where e.ordinality - 1 > p_after order by e.ordinality limit p_limit;
+  else
+    return query
+      select l.item_no, coalesce(o.state, 'running'), o.result, o.error
+      from hwqueue.map m
+      join hwqueue.lease l on l.run_id = p_run and l.step_no = p_step and l.item_no < m.items
+        and l.item_no > p_after and l.shard_id = p_shard
+      left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+      where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step
+      order by l.item_no limit p_limit;
+  end if;
 end
 $$;

@@ -186,6 +186,32 @@ begin
 end
 $$;
 
+-- Lets maps among the steps of a retry begin as if for the first time: those of p_whole, and those one of
+-- whose parents runs again, because their list may be another one. Of other maps only items run again that
+-- have not completed.
+-- Locks: the caller holds the run.
+create or replace function hwqueue.forget_maps(p_run hwqueue.run, p_steps int[], p_whole int[], p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_maps int[] := array(
+    select m.step_no from hwqueue.map m
+    where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = any (p_steps)
+      and (m.step_no = any (p_whole) or exists (
+        select from hwqueue.workflow_edge e
+        where e.shard_id = p_shard and e.workflow_id = p_run.workflow_id and e.from_no = any (p_steps)
+          and e.to_no = m.step_no)));
+begin
+  if v_maps <> '{}' then
+    delete from hwqueue.map_list c
+    where c.shard_id = p_shard and c.run_id = p_run.run_id and c.step_no = any (v_maps);
+    delete from hwqueue.map m
+    where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = any (v_maps);
+  end if;
+end
+$$;
+
 -- What the tallies of a run should be, from the states of its steps: a row a step. Steps and their parents
 -- are added up, not joined: a join of thousands may run as a nested loop before the tables are analyzed.
 create or replace function hwqueue.recount(p_run hwqueue.run, p_shard int)

@@ -97,23 +97,61 @@ begin
 end
 $$;
 
--- Cancels the lease of a step that nobody has claimed.
--- Locks: the entry. Raises: QHL07 when it is claimed, or has just ended.
-create or replace function hwqueue.cancel_unclaimed(p_lease uuid, p_step text, p_shard int) returns void
+-- How many items a map has, how many of them have ended, and how many of these failed or were cancelled; no
+-- row for a step that is no map, or not released.
+create or replace function hwqueue.count_items(p_run uuid, p_step int, p_shard int)
+returns table (items int, items_done int, items_failed int)
+language sql stable
+as $$
+  select m.items, (t.arrived + coalesce(a.arrived, 0))::int,
+         (t.failed + t.skipped + coalesce(a.failed, 0))::int
+  from hwqueue.map m
+  join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 1
+  cross join lateral (
+    select sum(x.arrived) as arrived, sum(x.failed + x.skipped) as failed from hwqueue.arrival x
+    where x.run_id = p_run and x.step_no = p_step and x.kind = 'item' and x.shard_id = p_shard) a
+  where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step
+$$;
+
+-- How far a map has come that is open, in words; null for a step that is none.
+create or replace function hwqueue.map_headline(p_step hwqueue.step, p_items int, p_done int, p_failed int)
+returns text
+language sql immutable
+as $$
+  select case when p_step.state = 'running' and p_items is not null then
+    concat(p_done, ' of ', p_items, ' items have ended',
+      case when p_failed > 0 then concat(', ', p_failed, ' of them failed') end) end
+$$;
+
+-- Cancels the lease of a step, or those of the items of a map, that nobody has claimed.
+-- Locks: the entries. Raises: QHL07 when one is claimed, or has just ended.
+create or replace function hwqueue.cancel_unclaimed(p_step hwqueue.step, p_name text, p_shard int)
+returns void
 language plpgsql volatile
 as $$
 declare
-  v_entry hwqueue.scheduled := hwqueue.take_entry(p_lease, p_shard);
+  v_open uuid[] := array(
+    select l.lease_id from hwqueue.lease l
+    where l.run_id = p_step.run_id and l.step_no = p_step.step_no and l.item_no is not null
+      and l.shard_id = p_shard
+      and not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id))
+    || p_step.lease_id;
+  v_taken uuid[];
 begin
-  if v_entry.lease_id is null then
-    perform hwqueue.refuse('QHL07', format('lease %s of step %s is claimed, or has just ended', p_lease,
-        to_json(p_step)), jsonb_build_object('lease_id', p_lease, 'step', p_step),
+  v_open := array_remove(v_open, null);
+  if v_open = '{}' then
+    return;
+  end if;
+  v_taken := hwqueue.take_entries_of(v_open, p_shard);
+  if cardinality(v_taken) < cardinality(v_open) then
+    perform hwqueue.refuse('QHL07', format('step %s is claimed, or has just ended', to_json(p_name)),
+      jsonb_build_object('step', p_name, 'lease_id', (
+        select o from unnest(v_open) o where o <> all (v_taken) limit 1)),
       'cancel the lease, and skip the step when it has ended');
   end if;
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
-  perform hwqueue.end_waiting(array[p_lease], 'cancelled',
+  perform hwqueue.end_waiting(v_taken, 'cancelled',
       '{"reason": "cancelled", "detail": "its step was declared completed"}', hwqueue.clock(), p_shard),
-    hwqueue.note_leases('lease_cancelled', array[p_lease], 'cancelled: its step was declared completed',
-      p_shard);
+    hwqueue.note_leases('lease_cancelled', v_taken, 'cancelled: its step was declared completed', p_shard);
 end
 $$;

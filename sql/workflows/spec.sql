@@ -50,6 +50,8 @@ begin
   if nullif(p_spec -> 'result', 'null') is not null then
     perform hwqueue.check_known_steps((hwqueue.binding_steps(p_spec -> 'result', 'spec.result')).steps,
       v_steps, null, 'spec.result');
+    perform hwqueue.check_lists(p_spec -> 'result',
+      array(select s ->> 'name' from unnest(v_steps) s where s ->> 'kind' = 'map'), null, 'spec.result');
     v_spec := v_spec || jsonb_build_object('result', p_spec -> 'result');
   end if;
   return v_spec;
@@ -99,6 +101,11 @@ begin
     perform hwqueue.refuse('QHF02', format('two steps are named %s', to_json(v_twice)),
       jsonb_build_object('field', 'spec.steps', 'step', v_twice), 'give each step a name of its own');
   end if;
+  perform hwqueue.check_lists(jsonb_build_array(s -> 'params', s -> 'over'), m.names, s ->> 'name',
+    format('step %s', s -> 'name'))
+  from unnest(v_steps) s
+  cross join (select array(select x ->> 'name' from unnest(v_steps) x where x ->> 'kind' = 'map') as names) m
+  where s ? 'reads';
   select sum((select count(*) from jsonb_object_keys(s -> 'after'))) into v_edges
   from unnest(v_steps) s where s ? 'after';
   if v_edges > 20000 then

@@ -44,6 +44,10 @@ declare
   v_now timestamptz;
   v_closed int := hwqueue.drop_idle(p_run, p_limit, p_shard);
 begin
+  perform hwqueue.stop_items(p_run.run_id, m.step_no, p_limit, p_shard)
+  from hwqueue.map m
+  join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = m.step_no
+  where m.shard_id = p_shard and m.run_id = p_run.run_id and s.state = 'running';
   v_leases := hwqueue.leases_to_stop(p_run, p_limit, p_shard);
   if v_leases = '{}' then
     return v_closed;
@@ -75,6 +79,65 @@ as $$
       and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = s.lease_id
         and c.stop_reason is not distinct from 'cancelled')
     order by s.step_no limit p_limit)
+$$;
+
+-- Whether a map of a run has items that are spawned and were not asked to stop.
+create or replace function hwqueue.has_items_to_stop(p_run uuid, p_shard int) returns boolean
+language sql volatile
+as $$
+  select exists (
+    select from hwqueue.map m
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = m.step_no
+    join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = m.step_no and t.part = 1
+    where m.shard_id = p_shard and m.run_id = p_run and s.state = 'running' and m.stopped_below < t.need)
+$$;
+
+-- Ends or stops the next items of a map whose run stops, p_limit at most, from where the last call ended.
+-- Those that end are left as an arrival for its tally. An item that another session holds is met by the next
+-- call.
+-- Locks: the map, entries and claims, skip locked. Idempotent.
+create or replace function hwqueue.stop_items(p_run uuid, p_step int, p_limit int, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_from int;
+  v_leases uuid[];
+  v_numbers int[];
+  v_ended uuid[];
+  v_now timestamptz;
+begin
+  select m.stopped_below into v_from from hwqueue.map m
+  where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step for no key update skip locked;
+  select array_agg(i.lease_id order by i.item_no), array_agg(i.item_no order by i.item_no)
+  into v_leases, v_numbers
+  from (
+    select l.lease_id, l.item_no from hwqueue.lease l
+    where l.run_id = p_run and l.step_no = p_step and l.item_no >= v_from and l.shard_id = p_shard
+    order by l.run_id, l.step_no, l.item_no limit p_limit) i;
+  if v_leases is null then
+    return;
+  end if;
+  v_ended := hwqueue.take_entries_of(v_leases, p_shard);
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  v_now := hwqueue.clock();
+  if v_ended <> '{}' then
+    perform hwqueue.end_waiting(v_ended, 'cancelled',
+        '{"reason": "cancelled", "detail": "its run has stopped"}', v_now, p_shard),
+      hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped',
+        p_shard);
+    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, arrived, skipped, at)
+    values (p_shard, p_run, p_step, 'item', cardinality(v_ended), cardinality(v_ended), v_now);
+  end if;
+  perform hwqueue.stop_claims(v_leases, v_now, p_shard);
+  update hwqueue.map m
+  set stopped_below = coalesce((
+    select min(i.item_no) from unnest(v_leases, v_numbers) i(lease_id, item_no)
+    where not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = i.lease_id)
+      and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = i.lease_id
+        and c.stop_reason = 'cancelled')), v_numbers[cardinality(v_numbers)] + 1)
+  where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step;
+end
 $$;
 
 -- The steps of a run that wait for nobody's work: held ones, and those that sleep.
@@ -115,44 +178,6 @@ begin
     where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (v_steps);
   end if;
   return cardinality(v_steps);
-end
-$$;
-
--- Deletes the entries of those of these leases that wait, and returns their ids.
--- Locks: the entries, skip locked.
-create or replace function hwqueue.take_entries_of(p_leases uuid[], p_shard int) returns uuid[]
-language plpgsql volatile
-as $$
-declare
-  v_taken uuid[];
-begin
-  with gone as (
-    delete from hwqueue.ready r where r.ctid = any (array(
-      select x.place
-      from unnest(p_leases) i(lease_id)
-      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
-      cross join lateral (
-        select y.ctid as place from hwqueue.ready y
-        where y.shard_id = p_shard and y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
-          and y.position = l.position and y.lease_id = l.lease_id
-        for update skip locked) x))
-    returning r.lease_id
-  )
-  select array_agg(g.lease_id) into v_taken from gone g;
-  with gone as (
-    delete from hwqueue.scheduled r where r.ctid = any (array(
-      select x.place
-      from unnest(p_leases) i(lease_id)
-      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
-      cross join lateral (
-        select y.ctid as place from hwqueue.scheduled y
-        where y.shard_id = p_shard and y.queue_id = l.queue_id and y.available_at = l.available_at
-          and y.lease_id = l.lease_id
-        for update skip locked) x))
-    returning r.lease_id
-  )
-  select coalesce(v_taken, '{}') || coalesce(array_agg(g.lease_id), '{}') into v_taken from gone g;
-  return v_taken;
 end
 $$;
 

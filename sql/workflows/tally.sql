@@ -1,9 +1,10 @@
 -- Tallies: counting what ends, without anybody waiting.
 --
--- workflows/progress calls this module for each parent of a join that ends, and for the open work of a
--- run. Example: two parents of a join are completed at the same time. The first one locks the tally and
--- counts. The second finds it locked and leaves an arrival. The next session that locks the tally, or
--- advance_workflows, folds the arrival: the join is complete and its step is released.
+-- workflows/progress calls this module for each parent of a join that ends, workflows/ending for the open
+-- work of a run and the items of a map. Example: two parents of a join are completed at the same time. The
+-- first one locks the tally and counts. The second finds it locked and leaves an arrival. The next session
+-- that locks the tally, or advance_workflows, folds the arrival: the join is complete and its step is
+-- released.
 --
 -- Invariant: a count is either in the tally, written under its lock, or in an arrival that stays until a
 -- holder of the lock folds it. So each count is seen once. An arrival is visible when its transaction has
@@ -12,30 +13,36 @@
 --
 -- Read arrive first. docs/explanation/workflows.md has the proof.
 
--- Adds a delta to a tally. Leaves an arrival instead when another session holds the tally, or with p_leave.
+-- Adds a delta to a tally; part 1 is that of the items of a map. Leaves an arrival instead when another
+-- session holds the tally, or with p_leave.
 -- is_full: everything has arrived, and this session holds the tally; folded: how many arrivals it has
--- folded; tally: as it is now, null when it left an arrival.
+-- folded; failed: how many items of these have not completed; tally: as it is now, null when it left an
+-- arrival.
 -- It folds up to 1,000 arrivals; if there are more it is not full yet, and another call goes on.
 -- Locks: the tally, skip locked. Not idempotent.
-create or replace function hwqueue.arrive(p_run uuid, p_step int, p_delta hwqueue.tally_delta,
-  p_leave boolean, p_now timestamptz, p_shard int, out is_full boolean, out folded int,
-  out tally hwqueue.tally)
+create or replace function hwqueue.arrive(p_run uuid, p_step int, p_part int,
+  p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamptz, p_shard int, out is_full boolean,
+  out folded int, out failed int, out tally hwqueue.tally)
 language plpgsql volatile
 as $$
 declare
-  v_folded record;
+  v_is_held boolean := false;
+  v_counted record;
+  v_kind text := case p_part when 0 then 'count' else 'item' end;
 begin
   is_full := false;
   folded := 0;
+  failed := 0;
   if not p_leave then
-    select t.* into tally from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0
+    perform 1 from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = p_part
     for no key update skip locked;
+    v_is_held := found;
   end if;
-  if tally.run_id is null then
+  if not v_is_held then
     -- a delta of nothing is left, too: it asks the next holder to look
     insert into hwqueue.arrival (shard_id, run_id, step_no, kind, need, arrived, unmet, failed, skipped, at)
-    values (p_shard, p_run, p_step, 'count', p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
+    values (p_shard, p_run, p_step, v_kind, p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
       p_delta.skipped, p_now);
     return;
   end if;
@@ -43,24 +50,28 @@ begin
   with gone as (
     delete from hwqueue.arrival a where a.ctid = any (array(
       select x.ctid from hwqueue.arrival x
-      where x.run_id = p_run and x.step_no = p_step and x.kind = 'count' and x.shard_id = p_shard limit 1000
+      where x.run_id = p_run and x.step_no = p_step and x.kind = v_kind and x.shard_id = p_shard limit 1000
       for update skip locked))
     returning a.need, a.arrived, a.unmet, a.failed, a.skipped
+  ), added as (
+    select coalesce(sum(g.need), 0) as need, coalesce(sum(g.arrived), 0) as arrived,
+           coalesce(sum(g.unmet), 0) as unmet, coalesce(sum(g.failed), 0) as failed,
+           coalesce(sum(g.skipped), 0) as skipped, count(*)::int as folded
+    from gone g
   )
-  select coalesce(sum(g.need), 0) as need, coalesce(sum(g.arrived), 0) as arrived,
-         coalesce(sum(g.unmet), 0) as unmet, coalesce(sum(g.failed), 0) as failed,
-         coalesce(sum(g.skipped), 0) as skipped, count(*) as arrivals
-  into v_folded from gone g;
   update hwqueue.tally t
-  set need = t.need + v_folded.need + p_delta.need, arrived = t.arrived + v_folded.arrived + p_delta.arrived,
-      unmet = t.unmet + v_folded.unmet + p_delta.unmet, failed = t.failed + v_folded.failed + p_delta.failed,
-      skipped = t.skipped + v_folded.skipped + p_delta.skipped
-  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0
-  returning t.* into tally;
-  folded := v_folded.arrivals;
-  is_full := tally.arrived >= tally.need and (v_folded.arrivals < 1000 or not exists (
+  set need = t.need + a.need + p_delta.need, arrived = t.arrived + a.arrived + p_delta.arrived,
+      unmet = t.unmet + a.unmet + p_delta.unmet, failed = t.failed + a.failed + p_delta.failed,
+      skipped = t.skipped + a.skipped + p_delta.skipped
+  from added a
+  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = p_part
+  returning a.folded, (a.failed + a.skipped)::int as failed, t as tally into v_counted;
+  folded := v_counted.folded;
+  failed := v_counted.failed;
+  tally := v_counted.tally;
+  is_full := tally.arrived >= tally.need and (folded < 1000 or not exists (
     select from hwqueue.arrival a
-    where a.run_id = p_run and a.step_no = p_step and a.kind = 'count' and a.shard_id = p_shard));
+    where a.run_id = p_run and a.step_no = p_step and a.kind = v_kind and a.shard_id = p_shard));
 end
 $$;
 
@@ -87,7 +98,7 @@ begin
     where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0) then
     return;  -- nobody needs the count any more
   end if;
-  v_count := hwqueue.arrive(p_run, p_step, p_delta, p_is_any and not p_is_short, p_now, p_shard);
+  v_count := hwqueue.arrive(p_run, p_step, 0, p_delta, p_is_any and not p_is_short, p_now, p_shard);
   opened := case when (v_count.tally).run_id is null then 1 else 0 end;
   closed := v_count.folded;
   if (v_count.tally).run_id is null or (v_count.tally).is_decided then

@@ -7,7 +7,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.flows import Flow, fail, finish, finish_all, step
+from tests.flows import Flow, each, fail, finish, finish_all, step
 from tests.plans.backlog import BIG
 from tests.plans.explain import Work, explained
 from tests.sql.api import Api, count_all
@@ -24,6 +24,8 @@ TABLES = (
     "run_key",
     "run_class",
     "run_signal",
+    "map",
+    "map_list",
 )
 ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
 LIMIT = 10  # of what one sweep looks at
@@ -155,6 +157,23 @@ def test_pruning_beside_steps_that_are_kept(api: Api, conn: psycopg.Connection) 
     count_all(conn)
     api.row("prune")
     assert api.rows("list_leases", filter={"queue": old["queue"]}) == []
+
+
+@pytest.mark.parametrize("as_worker", [True, False])
+def test_settling_an_item_of_a_long_list(api: Api, as_worker: bool) -> None:
+    """The end of an item lets the next one in; neither looks at the others."""
+    flow = Flow(api, [each("m", list(range(20_000)), max_parallel=300)])
+    claims = flow.items()
+    assert len(claims) == 300
+    for number in range(200):
+        flow.settle(claims[number])
+    with explained(api.conn) as work:
+        if as_worker:
+            flow.settle(claims[200])
+        else:
+            finish(api, claims[200])
+    by_key(work)
+    assert work.rows_read("lease") <= 10
 
 
 def test_a_failure(api: Api) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hwqueue.testing import Clock, install_clock
 from tests.calls import Calls, Row
 from tests.fix_db import fresh_database
-from tests.flows import Flow, broken, fail, finish, finish_all
+from tests.flows import Flow, broken, each, fail, finish, finish_all
 from tests.patience import looks
 
 pytestmark = pytest.mark.thorough
@@ -140,18 +140,22 @@ class Driver:
         for calls in self.others:  # what a failed example left open
             calls.conn.rollback()
 
+    def claim(self) -> None:
+        """Claim what is released."""
+        self.claims |= self.flow.claims()
+
     def run(self, outcomes: list[str]) -> None:
         """Until the run has ended."""
         self.unsent |= {f"s{n}" for n in self.graph.waits() if outcomes[n] == "completed"}
         for _ in range(400):
-            self.claims |= self.flow.claims()
+            self.claim()
             if not self.claims and not self.open:
                 for _ in looks():
                     if self.looks.row("advance_workflows")["released"] == 0:
                         break
                 if self.flow.get()["finished_at"] is not None:
                     return
-                self.claims |= self.flow.claims()
+                self.claim()
                 if not self.claims:
                     self._pass_time()
             self._act(outcomes)
@@ -259,6 +263,59 @@ def test_runs_end_as_the_model_says(
         assert states(flow, count) == graph.final(["completed"] * count, kept)
         assert flow.state == "completed"
         assert broken_of(flow) == []
+
+
+class MapDriver(Driver):
+    """Settles the items of a map, and never sees more of them open than its window has."""
+
+    def __init__(self, sessions: list[Calls], flow: Flow, data: st.DataObject, window: int) -> None:
+        super().__init__(sessions, flow, Graph(), data)
+        self.window = window
+        self.ran: set[str] = set()
+
+    def claim(self) -> None:
+        """Claim what is released."""
+        found = {f"s{number}": claim for number, claim in self.flow.items().items()}
+        self.ran |= set(found)
+        self.claims |= found
+        assert len(self.claims) + len(self.open) <= self.window
+
+    def _pass_time(self) -> None:
+        raise AssertionError("nothing is released, and the run has not ended")
+
+
+@EFFORT
+@given(
+    outcomes=st.lists(st.sampled_from(["completed", "completed", "failed"]), max_size=8),
+    window=st.integers(1, 4),
+    tolerate=st.integers(0, 3),
+    data=st.data(),
+)
+def test_maps_end_as_the_model_says(
+    sessions: list[Calls], outcomes: list[str], window: int, tolerate: int, data: st.DataObject
+) -> None:
+    """Any window, any failures, items that are settled while other settlements stay open."""
+    count = len(outcomes)
+    steps = [each("m", list(range(count)), max_parallel=window, tolerate=tolerate)]
+    flow = Flow(sessions[0], steps)
+    driver = MapDriver(sessions, flow, data, window)
+    driver.run(outcomes)
+    failed = outcomes.count("failed")
+    row = flow.steps()["m"]
+    assert flow.state == row["state"] == ("failed" if failed > tolerate else "completed")
+    assert broken_of(flow) == []
+    if failed <= tolerate:
+        assert (row["items_done"], row["items_failed"]) == (count, failed)
+        assert driver.ran == {f"s{number}" for number in range(count)}
+        return
+    assert row["items_failed"] > tolerate
+    completed = {name for name in driver.ran if outcomes[int(name[1:])] == "completed"}
+    again = MapDriver(sessions, flow, data, window)
+    sessions[0].rows("retry_workflow_run", run=flow.run)
+    again.run(["completed"] * count)
+    assert again.ran == {f"s{number}" for number in range(count)} - completed
+    assert flow.state == "completed"
+    assert broken_of(flow) == []
 
 
 @EFFORT

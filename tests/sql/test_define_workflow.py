@@ -76,7 +76,15 @@ def test_a_binding_is_an_edge(api: Api) -> None:
         ([step("a", after=[{"step": "b", "on": "never"}])], "spec.steps[0].after[0].on"),
         ([step("a", run_if=[{"op": "in", "values": [1]}])], "spec.steps[0].run_if[0]"),
         ([step("a", options={"lease_id": "x"})], "spec.steps[0].options"),
-        ([step("a", kind="map", over={"$input": []})], "spec.steps[0].kind"),
+        ([step("a", kind="gang", size=2)], "spec.steps[0].kind"),
+        ([step("a", kind="map")], "spec.steps[0].over"),
+        ([step("a", kind="map", over={"a": 1})], "spec.steps[0].over"),
+        ([step("a", kind="map", over=[{"$item": []}])], "spec.steps[0].over[0]"),
+        ([step("a", kind="map", over=[], tolerate="half")], "spec.steps[0].tolerate"),
+        ([step("a", kind="map", over=[], tolerate=-1)], "spec.steps[0].tolerate"),
+        ([step("a", kind="map", over=[], max_parallel=0)], "spec.steps[0].max_parallel"),
+        ([step("a"), step("b", params={"x": {"$results": "a"}})], 'step "b"'),
+        ([step("a", over=[])], "spec.steps[0].over"),
         ([step("a", near={"step": "b"})], "spec.steps[0].near"),
         ([step("a", signal="go")], "spec.steps[0].signal"),
         ([{"name": "a", "kind": "sleep", "for": 1, "queue": "q"}], "spec.steps[0].queue"),
@@ -113,12 +121,15 @@ def test_options_of_a_step_without_a_lease_are_refused(api: Api) -> None:
     assert refusal.field == "options.steps.a"
 
 
-def test_a_step_near_one_without_a_lease_is_refused(api: Api) -> None:
-    steps = [{"name": "a", "kind": "sleep", "for": 1}, step("b", "a", near={"step": "a"})]
+@pytest.mark.parametrize(
+    "kind", [{"kind": "sleep", "for": 1}, {"kind": "map", "task": "t", "over": []}]
+)
+def test_a_step_near_one_without_a_lease_is_refused(api: Api, kind: Row) -> None:
+    steps = [{"name": "a", **kind}, step("b", "a", near={"step": "a"})]
     refusal = api.refused("QHF02", "define_workflow", spec=spec(*steps))
     assert (refusal.field, refusal.message) == (
         "spec.steps[1].near",
-        'step "b" is near "a", which has no lease',
+        'step "b" is near "a", which has no lease of its own',
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import broken, step
+from tests.flows import broken, each, step
 from tests.sql.api import Api, Node
 
 
@@ -86,6 +86,32 @@ def test_a_step_runs_where_another_one_ran(
     for other in {0, 1, 2, 3} - expected:
         assert api.claim(fleet.nodes[other], fleet.queue) == []
     assert fleet.finish(fleet.nodes[min(expected)]) == "b"
+
+
+def test_the_items_of_a_map_run_where_a_step_ran(api: Api) -> None:
+    asked = near(what="rack", mode="require")
+    fleet = Fleet(
+        api, [7, 7, 8], step("a"), each("m", [1, 2, 3], near=asked, max_parallel=2, after=["a"])
+    )
+    fleet.finish(fleet.nodes[0])
+    assert fleet.takers("m") == {0, 1}
+    assert fleet.steps()["m"]["came_from"]["require"] == [["workflow"], ["near"]]
+    for node in (0, 1, 0):
+        assert api.claim(fleet.nodes[2], fleet.queue) == []
+        assert fleet.finish(fleet.nodes[node]) == "m"
+        api.rows("advance_workflows")
+    assert fleet.steps()["m"]["state"] == "completed"
+    api.rows("retry_workflow_run", run=fleet.run, options={"mode": "all"})
+    fleet.finish(fleet.nodes[2])
+    assert fleet.takers("m") == {2}
+    assert fleet.finish(fleet.nodes[2]) == "m"
+
+
+def test_a_map_whose_place_is_gone_fails(api: Api) -> None:
+    asked = near(what="rack", mode="require", gone="fail")
+    fleet = Fleet(api, [None], step("a"), each("m", [1], near=asked, after=["a"]))
+    fleet.finish(fleet.nodes[0])
+    assert fleet.steps()["m"]["reason"] == "near_gone"
 
 
 @pytest.mark.parametrize("away", [False, True])

@@ -50,7 +50,8 @@ def row(number: int, state: Any = "waiting", lease_state: str | None = None, **m
         **{"step_no": number, "step": name, "state": state, "reason": None, "task_name": name},
         **{"queue": "q", "placement": {}, "lease_id": None, "lease_state": lease_state},
         **{"node_id": None, "attempt": None, "result": None, "error": None, "ended_at": None},
-        **{"waits_for": (), "shard_id": 0, "came_from": None},
+        **{"waits_for": (), "shard_id": 0, "came_from": None, "kind": "task", "due_at": None},
+        **{"headline": None, "items": None, "items_done": None, "items_failed": None},
     }
     return WorkflowStep(**(given | more))
 

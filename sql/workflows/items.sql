@@ -1,0 +1,471 @@
+-- Maps: steps that run their task once for each item of a list.
+--
+-- workflows/kinds calls begin_map when a map is released, workflows/ending calls fill_map when items have
+-- ended. Example: "score" maps over 10,000 shards with max_parallel 1000. Its release spawns the leases of
+-- the first 500, the next sweep 500 more. After that an end that finds 62 places free spawns the next 62.
+--
+-- Invariant: items are spawned in the order of their numbers, by the session that holds the tally of the map
+-- (part 1). Its need is the number of the next item, need - arrived is what is open: the window. Items that
+-- are not spawned are no rows, but in their list. What one call reads and spawns is bounded in items and in
+-- bytes: it may be part of a stranger's settlement.
+--
+-- Read begin_map first, then fill_map and spawn_items.
+
+-- The keys of a map beside those of its task: over, max_parallel, tolerate. A list without bindings becomes
+-- {"$literal": list}. steps, binds: as read_kind.
+-- Raises: QHF02, QHF07, naming the field.
+create or replace function hwqueue.read_map(p_step jsonb, p_name text, p_field text, out settings jsonb,
+  out steps text[], out binds boolean)
+language plpgsql immutable
+as $$
+declare
+  v_over jsonb := nullif(p_step -> 'over', 'null');
+  v_tolerate jsonb := nullif(nullif(p_step -> 'tolerate', 'null'), '0');
+begin
+  if (hwqueue.is_binding(v_over) or jsonb_typeof(v_over) = 'array') is not true then
+    perform hwqueue.refuse('QHF02', format('%s.over must be a list, or a binding to one', p_field),
+      jsonb_build_object('field', p_field || '.over', 'step', p_name),
+      'for example {"$input": ["shards"]}, or {"$results": "score"} for the results of another map');
+  end if;
+  select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_over, p_field || '.over') b;
+  if not binds then
+    v_over := jsonb_build_object('$literal', v_over);
+  end if;
+  if jsonb_typeof(v_tolerate) = 'string'
+    and v_tolerate #>> '{}' ~ '^([0-9]{1,2}([.][0-9]{1,3})?|100) ?%$' then
+    v_tolerate := to_jsonb(trim_scale(rtrim(v_tolerate #>> '{}', ' %')::numeric) || ' %');
+  elsif jsonb_typeof(v_tolerate) = 'string' then
+    perform hwqueue.refuse('QHF02', format('%s.tolerate is neither a number nor a percentage', p_field),
+      jsonb_build_object('field', p_field || '.tolerate', 'step', p_name), 'for example 3, or "10 %"');
+  else
+    v_tolerate := to_jsonb(hwqueue.json_integer(v_tolerate, p_field || '.tolerate', 0, 100000, 'QHF02'));
+  end if;
+  settings := jsonb_build_object('over', v_over) || hwqueue.present('tolerate', v_tolerate)
+    || hwqueue.present('max_parallel', to_jsonb(nullif(hwqueue.json_integer(p_step -> 'max_parallel',
+      p_field || '.max_parallel', 1, 100000, 'QHF02'), 1000)));
+end
+$$;
+
+-- How many of p_items items of a map may fail: a number, or "10 %" of them, rounded down.
+create or replace function hwqueue.tolerated(p_tolerate jsonb, p_items int) returns int
+language sql immutable parallel safe
+as $$
+  select case jsonb_typeof(p_tolerate) when 'number' then p_tolerate::int
+    when 'string' then floor(p_items * rtrim(p_tolerate #>> '{}', ' %')::numeric / 100)::int else 0 end
+$$;
+
+-- Begins a map: reads its list, and spawns its first items. A retry whose list is the same finds the map, and
+-- goes on with the items that have not completed.
+-- Locks: the caller holds the step; new rows; of a retry as spawn_items. Wakes: waiting workers.
+create or replace function hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step,
+  p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, p_shard int)
+returns hwqueue.step_verdict
+language plpgsql volatile
+as $$
+declare
+  v_map hwqueue.map;
+  v_tally hwqueue.tally;
+  v_found record;
+  v_bad jsonb;
+  v_verdict hwqueue.step_verdict;
+begin
+  if p_defined.near is not null then
+    v_bad := (hwqueue.near_class(p_run, p_defined.step_no, p_defined.near, p_now, p_shard)).bad;
+    if v_bad is not null then
+      return hwqueue.bad_verdict(v_bad);
+    end if;
+  end if;
+  update hwqueue.map m set keeps_completed = true, stopped_below = 0
+  where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = p_defined.step_no
+  returning m.* into v_map;
+  if not found then
+    v_found := hwqueue.read_list(p_run, p_step, p_defined, p_results, p_shard);
+    if v_found.bad is not null then
+      return hwqueue.bad_verdict(v_found.bad);
+    end if;
+    insert into hwqueue.map as m (shard_id, run_id, step_no, items, over_step, params)
+    values (p_shard, p_run.run_id, p_defined.step_no, v_found.items, v_found.over_step, v_found.params)
+    returning m.* into v_map;
+    insert into hwqueue.map_list (shard_id, run_id, step_no, first_item, items)
+    select p_shard, p_run.run_id, p_defined.step_no, (e.ordinality - 1) / 100 * 100,
+           jsonb_agg(e.value order by e.ordinality)
+    from jsonb_array_elements(v_found.list) with ordinality e
+    group by (e.ordinality - 1) / 100;
+  end if;
+  insert into hwqueue.tally as t (shard_id, run_id, step_no, part)
+  values (p_shard, p_run.run_id, p_defined.step_no, 1)
+  on conflict (shard_id, run_id, step_no, part) do update set need = 0, arrived = 0, failed = 0, skipped = 0
+  returning t.* into v_tally;
+  if v_map.items = 0 then
+    return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally);
+  end if;
+  v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now, p_shard);
+  if v_tally.arrived = v_tally.need or hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now, p_shard);
+  end if;
+  v_verdict.state := 'running';
+  return v_verdict;
+end
+$$;
+
+-- A step that cannot begin has failed, with the reason in p_bad: {"reason", ...}.
+create or replace function hwqueue.bad_verdict(p_bad jsonb) returns hwqueue.step_verdict
+language sql immutable parallel safe
+as $$
+  select row('failed', p_bad ->> 'reason', nullif(p_bad - 'reason', '{}'), null, null)::hwqueue.step_verdict
+$$;
+
+-- Reads the list of a map and the params of its items. list: null when it is what another map returned.
+-- bad: why the step fails instead; else null.
+create or replace function hwqueue.read_list(p_run hwqueue.run, p_step hwqueue.step,
+  p_defined hwqueue.workflow_step, p_results jsonb, p_shard int, out items int, out list jsonb,
+  out over_step int, out params jsonb, out bad jsonb)
+language plpgsql volatile
+as $$
+declare
+  v_over jsonb := p_defined.settings -> 'over';
+  v_bound record;
+  v_params record := hwqueue.bind_value(p_defined.params, p_run, coalesce(p_results, '{}'), true);
+begin
+  params := v_params.value;
+  if v_over ? '$results' then
+    select d.step_no, m.items into over_step, items
+    from hwqueue.workflow_step d
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = d.step_no
+    join hwqueue.map m on m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = d.step_no
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.name = v_over ->> '$results'
+      and s.reason is distinct from 'operator';
+  end if;
+  if items is null then
+    v_bound := hwqueue.bind_value(v_over, p_run, coalesce(p_results, '{}'));
+    list := v_bound.value;
+    bad := case when v_bound.missing is not null
+        then jsonb_build_object('reason', 'binding_missing', 'binding', v_bound.missing)
+      when v_bound.too_large then '{"reason": "params_too_large"}'
+      when jsonb_typeof(list) <> 'array'
+        then jsonb_build_object('reason', 'over_is_not_a_list', 'type', jsonb_typeof(list))
+      when jsonb_array_length(list) > 100000
+        then jsonb_build_object('reason', 'too_many_items', 'items', jsonb_array_length(list),
+          'limit', 100000) end;
+    items := case when bad is null then jsonb_array_length(list) end;
+  end if;
+  if not exists (
+    select from hwqueue.queue q
+    where q.shard_id = p_shard and q.queue_id = p_step.queue_id and q.dropped_at is null) then
+    bad := '{"reason": "queue_dropped"}';
+  elsif bad is null and v_params.missing is not null then
+    bad := jsonb_build_object('reason', 'binding_missing', 'binding', v_params.missing);
+  elsif bad is null and v_params.too_large then
+    bad := '{"reason": "params_too_large"}';
+  end if;
+end
+$$;
+
+-- How many items a map could spawn now.
+create or replace function hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step,
+  p_tally hwqueue.tally) returns int
+language sql immutable
+as $$
+  select case when p_tally.failed + p_tally.skipped
+      > hwqueue.tolerated(p_defined.settings -> 'tolerate', p_map.items) then 0
+    else least(p_map.items - p_tally.need, coalesce((p_defined.settings ->> 'max_parallel')::int, 1000)
+      - (p_tally.need - p_tally.arrived)) end
+$$;
+
+-- While more items of a map than this are open its window is left alone. It is filled again when a sixteenth
+-- of it is free, not for each end, because that reads the run, the map and its list. p_need: how many are
+-- spawned.
+create or replace function hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_need int)
+returns int
+language sql immutable
+as $$
+  select case when p_need < p_map.items then w.size - greatest(1, least(w.size / 16, 250)) else 0 end
+  from (select coalesce((p_defined.settings ->> 'max_parallel')::int, 1000) as size) w
+$$;
+
+-- How a map ends whose open items have ended.
+create or replace function hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map,
+  p_defined hwqueue.workflow_step, p_tally hwqueue.tally) returns hwqueue.step_verdict
+language plpgsql immutable
+as $$
+declare
+  v_verdict hwqueue.step_verdict;
+  v_most int := hwqueue.tolerated(p_defined.settings -> 'tolerate', p_map.items);
+  v_stops boolean := p_run.state in ('failing', 'cancelling') and not p_run.is_finishing;
+begin
+  v_verdict.state := case when p_tally.failed > v_most then 'failed'
+    when p_tally.failed + p_tally.skipped > v_most then case when v_stops then 'cancelled' else 'failed' end
+    when p_tally.need < p_map.items then 'cancelled' else 'completed' end;
+  v_verdict.reason := case v_verdict.state when 'failed' then 'items_failed'
+    when 'cancelled' then 'run_stopped' end;
+  v_verdict.result := case when v_verdict.state = 'completed' then jsonb_build_object('items', p_map.items,
+    'failed', p_tally.failed + p_tally.skipped) end;
+  v_verdict.error := case when v_verdict.state = 'failed' then jsonb_build_object('items', p_map.items,
+    'failed', p_tally.failed + p_tally.skipped, 'tolerated', v_most) end;
+  return v_verdict;
+end
+$$;
+
+-- Spawns the next items of a map while its window has room, p_most at most, and counts them. Returns the
+-- tally as it is then.
+-- Locks: the caller holds the tally; as spawn_items. Not idempotent. Wakes: waiting workers.
+create or replace function hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map,
+  p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most int, p_now timestamptz, p_shard int)
+returns hwqueue.tally
+language plpgsql volatile
+as $$
+declare
+  v_count int := least(p_most, hwqueue.map_room(p_map, p_defined, p_tally));
+  v_numbers int[];
+  v_end int;
+  v_spawned record;
+  v_tally hwqueue.tally := p_tally;
+begin
+  if v_count <= 0 then
+    return v_tally;
+  end if;
+  if p_map.keeps_completed then
+    v_numbers := array(
+      select n from generate_series(p_tally.need, p_map.items - 1) n
+      where not exists (
+        select from hwqueue.lease l
+        join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+        where l.run_id = p_run.run_id and l.step_no = p_map.step_no and l.item_no = n
+          and l.shard_id = p_shard and o.state = 'completed')
+      limit v_count);
+  else
+    v_numbers := array(select generate_series(p_tally.need, p_tally.need + v_count - 1));
+  end if;
+  v_spawned := hwqueue.spawn_items(p_run, p_map, p_defined, v_numbers, p_now, p_shard);
+  v_end := coalesce(v_spawned.held,
+    case when cardinality(v_numbers) < v_count then p_map.items else v_numbers[v_count] + 1 end);
+  update hwqueue.tally t
+  set need = v_end, arrived = t.arrived + (v_end - t.need - v_spawned.spawned),
+    failed = t.failed + v_spawned.failed, low = hwqueue.map_low(p_map, p_defined, v_end)
+  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_map.step_no and t.part = 1
+  returning t.* into v_tally;
+  return v_tally;
+end
+$$;
+
+-- Spawns the leases of these items, which are in ascending order. spawned: how many; failed: how many cannot
+-- be bound: their leases have failed at once; held: the first that is not done, nor are those behind it:
+-- another session holds its outcome of an earlier attempt, or those before it are many bytes.
+-- Locks: new rows; of a retry the outcomes of the leases, skip locked. Not idempotent. Wakes: waiting
+-- workers.
+create or replace function hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map,
+  p_defined hwqueue.workflow_step, p_numbers int[], p_now timestamptz, p_shard int, out spawned int,
+  out failed int, out held int)
+language plpgsql volatile
+as $$
+declare
+  v_known jsonb := '{}';
+  v_queue hwqueue.queue;
+  v_found record;
+  v_bad record;
+begin
+  select q.* into v_queue
+  from hwqueue.step s join hwqueue.queue q on q.shard_id = p_shard and q.queue_id = s.queue_id
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_map.step_no
+    and q.dropped_at is null;
+  if not found then  -- they have failed, and leave nothing
+    spawned := 0;
+    failed := cardinality(p_numbers);
+    return;
+  end if;
+  if p_run.attempt > 1 then
+    v_found := hwqueue.ended_items(p_run, p_map.step_no, p_numbers, p_shard);
+    v_known := v_found.leases;
+    held := v_found.held;
+  end if;
+  v_found := hwqueue.item_requests(p_run, p_map, p_defined, case when held is null then p_numbers
+    else array(select n from unnest(p_numbers) n where n < held) end, v_known, v_queue, p_now, p_shard);
+  held := coalesce(v_found.stopped, held);
+  if v_known = '{}' then
+    perform hwqueue.insert_spawns(v_found.requests, v_queue, p_now, p_shard);
+  else
+    perform hwqueue.spawn_again(v_found.requests, v_found.bad, v_known, v_queue, p_now, p_shard);
+  end if;
+  for v_bad in
+    select b.reason, array_agg(b.lease_id) as leases
+    from unnest(v_found.bad, v_found.reasons) b(lease_id, reason)
+    group by b.reason order by b.reason
+  loop
+    perform hwqueue.end_unbound_items(v_bad.leases, v_bad.reason, p_shard);
+  end loop;
+  failed := cardinality(v_found.bad);
+  spawned := cardinality(v_found.requests) - failed;
+  if spawned > 0 then
+    perform hwqueue.wake_workers(v_queue, p_shard);
+  end if;
+end
+$$;
+
+-- Writes the leases of items of a retry: new ones, and those that are there (p_known), but for p_bad of
+-- these, which stay as they ended.
+-- Locks: new rows; the outcomes of the others, which the caller holds. Not idempotent.
+create or replace function hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uuid[],
+  p_known jsonb, p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_ended uuid[];
+begin
+  perform hwqueue.insert_spawns(array(
+    select r from unnest(p_requests) r where not p_known ? r.item_no::text order by r.item_no), p_queue,
+    p_now, p_shard);
+  v_ended := hwqueue.take_outcomes(array(
+    select r.lease_id from unnest(p_requests) r
+    where p_known ? r.item_no::text and r.lease_id <> all (p_bad)), p_shard);
+  perform hwqueue.revive_leases(array(
+    select r from unnest(p_requests) r where r.lease_id = any (v_ended)), p_now, p_shard);
+end
+$$;
+
+-- Ends the new ones of these leases of items, whose params cannot be bound.
+-- Locks: their entries, which this session has written.
+create or replace function hwqueue.end_unbound_items(p_leases uuid[], p_reason text, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_taken uuid[] := hwqueue.take_entries_of(p_leases, p_shard);
+begin
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  perform hwqueue.end_waiting(v_taken, 'failed', jsonb_build_object('reason', p_reason), hwqueue.clock(),
+    p_shard);
+end
+$$;
+
+-- The leases that items have had in an earlier attempt of their run, {item: lease_id}, with their outcomes
+-- locked. held: the first item whose outcome another session holds; leases: those before it.
+-- Locks: the outcomes, skip locked.
+create or replace function hwqueue.ended_items(p_run hwqueue.run, p_step int, p_numbers int[], p_shard int,
+  out leases jsonb, out held int)
+language plpgsql volatile
+as $$
+declare
+  v_known jsonb := (
+    select coalesce(jsonb_object_agg(n, l.lease_id), '{}')
+    from unnest(p_numbers) n
+    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select x.lease_id from hwqueue.lease x
+      where x.run_id = p_run.run_id and x.step_no = p_step and x.item_no = n and x.shard_id = p_shard
+      offset 0) l);
+  v_locked jsonb := coalesce((
+    select jsonb_object_agg(x.lease_id, true)
+    from (
+      select o.lease_id from hwqueue.outcome o
+      where o.shard_id = p_shard
+        and o.lease_id = any (array(select e.value::uuid from jsonb_each_text(v_known) e))
+      order by o.lease_id for update skip locked) x), '{}');
+begin
+  held := (select min(e.key::int) from jsonb_each_text(v_known) e where not v_locked ? e.value);
+  leases := case when held is null then v_known else (
+    select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(v_known) e
+    where e.key::int < held) end;
+end
+$$;
+
+-- Reads what the leases of items ask. p_known: the leases that they have already. bad, reasons: those that
+-- cannot be bound, and why. stopped: the first one that is not read, because those before it have 8 MiB.
+-- Not idempotent: each request draws a position.
+create or replace function hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map,
+  p_defined hwqueue.workflow_step, p_numbers int[], p_known jsonb, p_queue hwqueue.queue, p_now timestamptz,
+  p_shard int, out requests hwqueue.spawn_request[], out bad uuid[], out reasons text[], out stopped int)
+language plpgsql volatile
+as $$
+declare
+  v_ids uuid[] := hwqueue.new_ids(cardinality(p_numbers));
+  v_request hwqueue.spawn_request := hwqueue.item_request(p_run, p_defined, p_now, p_shard);
+  v_headers jsonb := v_request.headers;
+  v_most int := p_queue.max_params_bytes;
+  v_list jsonb;
+  v_value jsonb;
+  v_first int;
+  v_no int;
+  v_template jsonb := p_map.params #> '{}';  -- read and unpacked once
+  v_key text := hwqueue.item_key(v_template);
+  v_path text[] := hwqueue.binding_path(v_template -> v_key -> '$item', '');
+  v_part jsonb;
+  v_bound record;
+  v_reason text;
+  v_bytes bigint := 0;
+begin
+  requests := '{}';
+  bad := '{}';
+  reasons := '{}';
+  for v_place in 1 .. cardinality(p_numbers) loop
+    v_no := p_numbers[v_place];
+    if v_bytes > 8388608 then
+      stopped := v_no;
+      exit;
+    elsif p_map.over_step is not null or v_no / 100 * 100 is distinct from v_first then
+      v_first := v_no / 100 * 100;
+      v_list := hwqueue.item_values(p_map, p_defined.settings -> 'over', v_no, p_shard);
+    end if;
+    v_value := case when p_map.over_step is null then v_list -> (v_no - v_first) else v_list end;
+    v_part := case when v_key is not null then v_value #> v_path end;
+    v_reason := null;
+    if v_part is not null then  -- mostly, and without a call
+      v_value := v_template || jsonb_build_object(v_key, v_part);
+    else
+      v_bound := hwqueue.bind_item(v_template, v_value, v_no);
+      v_value := v_bound.value;
+      v_reason := case when v_bound.too_large then 'params_too_large'
+        when v_bound.missing is not null then 'binding_missing' end;
+    end if;
+    if (case when hwqueue.may_be_long(v_value) then hwqueue.text_bytes(v_value, v_most)
+        else octet_length(v_value::text) end) > v_most then
+      v_reason := coalesce(v_reason, 'params_too_large');
+    end if;
+    v_bytes := v_bytes + coalesce(pg_column_size(v_value), 8388609);
+    v_request.lease_id := coalesce((p_known ->> v_no::text)::uuid, v_ids[v_place]);
+    v_request.position := nextval('hwqueue.ready_position_seq');
+    v_request.item_no := v_no;
+    v_request.params := case when v_reason is null then v_value else '{}' end;
+    v_request.headers := v_headers || jsonb_build_object('item', v_no);
+    requests := requests || v_request;
+    if v_reason is not null then
+      bad := bad || v_request.lease_id;
+      reasons := reasons || v_reason;
+    end if;
+  end loop;
+end
+$$;
+
+-- The lease that all items of a map have in common, without id, params and number.
+create or replace function hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step,
+  p_now timestamptz, p_shard int) returns hwqueue.spawn_request
+language sql volatile
+as $$
+  select hwqueue.step_request(p_run, p_defined.step_no, null, s.class_id,
+    array[p_defined.task_name, p_defined.name], null,
+    coalesce(t.defaults, '{}') || hwqueue.present('priority', to_jsonb(p_run.priority))
+      || coalesce(p_defined.options, '{}') || coalesce(s.own, '{}'), p_now)
+  from hwqueue.step s
+  left join hwqueue.task t on t.shard_id = p_shard and t.name = p_defined.task_name
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_defined.step_no
+$$;
+
+-- The values of a hundred items, the one with this number among them: a list; of a map over results the value
+-- of this item alone, which is what the item with its number returned, or null.
+create or replace function hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item int, p_shard int)
+returns jsonb
+language plpgsql stable
+as $$
+begin
+  if p_map.over_step is null then
+    return (  -- the path makes a value of its own of it, read and unpacked once
+      select c.items #> '{}' from hwqueue.map_list c
+      where c.shard_id = p_shard and c.run_id = p_map.run_id and c.step_no = p_map.step_no
+        and c.first_item = p_item / 100 * 100);
+  end if;
+  return coalesce((
+    select o.result #> hwqueue.binding_path(p_over -> 'path', '')
+    from hwqueue.lease l
+    join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id and o.state = 'completed'
+    where l.run_id = p_map.run_id and l.step_no = p_map.over_step and l.item_no = p_item
+      and l.shard_id = p_shard), p_over -> 'default', 'null');
+end
+$$;

@@ -1,0 +1,116 @@
+-- The leases of steps and of items of maps: what they ask, how a retry runs them again, and how those that
+-- wait are taken back.
+--
+-- workflows/release calls this module for tasks, workflows/items for the items of maps. Example: "train" had
+-- failed. A retry deletes the outcome of its lease and puts the lease back: the same id, attempts from 0.
+--
+-- Invariant: a lease is revived in the transaction that deletes its outcome.
+--
+-- Read step_request, then take_outcomes and revive_leases; take_entries_of is by itself.
+
+-- Returns the lease of one step. p_what: its task, and the name of the step. p_options were checked when
+-- they were given. The priority is that of the step, else of the run, else of the task.
+create or replace function hwqueue.step_request(p_run hwqueue.run, p_step int, p_lease uuid, p_class bigint,
+  p_what text[], p_params jsonb, p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
+language sql volatile
+as $$
+  select row(p_step, p_lease, false, nextval('hwqueue.ready_position_seq'), p_class, p_what[1], p_params,
+    p_run.headers || jsonb_build_object('workflow_run_id', p_run.run_id, 'workflow', p_run.name,
+      'step', p_what[2], 'root_run_id', p_run.root_run_id),
+    coalesce((p_options ->> 'priority')::smallint, 0), (p_options ->> 'max_attempts')::smallint,
+    hwqueue.normalise_retry(p_options -> 'retry', 'options.retry'),
+    hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout'), null,
+    p_now + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
+    null, null, null, p_run.run_id, p_step, null)::hwqueue.spawn_request
+$$;
+
+-- Deletes the outcomes of leases that have ended, so that they can be claimed again, and returns the ids of
+-- those leases.
+-- Locks: the outcomes, skip locked; the lease rows. Not idempotent.
+create or replace function hwqueue.take_outcomes(p_leases uuid[], p_shard int) returns uuid[]
+language plpgsql volatile
+as $$
+declare
+  v_ended hwqueue.outcome[] := array(
+    select o from hwqueue.outcome o
+    where o.shard_id = p_shard and o.lease_id = any (p_leases) order by o.lease_id for update skip locked);
+  v_one hwqueue.outcome;
+begin
+  delete from hwqueue.outcome o where o.shard_id = p_shard
+    and o.lease_id = any (array(select e.lease_id from unnest(v_ended) e));
+  -- roll_up may not have counted them yet
+  insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
+  select p_shard, e.queue_id, e.state, e.finished_at, e.lease_id from unnest(v_ended) e;
+  foreach v_one in array v_ended loop  -- by key, however many leases there are
+    update hwqueue.lease l
+    set claim_token = v_one.claim_token, node_id = v_one.node_id, claimed_at = v_one.claimed_at
+    where l.shard_id = p_shard and l.lease_id = v_one.lease_id;
+  end loop;
+  return array(select e.lease_id from unnest(v_ended) e);
+end
+$$;
+
+-- Puts leases back whose outcomes are deleted, with the params that their requests have and attempts from 0.
+-- Locks: the lease rows; as put_back. Not idempotent. Wakes: waiting workers.
+create or replace function hwqueue.revive_leases(p_requests hwqueue.spawn_request[], p_now timestamptz,
+  p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_item record;
+begin
+  for v_item in
+    select r as request, l.claim_token
+    from unnest(p_requests) r
+    cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+      select y.claim_token from hwqueue.lease y
+      where y.shard_id = p_shard and y.lease_id = r.lease_id offset 0) l
+    order by r.lease_id
+  loop
+    update hwqueue.lease l
+    set params = (v_item.request).params, headers = (v_item.request).headers, deadline = null,
+      class_id = (v_item.request).class_id  -- of a step near another one, where that ran this time
+    where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
+    perform hwqueue.put_back((v_item.request).lease_id, 0,
+      (v_item.claim_token & ((1::bigint << 40) - 1))::int, (v_item.request).available_at, p_now, p_shard);
+  end loop;
+end
+$$;
+
+-- Deletes the entries of those of these leases that wait, and returns their ids.
+-- Locks: the entries, skip locked.
+create or replace function hwqueue.take_entries_of(p_leases uuid[], p_shard int) returns uuid[]
+language plpgsql volatile
+as $$
+declare
+  v_taken uuid[];
+begin
+  with gone as (
+    delete from hwqueue.ready r where r.ctid = any (array(
+      select x.place
+      from unnest(p_leases) i(lease_id)
+      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+      cross join lateral (
+        select y.ctid as place from hwqueue.ready y
+        where y.shard_id = p_shard and y.queue_id = l.queue_id and y.tier = l.tier and y.rank = l.rank
+          and y.position = l.position and y.lease_id = l.lease_id
+        for update skip locked) x))
+    returning r.lease_id
+  )
+  select array_agg(g.lease_id) into v_taken from gone g;
+  with gone as (
+    delete from hwqueue.scheduled r where r.ctid = any (array(
+      select x.place
+      from unnest(p_leases) i(lease_id)
+      join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = i.lease_id
+      cross join lateral (
+        select y.ctid as place from hwqueue.scheduled y
+        where y.shard_id = p_shard and y.queue_id = l.queue_id and y.available_at = l.available_at
+          and y.lease_id = l.lease_id
+        for update skip locked) x))
+    returning r.lease_id
+  )
+  select coalesce(v_taken, '{}') || coalesce(array_agg(g.lease_id), '{}') into v_taken from gone g;
+  return v_taken;
+end
+$$;

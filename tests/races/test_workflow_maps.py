@@ -1,0 +1,171 @@
+"""Settlements of items of one map that meet: none waits, and no item is lost or spawned twice."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from tests.calls import Calls, Row
+from tests.flows import Flow, broken, each, fail, finish, step
+from tests.races.interleave import Actor, interleave
+from tests.sql.api import outlive, settlement
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture
+def calls(conn: psycopg.Connection) -> Iterator[Calls]:
+    """The session that looks; after the test every tally equals its recount."""
+    made = Calls(conn)
+    yield made
+    assert broken(made) == []
+
+
+@pytest.fixture
+def four(dsn: str, calls: Calls) -> Iterator[list[Actor]]:
+    """Sessions that stay open; whoever waited for one would run into a lock_timeout."""
+    with interleave(dsn) as actor:
+        calls.conn.execute("set lock_timeout = '200ms'")
+        actors = [actor() for _ in range(4)]
+        for each_one in actors:
+            each_one.direct.conn.execute("set lock_timeout = '200ms'")
+        yield actors
+
+
+def settle_all(flow: Flow, claims: dict[int, Row]) -> None:
+    """Settle what is claimed and what that lets in, until nothing is left."""
+    while claims:
+        for claim in claims.values():
+            flow.settle(claim)
+        flow.calls.rows("advance_workflows")
+        claims = flow.items()
+
+
+def on_a_node_of_its_own(flow: Flow, number: int) -> tuple[Row, Row]:
+    """A node that settles by itself, and the item that it has claimed."""
+    node = {"node": uuid4(), "queues": [flow.queue]}
+    spec = {"name": f"{flow.queue}-{number}", "instance_id": "first"}
+    node["epoch"] = flow.calls.value("register_node", node=node["node"], spec=spec)
+    return node, flow.calls.row("claim_task", qty=1, **node)
+
+
+@pytest.mark.parametrize("aborts", [None, 0, 2])
+def test_four_sessions_settle_items_at_once(
+    calls: Calls, four: list[Actor], aborts: int | None
+) -> None:
+    """The first holds the tally, the others leave arrivals; all are open at the same time."""
+    flow = Flow(calls, [each("m", list(range(12)), max_parallel=4)])
+    claimed = [on_a_node_of_its_own(flow, number) for number in range(4)]
+    for (node, claim), actor in zip(claimed, four, strict=True):
+        actor.begin()
+        actor.direct.rows("settle_and_claim", settle=[settlement(claim)], qty=0, **node)
+    assert broken(calls) == []
+    for number, actor in enumerate(four):
+        if number == aborts:
+            actor.rollback()
+        else:
+            actor.commit()
+    assert broken(calls) == []
+    calls.rows("advance_workflows")
+    open_now = flow.items()
+    assert len(open_now) == (4 if aborts is None else 3)
+    if aborts is not None:
+        finish(calls, claimed[aborts][1])
+    settle_all(flow, open_now)
+    assert flow.steps()["m"]["items_done"] == 12
+    assert flow.state == "completed"
+
+
+def test_a_settlement_that_stays_open_holds_up_nobody(calls: Calls, four: list[Actor]) -> None:
+    """A handler that completes its item in a transaction of its own, from the first item on."""
+    flow = Flow(calls, [each("m", list(range(40)), max_parallel=3), step("b", "m")])
+    claims = flow.items()
+    four[0].begin()
+    finish(four[0].direct, claims.pop(0))
+    settle_all(flow, claims)
+    row = flow.steps()["m"]
+    assert (row["items_done"], row["state"]) == (39, "running")
+    assert broken(calls) == []
+    four[0].commit()
+    assert flow.states()["b"] == "waiting"
+    calls.rows("advance_workflows")
+    flow.complete("b")
+    assert flow.state == "completed"
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_release_that_stays_open(calls: Calls, four: list[Actor], commits: bool) -> None:
+    flow = Flow(calls, [step("a"), each("m", {"$result": "a"})])
+    [claim] = flow.claims().values()
+    four[0].begin()
+    finish(four[0].direct, claim, result=[1, 2])
+    calls.rows("advance_workflows")
+    assert flow.items() == {}
+    if commits:
+        four[0].commit()
+    else:
+        four[0].rollback()
+        finish(calls, claim, result=[1, 2])
+    settle_all(flow, flow.items())
+    assert flow.state == "completed"
+
+
+def test_an_item_that_is_let_in_while_its_run_is_cancelled(calls: Calls, four: list[Actor]) -> None:
+    """The settlement has read the run before; what it lets in is stopped after that."""
+    flow = Flow(calls, [each("m", list(range(9)), max_parallel=2)])
+    claims = flow.items()
+    four[0].begin()
+    flow.settle(claims[0], four[0].direct)
+    assert calls.value("cancel_workflow_run", run=flow.run) == "cancelling"
+    calls.rows("advance_workflows")
+    fail(calls, claims[1])
+    four[0].commit()
+    outlive(calls.conn)
+    for _ in range(3):
+        calls.rows("advance_workflows")
+    assert (flow.state, flow.states()) == ("cancelled", {"m": "cancelled"})
+    left = calls.conn.execute(
+        "select count(*) from hwqueue.arrival where run_id = %s", [flow.run]
+    ).fetchone()
+    assert left == (0,)
+
+
+def test_a_window_that_empties_while_its_run_is_resumed(calls: Calls, four: list[Actor]) -> None:
+    flow = Flow(calls, [each("m", list(range(3)), max_parallel=1)])
+    claims = flow.items()
+    calls.rows("pause_workflow_run", run=flow.run)
+    four[0].begin()
+    flow.settle(claims[0], four[0].direct)
+    assert calls.value("resume_workflow_run", run=flow.run) == "running"
+    calls.rows("advance_workflows")
+    four[0].commit()
+    assert flow.items() == {}
+    calls.rows("advance_workflows")
+    settle_all(flow, flow.items())
+    assert flow.state == "completed"
+
+
+def test_two_sweeps_fill_one_window(calls: Calls, four: list[Actor]) -> None:
+    flow = Flow(calls, [each("m", list(range(1_200)), max_parallel=1_100)])
+    one, two = four[:2]
+    one.begin()
+    assert one.direct.row("advance_workflows")["released"] == 600
+    two.begin()
+    assert two.direct.row("advance_workflows")["released"] == 0
+    two.commit()
+    one.commit()
+    assert len(flow.items() | flow.items()) == 1_100
+
+
+def test_a_map_that_is_declared_done_while_an_item_ends(calls: Calls, four: list[Actor]) -> None:
+    flow = Flow(calls, [each("m", list(range(4)), max_parallel=2), step("b", "m")])
+    claims = flow.items(qty=1)
+    flow.settle(claims[0])
+    four[0].begin()
+    four[0].direct.rows("skip_step", run=flow.run, step="m")
+    assert flow.items() == {}
+    calls.rows("advance_workflows")
+    four[0].commit()
+    flow.complete("b")
+    assert flow.state == "completed"
