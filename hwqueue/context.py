@@ -164,6 +164,13 @@ class _LeaseFacts:
         return run, step if isinstance(step, str) else step.name
 
     @property
+    def item_no(self) -> int | None:
+        """The place in the list of a map whose item this is, from 0; None: of no map."""
+        headers = self.claim.headers or {}
+        number = headers.get("item") if "workflow_run_id" in headers else None
+        return number if isinstance(number, int) else None
+
+    @property
     def assignment(self) -> Assignment | None:
         """What was set aside (CPU, memory, GPUs); None when nothing is counted."""
         return self.claim.assignment
@@ -260,7 +267,7 @@ class LeaseContext(_LeaseFacts):
         Raises: StepUnknown, LeaseLost, ConfigError; BadArgument outside of runs.
         SQL: step_results.
         """
-        found = self.read_results(*self._step_of_run(step), -1)
+        found = self.read_results(*self._step_of_run(step), -2)
         return found[0].result if found else None
 
     def results(self, step: str | Named) -> Iterator[StepResult]:
@@ -414,7 +421,7 @@ class AsyncLeaseContext(_LeaseFacts):
 
     async def result(self, step: str | Named) -> Json:
         """See `LeaseContext.result`."""
-        found = await self.read_results(*self._step_of_run(step), -1)
+        found = await self.read_results(*self._step_of_run(step), -2)
         return found[0].result if found else None
 
     async def results(self, step: str | Named) -> AsyncIterator[StepResult]:

@@ -12,8 +12,11 @@ from hwqueue.workflow.values import (
     completed,
     ended,
     failed,
+    index,
+    item,
     literal,
     result,
+    results,
     run,
     run_input,
 )
@@ -21,6 +24,6 @@ from hwqueue.workflow.waiting import Sleep, Wait
 
 __all__ = [
     "After", "Condition", "Flow", "Near", "Sleep", "Step", "Value", "Wait", "Workflow",
-    "WorkflowBuilder", "WorkflowTask", "completed", "ended", "failed", "literal", "near", "result",
-    "run", "run_input", "without_affinity",
+    "WorkflowBuilder", "WorkflowTask", "completed", "ended", "failed", "index", "item", "literal",
+    "near", "result", "results", "run", "run_input", "without_affinity",
 ]  # fmt: skip

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from hwqueue.errors import ConfigError
 from hwqueue.task import Task
@@ -120,6 +120,54 @@ class WorkflowBuilder:
             options=SpawnOptions(**asked),  # type: ignore[typeddict-item]
         )
         return self.step(step)
+
+    def map(
+        self,
+        name: str,
+        task: Task[..., Any] | str,
+        *,
+        over: Value | Sequence[Any],
+        params: Mapping[str, Any] | Value | None = None,
+        max_parallel: int | None = None,
+        tolerate: int | str | None = None,
+        after: AfterLike = (),
+        queue: str | None = None,
+        override_affinity: Mapping[str, Any] | None = None,
+        replace_affinity: bool = False,
+        join: str | None = None,
+        run_if: RunIf = (),
+        on_failure: str | None = None,
+        final: str | None = None,
+        near: Near | None = None,
+        **options: Unpack[SpawnOptions],
+    ) -> WorkflowBuilder:
+        """Add a step that runs its task once for each item of a list; see `task` for the rest.
+
+        Args:
+            over: The list, or what stands for one: `result("split", "shards")`.
+            params: Of each item, with `item()` and `index()`; None: `{"item": item()}`.
+            max_parallel: How many items wait or run at once; None: 1,000.
+            tolerate: How many items may fail until the step does: a number, or `"10 %"`; None: 0.
+
+        Raises: ConfigError, when a value is of the wrong type.
+        """
+        added = self.task(
+            name,
+            task,
+            after=after,
+            params=params,
+            queue=queue,
+            override_affinity=override_affinity,
+            replace_affinity=replace_affinity,
+            join=join,
+            run_if=run_if,
+            on_failure=on_failure,
+            final=final,
+            near=near,
+            **options,
+        )
+        one = cast(Step, added.steps[-1])
+        return self.step(replace(one, over=over, max_parallel=max_parallel, tolerate=tolerate))
 
     def sleep(
         self,

@@ -12,7 +12,8 @@ def train(params, context):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Unpack, cast
 
@@ -60,6 +61,9 @@ class Flow:
         on_failure: str | None = None,
         final: str | None = None,
         near: Near | None = None,
+        over: Value | Sequence[Any] | None = None,
+        max_parallel: int | None = None,
+        tolerate: int | str | None = None,
         process: bool = False,
         timeout: timedelta | None = None,
         **options: Unpack[SpawnOptions],
@@ -69,6 +73,7 @@ class Flow:
         Args:
             name: Of the step; None: the function's.
             task: What its leases call the handler; None: `workflow.step`.
+            over, max_parallel, tolerate: Make it a map, see `WorkflowBuilder.map`.
             process, timeout: Of the task, see `App.task`.
             **options: Of the step, and all else: see `WorkflowBuilder.task`.
 
@@ -84,7 +89,7 @@ class Flow:
                 process=process,
                 timeout=timeout,
             )(handler)
-            self._builder = self._builder.task(
+            added = self._builder.task(
                 called,
                 made,
                 after=after,
@@ -99,6 +104,9 @@ class Flow:
                 near=near,
                 **options,
             )
-            return cast(Step, self._builder.steps[-1])
+            one = cast(Step, added.steps[-1])
+            step = replace(one, over=over, max_parallel=max_parallel, tolerate=tolerate)
+            self._builder = self._builder.step(step)
+            return step
 
         return add

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -48,6 +48,11 @@ class Step:
         on_failure: What its failure does: `fail` (None, too): as the workflow says; `continue`:
             steps behind it are skipped, the run goes on and ends failed; `ignore`: it counts as
             completed, its result is null.
+        over: Makes it a map: the task runs once for each item of this list, or of the list that
+            the `Value` stands for, up to 100,000. Without `params` it gets `item`, the item. Its
+            result is `{"items", "failed"}`; `results(step)` is what the items returned.
+        max_parallel: How many items of a map wait or run at once; None: 1,000.
+        tolerate: How many items may fail until the map does: a number, or `"10 %"`; None: 0.
         final: It runs once when all else has ended: `failed`, `cancelled` or `ended` says when.
         near: The place where steps before it have run, such as `near("train", "rack")`.
         options: Further options of its lease: priority, max_attempts, retry, claim_timeout,
@@ -70,6 +75,9 @@ class Step:
     on_failure: str | None = None
     final: str | None = None
     near: Near | None = None
+    over: Value | Sequence[Any] | None = None
+    max_parallel: int | None = None
+    tolerate: int | str | None = None
     options: SpawnOptions = field(default_factory=SpawnOptions)
     _after: tuple[After, ...] = field(init=False, repr=False, compare=False, default=())
     _run_if: tuple[Condition, ...] = field(init=False, repr=False, compare=False, default=())
@@ -86,6 +94,8 @@ class Step:
                 f"{where}near takes what near(...) makes, not {self.near!r}",
                 hint='from hwqueue.workflow import near: near("train", "rack")',
             )
+        if self.over is None and (self.max_parallel, self.tolerate) != (None, None):
+            raise ConfigError(f"{where}max_parallel and tolerate are of a map: give over, too")
         object.__setattr__(self, "_after", edges_of(self.after, (), ()))
         object.__setattr__(self, "_run_if", conditions_of(self.run_if, where))
         object.__setattr__(self, "run_if", self._run_if)
@@ -93,8 +103,8 @@ class Step:
 
     @property
     def edges(self) -> tuple[After, ...]:
-        """What has to end before, what `params` and `run_if` name included."""
-        return edges_of(self._after, self._run_if, self.params)
+        """What has to end before, what `params`, `over` and `run_if` name included."""
+        return edges_of(self._after, self._run_if, [self.params, self.over])
 
     @property
     def task_name(self) -> str:
@@ -115,6 +125,7 @@ class Step:
         for key in ("placement", "affinity_tags"):
             options.pop(key, None)
         members = {
+            "kind": None if self.over is None else "map",
             "task": self.task_name,
             "queue": queue,
             "params": None if self.params is None else plain_value(self.params),
@@ -126,11 +137,13 @@ class Step:
             "near": None if self.near is None else self.near.as_json(),
             "on_failure": self.on_failure,
             "finally": self.final,
+            "max_parallel": self.max_parallel,
+            "tolerate": self.tolerate,
             "options": plain(options, f"step {self.name!r}: options"),
         }
-        return {"name": self.name} | {
-            key: value for key, value in members.items() if value not in (None, [], {})
-        }
+        said = {key: value for key, value in members.items() if value not in (None, [], {})}
+        over = {} if self.over is None else {"over": plain_value(self.over)}  # may be an empty list
+        return {"name": self.name, **said, **over}
 
 
 WorkflowTask = Step

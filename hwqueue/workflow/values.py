@@ -24,8 +24,11 @@ __all__ = [
     "completed",
     "ended",
     "failed",
+    "index",
+    "item",
     "literal",
     "result",
+    "results",
     "run",
     "run_input",
     "step_name",
@@ -82,7 +85,7 @@ class Condition(_JsonText):
 
 
 class Value:
-    """A value that is known when its step starts. Made by `run_input`, `result`, `run`, `literal`.
+    """A value that is known when its step starts. Made by `run_input`, `result` and the like.
 
     In `params` it stands for the value itself, at any depth. `run_input` and `result` can be
     compared, for `run_if`: `result("train", "loss") < 0.1`.
@@ -103,8 +106,8 @@ class Value:
 
     @property
     def step(self) -> str | None:
-        """The step whose result it is."""
-        return self._members.get("$result")
+        """The step whose result it is, or whose results."""
+        return self._members.get("$result") or self._members.get("$results")
 
     def __eq__(self, other: Scalar) -> Condition:  # type: ignore[override]
         return self.in_(other)
@@ -172,6 +175,37 @@ def result(step: StepLike, *path: str | int, default: Any = _ABSENT) -> Value:
     if path:
         members["path"] = list(path)
     return Value(_with_default(members, default))
+
+
+def results(step: StepLike, *path: str | int, default: Any = _ABSENT) -> Value:
+    """What the items of a map returned: a list in the order of the items.
+
+    With a path, the part of each result there. In `params` the list has to fit into them, else the
+    step fails (`params_too_large`); as `over` of another map it has no limit.
+
+    Args:
+        *path: As for `run_input`.
+        default: For an item that has failed or has nothing there; None otherwise.
+    """
+    members: dict[str, Any] = {"$results": step_name(step)}
+    if path:
+        members["path"] = list(path)
+    return Value(_with_default(members, default))
+
+
+def item(*path: str | int, default: Any = _ABSENT) -> Value:
+    """In `params` of a map: the item; with a path, the part of it there.
+
+    Args:
+        *path: As for `run_input`.
+        default: Instead, where the item has nothing there. Without it the item fails.
+    """
+    return Value(_with_default({"$item": list(path)}, default))
+
+
+def index() -> Value:
+    """In `params` of a map: the place of the item in the list, from 0."""
+    return Value({"$index": True})
 
 
 def run(what: str) -> Value:

@@ -21,7 +21,17 @@ from hwqueue import (
 from hwqueue.client import AsyncClient
 from hwqueue.errors import ConfigError, PlacementContradictory
 from hwqueue.testing import drain
-from hwqueue.workflow import completed, ended, literal, near, result, run, run_input
+from hwqueue.workflow import (
+    completed,
+    ended,
+    item,
+    literal,
+    near,
+    result,
+    results,
+    run,
+    run_input,
+)
 
 app = App()
 
@@ -92,6 +102,58 @@ def test_a_run_of_the_builders_workflow(client: Client) -> None:
         assert (found.state, found.result) == ("completed", "published with 8.0")
         by_name = client.submit_workflow("training", {"dataset": "s3://in"})
         assert client.get_workflow_run(by_name.run_id).version == 1
+
+
+def test_map_and_reduce_over_shards(client: Client) -> None:
+    counting = App()
+
+    @counting.task("split", queue="work")
+    def split(text: str) -> dict[str, list[str]]:
+        return {"shards": text.split(".")}
+
+    @counting.task("count_words", queue="work")
+    def count_words(shard: str, context: LeaseContext) -> dict[str, int | None]:
+        return {"words": len(shard.split()), "item": context.item_no}
+
+    @counting.task("add_up", queue="work")
+    def add_up(counts: list[int], numbers: list[int], context: LeaseContext) -> int:
+        assert (numbers, context.item_no) == ([0, 1, 2], None)
+        return sum(counts)
+
+    count = (
+        WorkflowBuilder("count")
+        .task("split", split, params={"text": run_input("text")})
+        .map(
+            "words",
+            count_words,
+            over=result("split", "shards"),
+            params={"shard": item()},
+            max_parallel=2,
+        )
+        .task(
+            "total",
+            add_up,
+            params={"counts": results("words", "words"), "numbers": results("words", "item")},
+        )
+        .task("look", "look", after="words", queue="work")
+        .with_options(result=result("total"))
+        .build()
+    )
+    seen: list[object] = []
+
+    @counting.task("look", queue="work")
+    def look(context: LeaseContext) -> None:
+        seen.append(context.result("words"))
+        seen.extend(each.result for each in context.results("words"))
+
+    with client:
+        submitted = count.submit(client, {"text": "one two. three. four five six"})
+        drain(client, counting)
+        assert client.get_workflow_run(submitted.run_id).result == 6
+        words = client.list_workflow_steps(submitted.run_id)[1]
+        assert (words.kind, words.items, words.items_done, words.items_failed) == ("map", 3, 3, 0)
+    words_of = [{"words": 2, "item": 0}, {"words": 1, "item": 1}, {"words": 3, "item": 2}]
+    assert seen == [{"items": 3, "failed": 0}, *words_of]
 
 
 def test_each_step_asks_its_own_and_what_its_run_asks(client: Client) -> None:

@@ -17,8 +17,11 @@ from hwqueue.workflow import (
     WorkflowBuilder,
     ended,
     failed,
+    index,
+    item,
     literal,
     result,
+    results,
     run,
     run_input,
 )
@@ -145,6 +148,41 @@ def test_edges_and_conditions() -> None:
         assert loss < 0.1
     with pytest.raises(TypeError, match="cannot be compared"):
         _ = run("id") == "x"
+
+
+def test_maps() -> None:
+    built = (
+        WorkflowBuilder("count")
+        .task("split", "split")
+        .map(
+            "words",
+            "count_words",
+            over=result("split", "shards"),
+            params={"shard": item("uri"), "no": index()},
+            max_parallel=2,
+            tolerate="10 %",
+            max_attempts=3,
+        )
+        .map("more", "work", over=results("words", "n", default=0))
+        .task("total", "add_up", params={"counts": results("more")})
+        .build()
+    )
+    words = {
+        "name": "words",
+        "kind": "map",
+        "task": "count_words",
+        "params": {"shard": {"$item": ["uri"]}, "no": {"$index": True}},
+        "max_parallel": 2,
+        "tolerate": "10 %",
+        "options": {"max_attempts": 3},
+        "over": {"$result": "split", "path": ["shards"]},
+    }
+    assert built.as_json()["steps"][1] == words
+    assert built.as_json()["steps"][2]["over"] == {"$results": "words", "path": ["n"], "default": 0}
+    assert [edge.step for step in built.steps for edge in step.edges] == ["split", "words", "more"]
+    assert only_step(over=[]) == {"name": "a", "kind": "map", "task": "task", "over": []}
+    with pytest.raises(ConfigError, match="max_parallel and tolerate are of a map"):
+        Step("a", "task", tolerate=1)
 
 
 def test_a_step_may_be_named_by_itself() -> None:

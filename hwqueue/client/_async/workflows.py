@@ -232,10 +232,10 @@ class AsyncWorkflows(AsyncCaller):
         lease_id: UUID | None = None,
         shard: int = 0,
     ) -> list[StepResult]:
-        """What a step returned.
+        """What a step returned: one row, or one for each item of a map that is spawned.
 
         Args:
-            after: Only items behind this one: the last of the previous page.
+            after: Only items behind this one: the last of the previous page. -2: the step itself.
             limit: Most to return.
             lease_id: Of a worker: the lease of the run that it has claimed.
 
