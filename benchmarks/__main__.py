@@ -14,7 +14,7 @@ from benchmarks.questions.others import others
 from benchmarks.questions.pickup import pickup
 from benchmarks.questions.smoke import smoke
 from benchmarks.questions.spawn import spawns
-from benchmarks.questions.throughput import batches, chains, connections
+from benchmarks.questions.throughput import batches, chains, connections, fanin
 from benchmarks.questions.views import views
 from benchmarks.questions.worker import worker
 from benchmarks.questions.workflows import cancels, submissions, waiting
@@ -36,6 +36,7 @@ QUESTIONS = (
     connections,
     batches,
     chains,
+    fanin,
     waiting,
     submissions,
     cancels,

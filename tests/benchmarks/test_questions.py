@@ -43,6 +43,7 @@ SMALL = {
     "others": [*FEW, "--terms", "2", "--domains", "2"],
     "connections": [*SHORT, "--counts", "1", "--counts", "2", "--backlog", "4000"],
     "batches": [*SHORT, "--sizes", "1", "--sizes", "10", "--backlog", "8000", "--connections", "1"],
+    "fanin": [*SHORT, "--backlog", "4000", "--items", "2000", "--connections", "1"],
     "chains": [*SHORT, "--backlog", "4000", "--connections", "1"],
     "waiting": [*FEW, "--steps", "20", "--runs", "2"],
     "submissions": ["--sizes", "2", "--sizes", "5", "--calls", "2", "--rounds", "3"],
