@@ -10,7 +10,7 @@ import importlib
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -23,7 +23,7 @@ import pytest
 
 from hwqueue import Client
 from hwqueue.errors import PlacementContradictory
-from hwqueue.testing import Clock, Fleet, Run, create_queues, drain
+from hwqueue.testing import Clock, Fleet, Run, create_queues, drain, run_one
 from hwqueue.types import WorkflowStep
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples" / "pipelines"
@@ -357,6 +357,56 @@ def test_simulation_stores_in_two_racks(floor: Floor) -> None:
     assert floor.rack("store") == floor.rack("mesh") == 2
     assert floor.rack("replicate") not in (2, None)
     assert floor.ended(run) == ("completed", {"copper": 6.33, "iron": 8.91, "wood": 18.2})
+
+
+def test_map_reduce_counts_shards_on_many_machines(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert floor.ran == ["split", *["count"] * 12, "add_up", "top"]
+    assert floor.nodes["count"] == {"us-cpu-1", "us-cpu-2", "us-arm-1", "us-sim-1"}
+    words = " ".join(
+        " ".join(floor.module.VERSE.split()[: 2 + line % 11]) for line in range(23)
+    ).split()
+    assert floor.runs["add_up"].result == Counter(words)
+    assert floor.ended(run) == ("completed", [word for word, _ in Counter(words).most_common(3)])
+
+
+def test_map_reduce_has_four_shards_under_way(floor: Floor) -> None:
+    floor.module.submit(floor.client)
+    due = [1]
+    while due[-1]:
+        run_one(floor.client, floor.module.app, node=floor.fleet)
+        due.append(len(floor.client.list_leases(state="pending")))
+    assert due == [1, *[4] * 9, 3, 2, 1, 1, 1, 0]
+
+
+def test_sweep_tolerates_trials_that_diverge(floor: Floor) -> None:
+    run = floor.module.submit(floor.client)
+    floor.drain()
+    assert floor.ran.count("trials") == 9
+    assert floor.nodes["trials"] == {"us-gpu-1", "us-video-1"}
+    trials = floor.steps(run)["trials"]
+    assert (trials.items, trials.items_done, trials.items_failed) == (9, 9, 1)
+    state, best = floor.ended(run)
+    assert state == "completed"
+    assert best == floor.runs["best"].result
+    assert (best["rate"], best["loss"] < 0.001) == (0.1, True)
+
+
+def test_sweep_gives_each_trial_a_gpu_of_its_own(floor: Floor) -> None:
+    floor.module.submit(floor.client)
+    run_one(floor.client, floor.module.app, node=floor.fleet)
+    held = [floor.fleet.claim("us-gpu-1", "sweep") for _ in range(5)]
+    assert held.pop() is None
+    devices = [claim.assignment.gpus[0].index for claim in held if claim and claim.assignment]
+    assert sorted(devices) == [0, 1, 2, 3]
+
+
+def test_sweep_fails_when_most_trials_diverge(floor: Floor) -> None:
+    run = floor.module.submit(floor.client, 1.5, 2.5, 3.5)
+    floor.drain()
+    assert floor.states(run)["trials"] == "items_failed"
+    assert floor.ended(run)[0] == "failed"
 
 
 def test_order_processing_packs_what_is_paid(floor: Floor, clock: Clock) -> None:
