@@ -6,6 +6,7 @@ from benchmarks.questions.classes import active, existing
 from benchmarks.questions.cost import cost
 from benchmarks.questions.dependents import dependents
 from benchmarks.questions.events import events
+from benchmarks.questions.fanin import fanin, releases
 from benchmarks.questions.fleet import nodes, profiles
 from benchmarks.questions.floor import floor
 from benchmarks.questions.horizon import horizon
@@ -14,7 +15,7 @@ from benchmarks.questions.others import others
 from benchmarks.questions.pickup import pickup
 from benchmarks.questions.smoke import smoke
 from benchmarks.questions.spawn import spawns
-from benchmarks.questions.throughput import batches, chains, connections, fanin
+from benchmarks.questions.throughput import batches, chains, connections
 from benchmarks.questions.views import views
 from benchmarks.questions.worker import worker
 from benchmarks.questions.workflows import cancels, submissions, waiting
@@ -37,6 +38,7 @@ QUESTIONS = (
     batches,
     chains,
     fanin,
+    releases,
     waiting,
     submissions,
     cancels,

@@ -3,15 +3,19 @@
 Spawning ten million leases takes an hour, copying them minutes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.types.json import Jsonb
 
+from benchmarks.core.payload import payload
 from benchmarks.core.run import Run
+from benchmarks.core.server import calm_down
+
+T = TypeVar("T")
 
 QUEUE = "bench"
 TASK = "work"
@@ -50,6 +54,17 @@ def top_up(run: Run, dsn: str, one: Lease, ready: int, queue: str = QUEUE) -> No
             "select pending from hwqueue.list_queues() where queue = %s", [queue]
         ).fetchone() or [0]
     fill(run, dsn, [one], max(0, ready - waiting), queue)
+
+
+def filled(run: Run, dsn: str, backlog: int, measure: Callable[[], T]) -> Callable[[], T]:
+    """A turn: fill up with plain leases, let the server come to rest, measure."""
+
+    def turn() -> T:
+        top_up(run, dsn, kind(payload()), backlog)
+        calm_down(dsn)
+        return measure()
+
+    return turn
 
 
 def spawn(

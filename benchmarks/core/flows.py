@@ -9,7 +9,9 @@ from psycopg.types.json import Jsonb
 
 from benchmarks.core.fill import QUEUE, TASK
 
-Steps = Sequence[Mapping[str, Any]]
+Step = Mapping[str, Any]
+"""One step, as define_workflow takes it."""
+Steps = Sequence[Step]
 """The steps of a definition, as define_workflow takes them."""
 
 SUBMIT = "select run_id from hwqueue.submit_workflow(p_workflow => %s, p_options => %s)"
@@ -18,7 +20,7 @@ _SUBMIT_MANY = "select count(*) from hwqueue.submit_workflows(p_workflow => %s, 
 _BATCH = 100
 
 
-def step(name: str, *after: str, **more: Any) -> Mapping[str, Any]:
+def step(name: str, *after: str, **more: Any) -> Step:
     """A step of the benchmarks' task that comes after others; `more` is e.g. affinity_tags."""
     return {"name": name, "task": TASK, "after": list(after), **more}
 

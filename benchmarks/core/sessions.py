@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from benchmarks.core.fill import QUEUE, TASK
 from benchmarks.core.node import Node
@@ -29,6 +30,7 @@ SETTLE_AND_CLAIM = """
       p_completed => %s, p_completed_tokens => %s)
 """
 SPAWN = "select lease_id from hwqueue.spawn_lease(p_queue => %s, p_task => %s)"
+SPAWN_MANY = "select count(*) from hwqueue.spawn_leases(p_queue => %s, p_leases => %s)"
 SETTLE_ONE_AND_CLAIM = """
     select kind, lease_id, claim_token, params from hwqueue.settle_and_claim(
       p_node => %s, p_epoch => %s, p_settle => '[]', p_queues => array[%s], p_qty => %s,
@@ -62,10 +64,13 @@ class SettleAndClaim:
 
 @dataclass(frozen=True)
 class SpawnSettleAndClaim(SettleAndClaim):
-    """Opens sessions that spawn a lease in a call of its own before each claim."""
+    """Opens sessions that spawn as many leases as they claim, `spawned` in a call."""
+
+    spawned: int = 1
 
     def __call__(self, number: int) -> "SpawnSettleAndClaimSession":
-        return SpawnSettleAndClaimSession(self.dsn, self.nodes[number], self.batch)
+        node = self.nodes[number]
+        return SpawnSettleAndClaimSession(self.dsn, node, self.batch, self.spawned)
 
 
 class ClaimThenSettleSession:
@@ -115,12 +120,23 @@ class SettleAndClaimSession:
 
 
 class SpawnSettleAndClaimSession(SettleAndClaimSession):
-    """The same, with as many leases spawned one by one as it claims."""
+    """The same, with as many leases spawned as it claims."""
+
+    def __init__(self, dsn: str, node: Node, batch: int, spawned: int) -> None:
+        super().__init__(dsn, node, batch)
+        self._ahead = 0  # leases that it has spawned and not claimed
+        self._spawned = spawned
+        self._leases = Jsonb([{"task": TASK}] * spawned)
 
     def step(self) -> int:
         """Spawn, settle what is held and claim the next; counts what was claimed."""
-        for _ in range(self._batch):
-            self._connection.execute(SPAWN, [QUEUE, TASK], prepare=True)
+        while self._ahead < self._batch:
+            if self._spawned == 1:
+                self._connection.execute(SPAWN, [QUEUE, TASK], prepare=True)
+            else:
+                self._connection.execute(SPAWN_MANY, [QUEUE, self._leases], prepare=True)
+            self._ahead += self._spawned
+        self._ahead -= self._batch
         return super().step()
 
 
