@@ -766,7 +766,7 @@ CREATE TABLE hwqueue.tally (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON COLUMN hwqueue.tally.part IS '0: parents, or the open work of the run; 1: items of a map: need counts those spawned, which is also the number of the next one, arrived those that have ended';
+COMMENT ON COLUMN hwqueue.tally.part IS '0: parents, or the open work of the run; above: items of a map, one row, with a new part every 64 items: need counts those spawned, which is also the number of the next one, arrived those that have ended';
 
 COMMENT ON COLUMN hwqueue.tally.unmet IS 'parents whose edge does not hold';
 
@@ -778,7 +778,7 @@ COMMENT ON COLUMN hwqueue.tally.is_decided IS 'the step was released or skipped'
 
 COMMENT ON COLUMN hwqueue.tally.low IS 'of items: while more of them are open, their ends are counted and nothing else; null: parents or open work';
 
-CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_part integer, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
+CREATE FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -2288,6 +2288,9 @@ CREATE FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) RETURNS bytea
 CREATE FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
@@ -3745,6 +3748,9 @@ CREATE FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.renew_items(p_tally hwqueue.tally) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.repair_positions(p_shard integer) RETURNS boolean
@@ -6616,7 +6622,7 @@ REVOKE ALL ON FUNCTION hwqueue.are_own_tenants(p_tenants jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.are_terms_published(p_class hwqueue.placement_class, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_part integer, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.arrive(p_run uuid, p_step integer, p_is_of_items boolean, p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamp with time zone, p_shard integer, OUT is_full boolean, OUT folded integer, OUT failed integer, OUT tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ask_to_stop(p_node uuid, p_leases uuid[], p_by timestamp with time zone, p_detail text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7343,6 +7349,8 @@ REVOKE ALL ON FUNCTION hwqueue.histogram_quantile(p_counts bigint[], p_part doub
 REVOKE ALL ON FUNCTION hwqueue.hmac_sha256(p_key bytea, p_message bytea) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_written boolean, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) FROM PUBLIC;
 
@@ -8233,6 +8241,8 @@ REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb
 REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remove_leases(p_leases uuid[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.renew_items(p_tally hwqueue.tally) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.repair_positions(p_shard integer) FROM PUBLIC;
 

@@ -46,8 +46,8 @@ alter table hwqueue.tally add column low int;
 comment on column hwqueue.tally.low is
   'of items: while more of them are open, their ends are counted and nothing else; null: parents or open work';
 comment on column hwqueue.tally.part is
-  '0: parents, or the open work of the run; 1: items of a map: need counts those spawned, which is also the'
-  ' number of the next one, arrived those that have ended';
+  '0: parents, or the open work of the run; above: items of a map, one row, with a new part every 64 items:'
+  ' need counts those spawned, which is also the number of the next one, arrived those that have ended';
 comment on column hwqueue.tally.failed is
   'of those unmet, the ones that failed or were cancelled; of open work: failures that nothing ignores; of'
   ' items: those that failed';

@@ -257,8 +257,7 @@ begin
     perform hwqueue.refuse_run_state(v_run, 'a step can be skipped while its run goes on');
   end if;
   v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
-  perform 1 from hwqueue.tally t  -- of a map: nobody else spawns its items
-  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = v_no and t.part = 1 for no key update;
+  perform hwqueue.hold_items(p_run, v_no, true, p_shard);  -- of a map: nobody else spawns its items
   select s.* into v_step from hwqueue.step s
   where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no for no key update;
   if v_step.state not in ('waiting', 'held', 'running') then

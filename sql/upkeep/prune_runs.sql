@@ -224,7 +224,7 @@ as $$
     join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
       and d.step_no = m.step_no
     left join hwqueue.tally t on t.shard_id = p_shard and t.run_id = m.run_id and t.step_no = m.step_no
-      and t.part = 1
+      and t.part > 0
     left join lateral (
       select x.run_id, sum(x.arrived) as arrived, sum(x.failed) as failed, sum(x.skipped) as skipped
       from hwqueue.arrival x

@@ -76,8 +76,8 @@ begin
 end
 $$;
 
--- Counts an item of a map that has ended. While others have left nothing to fold and the window is not to be
--- filled, it does so in one statement.
+-- Counts an item of a map that has ended, in one statement while the window is not to be filled. What others
+-- have left is folded then, and by each of the last items.
 -- Locks: the tally of the map, skip locked; as advance_map. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolean, p_shard int)
 returns void
@@ -91,11 +91,12 @@ begin
       from hwqueue.lease l
       cross join lateral (  -- by key, whatever the statistics say
         select y.ctid as place from hwqueue.tally y
-        where y.shard_id = p_shard and y.run_id = l.run_id and y.step_no = l.step_no and y.part = 1
-          and y.need - y.arrived - 1 > y.low and not exists (
+        where y.shard_id = p_shard and y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
+          and y.need - y.arrived - 1 > y.low and y.arrived % 64 < 63  -- else arrive renews it
+          and (y.low > 0 or y.need - y.arrived > 64 or not exists (
             select from hwqueue.arrival a
-            where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item' and a.shard_id = p_shard)
-        for no key update of y skip locked) x
+            where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item' and a.shard_id = p_shard))
+        order by y.part desc limit 1 for no key update of y skip locked) x
       where l.shard_id = p_shard and l.lease_id = p_lease) k
     where t.ctid = k.place;  -- not one that was written after this statement began
     if found then
@@ -162,7 +163,7 @@ create or replace function hwqueue.advance_map(p_run uuid, p_step int, p_delta h
 language plpgsql volatile
 as $$
 declare
-  v_count record := hwqueue.arrive(p_run, p_step, 1, p_delta, not p_is_short, p_now, p_shard);
+  v_count record := hwqueue.arrive(p_run, p_step, true, p_delta, not p_is_short, p_now, p_shard);
   v_tally hwqueue.tally := v_count.tally;
 begin
   if v_tally.run_id is null or p_delta.arrived > v_count.failed + p_delta.failed + p_delta.skipped
@@ -254,10 +255,7 @@ returns int
 language plpgsql volatile
 as $$
 begin
-  perform 1 from hwqueue.tally t
-  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 1
-  for no key update skip locked;
-  if not found then
+  if hwqueue.hold_items(p_run, p_step, false, p_shard) is null then
     return 0;
   end if;
   return hwqueue.advance_map(p_run, p_step, row(0, 0, 0, 0, 0), true, p_now, p_shard);
@@ -303,7 +301,7 @@ as $$
 declare
   v_count record;
 begin
-  v_count := hwqueue.arrive(p_run, 0, 0, row(p_opened, p_closed, 0, p_failed, 0), false, p_now, p_shard);
+  v_count := hwqueue.arrive(p_run, 0, false, row(p_opened, p_closed, 0, p_failed, 0), false, p_now, p_shard);
   if v_count.is_full then
     perform hwqueue.finish_run(p_run, (v_count.tally).failed, p_now, p_shard);
   end if;

@@ -5,9 +5,9 @@
 -- the first 500, the next sweep 500 more. After that an end that finds 62 places free spawns the next 62.
 --
 -- Invariant: items are spawned in the order of their numbers, by the session that holds the tally of the map
--- (part 1). Its need is the number of the next item, need - arrived is what is open: the window. Items that
--- are not spawned are no rows, but in their list. What one call reads and spawns is bounded in items and in
--- bytes: it may be part of a stranger's settlement.
+-- (hold_items). Its need is the number of the next item, need - arrived is what is open: the window. Items
+-- that are not spawned are no rows, but in their list. What one call reads and spawns is bounded in items and
+-- in bytes: it may be part of a stranger's settlement.
 --
 -- Read begin_map first, then fill_map and spawn_items.
 
@@ -92,9 +92,10 @@ begin
     from jsonb_array_elements(v_found.list) with ordinality e
     group by (e.ordinality - 1) / 100;
   end if;
+  delete from hwqueue.tally t
+  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_defined.step_no and t.part > 0;
   insert into hwqueue.tally as t (shard_id, run_id, step_no, part)
   values (p_shard, p_run.run_id, p_defined.step_no, 1)
-  on conflict (shard_id, run_id, step_no, part) do update set need = 0, arrived = 0, failed = 0, skipped = 0
   returning t.* into v_tally;
   if v_map.items = 0 then
     return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally);
@@ -242,7 +243,8 @@ begin
   update hwqueue.tally t
   set need = v_end, arrived = t.arrived + (v_end - t.need - v_spawned.spawned),
     failed = t.failed + v_spawned.failed, low = hwqueue.map_low(p_map, p_defined, v_end)
-  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_map.step_no and t.part = 1
+  where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_map.step_no
+    and t.part = p_tally.part
   returning t.* into v_tally;
   return v_tally;
 end

@@ -106,7 +106,7 @@ as $$
   select m.items, (t.arrived + coalesce(a.arrived, 0))::int,
          (t.failed + t.skipped + coalesce(a.failed, 0))::int
   from hwqueue.map m
-  join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 1
+  join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0
   cross join lateral (
     select sum(x.arrived) as arrived, sum(x.failed + x.skipped) as failed from hwqueue.arrival x
     where x.run_id = p_run and x.step_no = p_step and x.kind = 'item' and x.shard_id = p_shard) a

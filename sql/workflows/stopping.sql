@@ -88,7 +88,7 @@ as $$
   select exists (
     select from hwqueue.map m
     join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = m.step_no
-    join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = m.step_no and t.part = 1
+    join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = m.step_no and t.part > 0
     where m.shard_id = p_shard and m.run_id = p_run and s.state = 'running' and m.stopped_below < t.need)
 $$;
 

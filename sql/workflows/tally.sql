@@ -13,33 +13,34 @@
 --
 -- Read arrive first. docs/explanation/workflows.md has the proof.
 
--- Adds a delta to a tally; part 1 is that of the items of a map. Leaves an arrival instead when another
--- session holds the tally, or with p_leave.
+-- Adds a delta to a tally, of the items of a map or, if not p_is_of_items, of part 0. Leaves an arrival
+-- instead when another session holds the tally, or with p_leave.
 -- is_full: everything has arrived, and this session holds the tally; folded: how many arrivals it has
 -- folded; failed: how many items of these have not completed; tally: as it is now, null when it left an
 -- arrival.
 -- It folds up to 1,000 arrivals; if there are more it is not full yet, and another call goes on.
 -- Locks: the tally, skip locked. Not idempotent.
-create or replace function hwqueue.arrive(p_run uuid, p_step int, p_part int,
+create or replace function hwqueue.arrive(p_run uuid, p_step int, p_is_of_items boolean,
   p_delta hwqueue.tally_delta, p_leave boolean, p_now timestamptz, p_shard int, out is_full boolean,
   out folded int, out failed int, out tally hwqueue.tally)
 language plpgsql volatile
 as $$
 declare
-  v_is_held boolean := false;
+  v_part int;
   v_counted record;
-  v_kind text := case p_part when 0 then 'count' else 'item' end;
+  v_kind text := case when p_is_of_items then 'item' else 'count' end;
 begin
   is_full := false;
   folded := 0;
   failed := 0;
-  if not p_leave then
-    perform 1 from hwqueue.tally t
-    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = p_part
+  if not p_leave and p_is_of_items then
+    v_part := hwqueue.hold_items(p_run, p_step, false, p_shard);
+  elsif not p_leave then
+    select t.part into v_part from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0
     for no key update skip locked;
-    v_is_held := found;
   end if;
-  if not v_is_held then
+  if v_part is null then
     -- a delta of nothing is left, too: it asks the next holder to look
     insert into hwqueue.arrival (shard_id, run_id, step_no, kind, need, arrived, unmet, failed, skipped, at)
     values (p_shard, p_run, p_step, v_kind, p_delta.need, p_delta.arrived, p_delta.unmet, p_delta.failed,
@@ -64,14 +65,65 @@ begin
       unmet = t.unmet + a.unmet + p_delta.unmet, failed = t.failed + a.failed + p_delta.failed,
       skipped = t.skipped + a.skipped + p_delta.skipped
   from added a
-  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = p_part
-  returning a.folded, (a.failed + a.skipped)::int as failed, t as tally into v_counted;
+  where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = v_part
+  returning a.folded, (a.failed + a.skipped)::int as failed, a.arrived + p_delta.arrived as arrived,
+    t as tally into v_counted;
   folded := v_counted.folded;
   failed := v_counted.failed;
   tally := v_counted.tally;
+  if p_is_of_items and tally.arrived / 64 > (tally.arrived - v_counted.arrived) / 64 then
+    tally := hwqueue.renew_items(tally);
+  end if;
   is_full := tally.arrived >= tally.need and (folded < 1000 or not exists (
     select from hwqueue.arrival a
     where a.run_id = p_run and a.step_no = p_step and a.kind = v_kind and a.shard_id = p_shard));
+end
+$$;
+
+-- Locks the tally of the items of a map and returns its part; null when there is none, or another session
+-- holds it and not p_waits.
+-- Locks: that row.
+create or replace function hwqueue.hold_items(p_run uuid, p_step int, p_waits boolean, p_shard int)
+returns int
+language plpgsql volatile
+as $$
+declare
+  v_part int;
+begin
+  loop
+    if p_waits then
+      select t.part into v_part from hwqueue.tally t
+      where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0
+      order by t.part desc limit 1 for no key update;
+    else
+      select t.part into v_part from hwqueue.tally t
+      where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0
+      order by t.part desc limit 1 for no key update skip locked;
+    end if;
+    exit when found or not p_waits or not exists (
+      select from hwqueue.tally t
+      where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0);
+  end loop;  -- the one that this session waited for was renewed
+  return v_part;
+end
+$$;
+
+-- Puts the tally of a map into a new row, the next part, after 64 of its items. While any transaction on the
+-- server is open that has written, the former versions of a row stay, and a search by its key walks over all
+-- of them. The highest part is found at once (as the newest version in node_load).
+-- Locks: the caller holds the tally; a new row. Not idempotent.
+create or replace function hwqueue.renew_items(p_tally hwqueue.tally) returns hwqueue.tally
+language plpgsql volatile
+as $$
+declare
+  v_tally hwqueue.tally := p_tally;
+begin
+  delete from hwqueue.tally t
+  where t.shard_id = p_tally.shard_id and t.run_id = p_tally.run_id and t.step_no = p_tally.step_no
+    and t.part = p_tally.part;
+  v_tally.part := p_tally.part + 1;
+  insert into hwqueue.tally select v_tally.*;
+  return v_tally;
 end
 $$;
 
@@ -98,7 +150,7 @@ begin
     where t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part = 0) then
     return;  -- nobody needs the count any more
   end if;
-  v_count := hwqueue.arrive(p_run, p_step, 0, p_delta, p_is_any and not p_is_short, p_now, p_shard);
+  v_count := hwqueue.arrive(p_run, p_step, false, p_delta, p_is_any and not p_is_short, p_now, p_shard);
   opened := case when (v_count.tally).run_id is null then 1 else 0 end;
   closed := v_count.folded;
   if (v_count.tally).run_id is null or (v_count.tally).is_decided then

@@ -8,7 +8,7 @@ import pytest
 
 from tests.calls import Calls, Row
 from tests.flows import Flow, broken, each, fail, finish, step
-from tests.races.interleave import Actor, interleave
+from tests.races.interleave import TIMEOUT, Actor, interleave
 from tests.sql.api import outlive, settlement
 
 pytestmark = pytest.mark.thorough
@@ -169,3 +169,44 @@ def test_a_map_that_is_declared_done_while_an_item_ends(calls: Calls, four: list
     four[0].commit()
     flow.complete("b")
     assert flow.state == "completed"
+
+
+def test_an_item_ends_while_the_tally_is_renewed(calls: Calls, four: list[Actor]) -> None:
+    """The 64th end puts the tally into a new row, which nobody else sees before it commits."""
+    flow = Flow(calls, [each("m", list(range(66))), step("b", "m")])
+    node, other = on_a_node_of_its_own(flow, 1)
+    claims = list(flow.items().values())
+    for claim in claims[:63]:
+        flow.settle(claim)
+    four[0].begin()
+    flow.settle(claims[63], four[0].direct)
+    calls.rows("settle_and_claim", settle=[settlement(other)], qty=0, **node)
+    assert broken(calls) == []
+    four[0].commit()
+    assert broken(calls) == []
+    flow.settle(claims[64])
+    assert flow.states() == {"m": "completed", "b": "running"}
+
+
+def test_a_map_that_is_declared_done_while_its_tally_is_renewed(
+    calls: Calls, four: list[Actor]
+) -> None:
+    """The row that skip_step waits for is gone when it gets its turn: it takes the one after it."""
+    flow = Flow(calls, [each("m", list(range(500)), max_parallel=70), step("b", "m")])
+    claims = flow.items(qty=64)
+    for number in range(63):
+        flow.settle(claims[number])
+    one, two = four[:2]
+    one.begin()
+    flow.settle(claims[63], one.direct)
+    two.conn.execute("set lock_timeout = '15s'")
+    two.begin()
+    skipped = two.start(lambda direct: direct.rows("skip_step", run=flow.run, step="m"))
+    two.wait_until_blocked_by(one)
+    one.commit()
+    skipped.result(TIMEOUT)
+    of_it = {"run": flow.run, "step": 1, "waits": False, "shard": 0}
+    assert calls.value("hold_items", **of_it) is None
+    two.commit()
+    assert calls.value("hold_items", **of_it) == 2
+    assert flow.states() == {"m": "completed", "b": "running"}
