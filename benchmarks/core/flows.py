@@ -17,6 +17,7 @@ Steps = Sequence[Step]
 SUBMIT = "select run_id from hwqueue.submit_workflow(p_workflow => %s, p_options => %s)"
 _DEFINE = "select hwqueue.define_workflow(p_spec => %s)"
 _SUBMIT_MANY = "select count(*) from hwqueue.submit_workflows(p_workflow => %s, p_runs => %s)"
+_RELEASE = "select released from hwqueue.advance_workflows()"
 _BATCH = 100
 
 
@@ -46,6 +47,11 @@ def join(parents: int) -> Steps:
     return [*before, step("end", *(one["name"] for one in before))]
 
 
+def items(count: int) -> Steps:
+    """A map all of whose items may run at once."""
+    return [step("each", kind="map", over=list(range(count)), max_parallel=count)]
+
+
 def define(dsn: str, name: str, steps: Steps) -> None:
     """Define a workflow in the benchmarks' queue."""
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -59,6 +65,14 @@ def submit(
     row = connection.execute(SUBMIT, [name, Jsonb(options or {})], prepare=True).fetchone()
     assert row is not None
     return UUID(str(row[0]))
+
+
+def release(connection: psycopg.Connection) -> None:
+    """Sweep until everything that submissions have left is released."""
+    while True:
+        [(released,)] = connection.execute(_RELEASE, prepare=True).fetchall()
+        if released == 0:
+            return
 
 
 def submit_many(dsn: str, name: str, count: int) -> None:

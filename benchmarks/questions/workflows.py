@@ -49,10 +49,11 @@ StepsOfRun = Annotated[int, typer.Option(help="Steps of a run", min=2, max=5000)
 
 
 class Shape(StrEnum):
-    """What the steps of a run wait for."""
+    """What waits in a run, and for what: steps for a worker or a step, items for a worker."""
 
     WORKER = "worker"
     STEP = "step"
+    ITEM = "item"
 
 
 def waiting(
@@ -195,6 +196,19 @@ def _submission_figures(
     yield Figure.against(name, "ms", values=values, bases=bases, more=each)
 
 
+_ITEMS_A_STEP = 20
+_MAKERS: Mapping[Shape, Callable[[int], flows.Steps]] = {
+    Shape.WORKER: flows.abreast,
+    Shape.STEP: flows.behind_one,
+    Shape.ITEM: flows.items,
+}
+_WAITING: Mapping[Shape, str] = {
+    Shape.WORKER: "wait for a worker",
+    Shape.STEP: "wait for a step",
+    Shape.ITEM: "items wait for a worker",
+}
+
+
 @dataclass
 class _Cancelled:
     """What the cancellation of one run took.
@@ -213,12 +227,15 @@ def cancels(
     *,
     shapes: Annotated[
         list[Shape],
-        typer.Option(help="worker: all steps wait for a worker; step: all but one for that one"),
+        typer.Option(
+            help="worker: all steps wait for a worker; step: all but one for that one; item: all"
+            " items of a map, of 20 times as many as --steps, for a worker"
+        ),
     ] = list(Shape),  # noqa: B006
     steps: StepsOfRun = 5000,
-    runs: Annotated[int, typer.Option(help="Runs that are cancelled in a round", min=1)] = 5,
+    runs: Annotated[int, typer.Option(help="Runs that are cancelled in a round", min=1)] = 2,
     backlog: Annotated[int, typer.Option(help="Plain leases at the start of a turn", min=1)] = (
-        30_000
+        90_000
     ),
     rounds: Rounds = 5,
 ) -> Answer:
@@ -234,8 +251,8 @@ def cancels(
     for shape in shapes:
         with database(run.dsn) as dsn:
             create_queue(dsn)
-            make = flows.abreast if shape == Shape.WORKER else flows.behind_one
-            flows.define(dsn, "cancelled", make(steps))
+            count = _ITEMS_A_STEP * steps if shape == Shape.ITEM else steps
+            flows.define(dsn, "cancelled", _MAKERS[shape](count))
             turn = _Turn(run, dsn, register(dsn), backlog)
             cancelled, beside, alone = [], [], []
             for number in range(rounds):
@@ -245,7 +262,7 @@ def cancels(
                 beside.append(claimed)
                 alone.append(turn.alone(claimed.seconds))
             facts = machine(dsn)
-        name = f"{steps:,} wait for a {shape}"
+        name = f"{count:,} {_WAITING[shape]}"
         figures += [_cancel_figure(name, cancelled), *_beside(name, beside, alone)]
     compared = f"cancel_workflow_run / {CANCEL_MS} ms; claims beside it / alone"
     return Answer("cancels", compared, tuple(figures), ctx.params, facts)
@@ -268,6 +285,7 @@ class _Turn:
         top_up(self.run, self.dsn, kind(), self.backlog)
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             first, *submitted = (flows.submit(connection, "cancelled") for _ in range(runs + 1))
+            flows.release(connection)
             _cancel(connection, first)  # plans are made in it
             calm_down(self.dsn)
             with claiming(self.dsn, self.node) as claimed:
