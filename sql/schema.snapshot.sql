@@ -723,6 +723,9 @@ CREATE TABLE hwqueue.run (
     submitted_at timestamp with time zone NOT NULL,
     finished_at timestamp with time zone,
     prune_at timestamp with time zone,
+    parent_run_id uuid,
+    parent_step_no integer,
+    depth smallint DEFAULT 0 NOT NULL,
     CONSTRAINT run_state_check CHECK ((state = ANY (ARRAY['running'::text, 'paused'::text, 'failing'::text, 'cancelling'::text, 'completed'::text, 'failed'::text, 'cancelled'::text])))
 )
 WITH (fillfactor='80');
@@ -738,6 +741,10 @@ COMMENT ON COLUMN hwqueue.run.stops IS 'steps that run are asked to stop, and no
 COMMENT ON COLUMN hwqueue.run.is_finishing IS 'its finally steps are released: the next end is the last';
 
 COMMENT ON COLUMN hwqueue.run.attempt IS 'from 1; retry_workflow_run adds one';
+
+COMMENT ON COLUMN hwqueue.run.parent_run_id IS 'the run whose step this is; null: it was submitted';
+
+COMMENT ON COLUMN hwqueue.run.depth IS 'how many runs are above it';
 
 CREATE FUNCTION hwqueue.apply_state(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
@@ -841,7 +848,9 @@ CREATE TABLE hwqueue.step (
     result jsonb,
     error jsonb,
     ended_at timestamp with time zone,
-    due_at timestamp with time zone
+    due_at timestamp with time zone,
+    nested_run_id uuid,
+    nested_mode text
 )
 WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
 
@@ -856,6 +865,10 @@ COMMENT ON COLUMN hwqueue.step.result IS 'given by an operator (skip_step); else
 COMMENT ON COLUMN hwqueue.step.error IS 'why it failed before it had a lease';
 
 COMMENT ON COLUMN hwqueue.step.due_at IS 'while it runs: when reap ends it; null: never';
+
+COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of kind workflow; null: of another kind, or not open yet';
+
+COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
 
 CREATE TABLE hwqueue.workflow_step (
     shard_id integer NOT NULL,
@@ -898,6 +911,9 @@ CREATE FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step, p_defi
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) RETURNS hwqueue.step_verdict
@@ -1001,6 +1017,9 @@ CREATE FUNCTION hwqueue.broken_loads(p_shard integer) RETURNS TABLE(rule text, n
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.broken_maps(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
+    LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.broken_nested(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.broken_runs(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
@@ -1312,7 +1331,7 @@ CREATE FUNCTION hwqueue.check_trust_domain(p_domain text) RETURNS void
 CREATE FUNCTION hwqueue.check_version_range(p_range text, p_kind text, p_field text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, queue text, task_name text, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.check_workflow(p_spec jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, queue text, task_name text, placement jsonb, came_from jsonb, headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb, shard_id integer, kind text, workflow text, version integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
@@ -1792,6 +1811,9 @@ CREATE FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval DEFAULT NULL
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer, p_shard integer) RETURNS void
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -1835,6 +1857,9 @@ CREATE FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with tim
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -2144,6 +2169,9 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode TO 'force_custom_plan';
 
+CREATE FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -2174,7 +2202,7 @@ CREATE FUNCTION hwqueue.get_workflow(p_workflow text, p_version integer DEFAULT 
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb)
+CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, detail jsonb, tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt integer, deadline timestamp with time zone, submitted_at timestamp with time zone, finished_at timestamp with time zone, step_counts jsonb, parent_run_id uuid, root_run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -2182,6 +2210,9 @@ CREATE FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) RETURNS text
@@ -2724,12 +2755,12 @@ CREATE FUNCTION hwqueue.list_webhooks(p_shard integer DEFAULT 0) RETURNS TABLE(n
 CREATE FUNCTION hwqueue.list_words(p_values jsonb, p_or text DEFAULT 'or'::text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, tenant text, labels jsonb, attempt integer, submitted_at timestamp with time zone, finished_at timestamp with time zone)
+CREATE FUNCTION hwqueue.list_workflow_runs(p_filter jsonb DEFAULT '{}'::jsonb, p_limit integer DEFAULT 50, p_before uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, version integer, state text, reason text, tenant text, labels jsonb, attempt integer, submitted_at timestamp with time zone, finished_at timestamp with time zone, parent_run_id uuid, root_run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_custom_plan';
 
-CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb, kind text, due_at timestamp with time zone, headline text, items integer, items_done integer, items_failed integer)
+CREATE FUNCTION hwqueue.list_workflow_steps(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, state text, reason text, task_name text, queue text, placement jsonb, lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb, ended_at timestamp with time zone, waits_for text[], shard_id integer, came_from jsonb, kind text, due_at timestamp with time zone, headline text, items integer, items_done integer, items_failed integer, nested_run_id uuid)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off';
@@ -2936,6 +2967,9 @@ CREATE FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib bigint, 
 
 CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql STABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard integer) RETURNS hwqueue.workflow
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.new_event_id(p_base bigint) RETURNS bigint
     LANGUAGE sql;
@@ -3199,6 +3233,9 @@ CREATE FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_shard in
 CREATE FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.open_parents(p_run hwqueue.run, p_shard integer) RETURNS jsonb
     LANGUAGE sql;
 
@@ -3294,6 +3331,9 @@ CREATE FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer DEFAULT 0) RET
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
@@ -3348,6 +3388,9 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, class hwqueue.placement_class, came_from jsonb)
     LANGUAGE plpgsql STABLE;
@@ -3517,6 +3560,12 @@ CREATE FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT se
 
 CREATE FUNCTION hwqueue.read_near(p_near jsonb, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.read_nested(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) RETURNS hwqueue.node
     LANGUAGE plpgsql;
@@ -3688,6 +3737,9 @@ CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch b
 CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -3808,7 +3860,7 @@ CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
+CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.resource_words(p_resources jsonb) RETURNS text
@@ -3826,6 +3878,9 @@ CREATE FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[], p_shard
 CREATE FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.resume_run(p_run hwqueue.run, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3849,6 +3904,9 @@ CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named in
 
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4266,6 +4324,9 @@ CREATE FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_payload json
 CREATE FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.submit_nested(p_run hwqueue.run, p_step hwqueue.step, p_settings jsonb, p_input jsonb, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb DEFAULT '{}'::jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, created boolean, state text, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4464,6 +4525,9 @@ CREATE FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) RETURNS h
 
 CREATE FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.tell_nested(p_run hwqueue.run, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.term_anchors(p_spec jsonb) RETURNS text[]
     LANGUAGE sql IMMUTABLE;
@@ -4825,7 +4889,7 @@ CREATE TABLE hwqueue.arrival (
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
-COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; item: for that of a map; release, skip: of a step; fail: the run; state: the run''s state has changed';
+COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; item: for that of a map; release, skip: of a step; fail: the run; state: the run''s state has changed; signal: a step may have a signal to take; nested: a step and its nested run, or (step_no 0) a nested run and its parent, are to be compared';
 
 COMMENT ON COLUMN hwqueue.arrival.after_xid IS 'of kind state: transactions below this one may have read the state before';
 
@@ -6280,7 +6344,11 @@ CREATE INDEX run_name ON hwqueue.run USING btree (shard_id, name, run_id);
 
 CREATE INDEX run_open ON hwqueue.run USING btree (shard_id, name, state) WHERE (finished_at IS NULL);
 
+CREATE INDEX run_parent ON hwqueue.run USING btree (parent_run_id, run_id) WHERE (parent_run_id IS NOT NULL);
+
 CREATE INDEX run_prune ON hwqueue.run USING btree (shard_id, prune_at) WHERE (prune_at IS NOT NULL);
+
+CREATE INDEX run_root ON hwqueue.run USING btree (root_run_id, run_id) WHERE (parent_run_id IS NOT NULL);
 
 CREATE UNIQUE INDEX run_signal_key ON hwqueue.run_signal USING btree (shard_id, run_id, name, key) WHERE (key IS NOT NULL);
 
@@ -6663,6 +6731,8 @@ REVOKE ALL ON FUNCTION hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step,
 
 REVOKE ALL ON FUNCTION hwqueue.begin_other(p_run hwqueue.run, p_step integer, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.begin_sleep(p_run hwqueue.run, p_settings jsonb, p_results jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step, p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -6706,6 +6776,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_joins(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.broken_loads(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_maps(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_nested(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_runs(p_shard integer) FROM PUBLIC;
 
@@ -7069,6 +7141,8 @@ REVOKE ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_sh
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.drain_node(p_node uuid, p_deadline interval, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.drop_arrivals(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.drop_idle(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.drop_queue(p_queue text, p_force boolean, p_shard integer) FROM PUBLIC;
@@ -7100,6 +7174,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bi
 REVOKE ALL ON FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7247,6 +7323,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_key(p_spec jsonb, p_domain text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hwqueue.queue, p_reach double precision, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -7281,6 +7359,8 @@ GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) TO h
 REVOKE ALL ON FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.gpu_exclusivity_on(p_asked text, p_share_mode text) FROM PUBLIC;
 
@@ -7730,6 +7810,8 @@ REVOKE ALL ON FUNCTION hwqueue.needed_amounts(p_cpu_milli bigint, p_memory_mib b
 
 REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.new_event_id(p_base bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
@@ -7878,6 +7960,8 @@ REVOKE ALL ON FUNCTION hwqueue.oldest_undelivered(p_webhook hwqueue.webhook, p_s
 
 REVOKE ALL ON FUNCTION hwqueue.open_claim(p_request hwqueue.claim_request, p_state hwqueue.node_state, INOUT queue_head hwqueue.queue_head, OUT queue_ids integer[], OUT promoted integer, OUT at_low_water boolean, OUT node hwqueue.node, OUT load hwqueue.node_load, OUT room hwqueue.headroom, OUT picked hwqueue.picked_entries) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.open_parents(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.open_queues(p_queues text[], p_shard integer) FROM PUBLIC;
@@ -7942,6 +8026,8 @@ REVOKE ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) FROM P
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_queue(p_queue text, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.pause_webhook(p_name text, p_shard integer) TO hwqueue_admin;
@@ -7976,6 +8062,8 @@ GRANT ALL ON FUNCTION hwqueue.placement_class_stats(p_queue text, p_after bigint
 REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
 
@@ -8088,6 +8176,10 @@ REVOKE ALL ON FUNCTION hwqueue.read_log_place(p_after text, OUT claim_token bigi
 REVOKE ALL ON FUNCTION hwqueue.read_map(p_step jsonb, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_near(p_near jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_nested(p_step jsonb, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow, p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_node(p_node uuid, p_shard integer) FROM PUBLIC;
 
@@ -8202,6 +8294,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.refuse_object(p_value jsonb, p_allowed text[], p_field text, p_code text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_payload(p_bytes integer, p_field text, p_max_bytes integer) FROM PUBLIC;
@@ -8282,7 +8376,7 @@ REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resource_words(p_resources jsonb) FROM PUBLIC;
 
@@ -8295,6 +8389,8 @@ REVOKE ALL ON FUNCTION hwqueue.results_of(p_run hwqueue.run, p_steps integer[], 
 REVOKE ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.resume_queue(p_queue text, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.resume_run(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.resume_webhook(p_name text, p_shard integer) TO hwqueue_operator;
@@ -8310,6 +8406,8 @@ REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p
 REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.retry_workflow_run(p_run uuid, p_options jsonb, p_shard integer) TO hwqueue_producer;
@@ -8578,6 +8676,8 @@ REVOKE ALL ON FUNCTION hwqueue.store_run_signal(p_run uuid, p_name text, p_paylo
 
 REVOKE ALL ON FUNCTION hwqueue.stripes_of(p_touched hwqueue.touched_term[], p_terms integer, p_joins boolean, p_starts boolean, OUT alone integer[], OUT shared integer[], OUT by_counters_alone boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.submit_nested(p_run hwqueue.run, p_step hwqueue.step, p_settings jsonb, p_input jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.submit_spec(p_spec jsonb, p_input jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
@@ -8677,6 +8777,8 @@ REVOKE ALL ON FUNCTION hwqueue.target_gain(p_spread jsonb, p_fact jsonb, p_class
 REVOKE ALL ON FUNCTION hwqueue.target_queue(p_changes jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.target_value(p_value jsonb, p_domain text, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.tell_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.term_anchors(p_spec jsonb) FROM PUBLIC;
 

@@ -9,12 +9,14 @@
 -- Read cancel_workflow_run, then retry_workflow_run and skip_step.
 
 -- One run. step_counts: {state: number of steps}. reason and detail: why it does not run, or did not
--- complete. attempt: from 1; each retry adds one.
+-- complete. attempt: from 1; each retry adds one. parent_run_id: the run whose step this is, null for one
+-- that was submitted; root_run_id: the submitted run above it, or itself.
 -- Raises: QHF03.
 create or replace function hwqueue.get_workflow_run(p_run uuid, p_shard int default 0)
 returns table (run_id uuid, shard_id int, workflow text, version int, state text, reason text, detail jsonb,
   tenant text, labels jsonb, headers jsonb, priority smallint, input jsonb, result jsonb, attempt int,
-  deadline timestamptz, submitted_at timestamptz, finished_at timestamptz, step_counts jsonb)
+  deadline timestamptz, submitted_at timestamptz, finished_at timestamptz, step_counts jsonb,
+  parent_run_id uuid, root_run_id uuid)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -22,7 +24,7 @@ begin
   return query
     select r.run_id, r.shard_id, r.name, w.version, r.state, r.reason, r.detail, r.tenant, r.labels,
       r.headers, r.priority, r.input, r.result, r.attempt, r.deadline, r.submitted_at, r.finished_at,
-      hwqueue.count_steps(r, p_shard)
+      hwqueue.count_steps(r, p_shard), r.parent_run_id, r.root_run_id
     from hwqueue.run r
     join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
     where r.shard_id = p_shard and r.run_id = p_run;
@@ -30,14 +32,16 @@ end
 $$;
 
 -- Lists runs, newest first by id, a page at a time: pass the last run_id of a page as p_before of the next.
--- p_filter: {"workflow", "state", "tenant", "labels", "submitted_from", "submitted_before"}, all of them
--- optional. "tenant": "" means those without one. p_limit: from 1 to 10,000. A filter that few of many runs
--- meet reads the many.
+-- p_filter: {"workflow", "state", "tenant", "labels", "submitted_from", "submitted_before", "parent_run_id",
+-- "root_run_id", "is_nested"}, all of them optional. "tenant": "" means those without one. parent_run_id: the
+-- runs that are steps of this one; root_run_id: and those below them. p_limit: from 1 to 10,000. A filter
+-- that few of many runs meet reads the many.
 -- Raises: QHA01, QHA03.
 create or replace function hwqueue.list_workflow_runs(p_filter jsonb default '{}', p_limit int default 50,
   p_before uuid default null, p_shard int default 0)
 returns table (run_id uuid, shard_id int, workflow text, version int, state text, reason text, tenant text,
-  labels jsonb, attempt int, submitted_at timestamptz, finished_at timestamptz)
+  labels jsonb, attempt int, submitted_at timestamptz, finished_at timestamptz, parent_run_id uuid,
+  root_run_id uuid)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   -- planned each time: a filter that is not given must not be in the plan
   set plan_cache_mode = force_custom_plan
@@ -49,11 +53,14 @@ declare
   v_labels jsonb;
   v_from timestamptz;
   v_before timestamptz;
+  v_parent uuid;
+  v_root uuid;
+  v_is_nested boolean;
   v_tenants text[] := hwqueue.my_tenants();
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_before'),
     hwqueue.check_object(p_filter, array['workflow', 'state', 'tenant', 'labels', 'submitted_from',
-      'submitted_before'], 'filter');
+      'submitted_before', 'parent_run_id', 'root_run_id', 'is_nested'], 'filter');
   v_workflow := hwqueue.json_text(p_filter -> 'workflow', 'filter.workflow', 100);
   v_state := hwqueue.json_choice(p_filter -> 'state', 'filter.state', array['running', 'paused', 'failing',
     'cancelling', 'completed', 'failed', 'cancelled']);
@@ -66,9 +73,12 @@ begin
   v_labels := nullif(hwqueue.json_object(p_filter -> 'labels', 'filter.labels'), '{}');
   v_from := hwqueue.json_time(p_filter -> 'submitted_from', 'filter.submitted_from');
   v_before := hwqueue.json_time(p_filter -> 'submitted_before', 'filter.submitted_before');
+  v_parent := hwqueue.json_uuid(p_filter -> 'parent_run_id', 'filter.parent_run_id');
+  v_root := hwqueue.json_uuid(p_filter -> 'root_run_id', 'filter.root_run_id');
+  v_is_nested := hwqueue.json_boolean(p_filter -> 'is_nested', 'filter.is_nested');
   return query
     select r.run_id, r.shard_id, r.name, w.version, r.state, r.reason, r.tenant, r.labels, r.attempt,
-      r.submitted_at, r.finished_at
+      r.submitted_at, r.finished_at, r.parent_run_id, r.root_run_id
     from hwqueue.run r
     join hwqueue.workflow w on w.shard_id = p_shard and w.workflow_id = r.workflow_id
     where r.shard_id = p_shard and (p_before is null or r.run_id < p_before)
@@ -77,6 +87,9 @@ begin
       and (v_labels is null or r.labels @> v_labels)
       and (v_from is null or r.submitted_at >= v_from)
       and (v_before is null or r.submitted_at < v_before)
+      and (v_parent is null or r.parent_run_id = v_parent)
+      and (v_root is null or r.root_run_id = v_root and r.parent_run_id is not null)
+      and (v_is_nested is null or (r.parent_run_id is not null) = v_is_nested)
     order by r.run_id desc limit p_limit;
 end
 $$;
@@ -86,15 +99,16 @@ $$;
 -- error: of its lease; an operator's skip_step may have set the result. waits_for: parents that have not
 -- ended. placement: what its lease asks. came_from: the same keys, with the levels that ask for each part, as
 -- in check_workflow, or near; a part that none of them asks any more came from its task. kind: task, map,
--- sleep or wait; due_at: when a sleep ends or a wait times out; headline: what it waits for, in words, where
--- it is no task. items: the length of a map's list; items_done, items_failed: how many have ended, and how
--- many of these failed.
+-- sleep, wait or workflow; due_at: when a sleep ends or a wait times out; headline: what it waits for, in
+-- words, where it is no task. items: the length of a map's list; items_done, items_failed: how many have
+-- ended, and how many of these failed. nested_run_id: the run that a step of kind workflow is, null until it
+-- begins.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
   lease_id uuid, lease_state text, node_id uuid, attempt smallint, result jsonb, error jsonb,
   ended_at timestamptz, waits_for text[], shard_id int, came_from jsonb, kind text, due_at timestamptz,
-  headline text, items int, items_done int, items_failed int)
+  headline text, items int, items_done int, items_failed int, nested_run_id uuid)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_seqscan = off
 as $$
@@ -112,7 +126,7 @@ begin
         then array(select jsonb_array_elements_text(v_parents -> d.step_no::text)) else '{}' end,
       p_shard, v_origins -> d.step_no::text, d.kind, s.due_at,
       coalesce(hwqueue.step_headline(s, d), hwqueue.map_headline(s, i.items, i.items_done, i.items_failed)),
-      i.items, i.items_done, i.items_failed
+      i.items, i.items_done, i.items_failed, s.nested_run_id
     from hwqueue.workflow_step d
     cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
       select x.* from hwqueue.step x
@@ -162,9 +176,7 @@ declare
   v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
 begin
   if v_run.state = 'running' then
-    update hwqueue.run r set state = 'paused', reason = 'paused',
-      detail = jsonb_build_object('by', hwqueue.current_actor())
-    where r.shard_id = p_shard and r.run_id = p_run;
+    perform hwqueue.pause_run(v_run, 'paused', jsonb_build_object('by', hwqueue.current_actor()), p_shard);
     perform hwqueue.note_event('workflow_run_paused', format('run of workflow %s is paused', v_run.name),
       p_shard, jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
   elsif v_run.state <> 'paused' then
@@ -185,12 +197,10 @@ declare
   v_run hwqueue.run := hwqueue.lock_run(p_run, p_shard);
 begin
   if v_run.state = 'paused' then
-    update hwqueue.run r set state = 'running', reason = null, detail = null
-    where r.shard_id = p_shard and r.run_id = p_run returning r.* into v_run;
+    perform hwqueue.resume_run(v_run, p_shard);
     perform hwqueue.note_event('workflow_run_resumed', format('run of workflow %s goes on', v_run.name),
       p_shard, jsonb_build_object('run_id', p_run, 'workflow', v_run.name));
-    perform hwqueue.leave_arrivals(p_run, array[0], 'state', '{}', hwqueue.clock(), p_shard),
-      hwqueue.apply_state(v_run, hwqueue.clock(), p_shard);
+    perform hwqueue.apply_state(hwqueue.find_run(p_run, p_shard), hwqueue.clock(), p_shard);
   elsif v_run.state <> 'running' then
     perform hwqueue.refuse_run_state(v_run, 'only a paused run can be resumed');
   end if;
@@ -225,16 +235,16 @@ begin
       'steps', cardinality(v_steps)));
   perform hwqueue.forget_maps(v_run, v_steps, case when p_options ->> 'mode' = 'all' then v_steps
       else hwqueue.named_steps(v_run, p_options -> 'steps', 'options.steps', p_shard) end, p_shard),
-    hwqueue.reset_run(v_run, v_steps, hwqueue.check_payload(p_options -> 'input', 'options.input',
-    1048576), hwqueue.clock(), p_shard);
+    hwqueue.reset_run(v_run, v_steps, case p_options ->> 'mode' when 'all' then 'all' else 'failed' end,
+      hwqueue.check_payload(p_options -> 'input', 'options.input', 1048576), hwqueue.clock(), p_shard);
   return (hwqueue.find_run(p_run, p_shard)).state;
 end
 $$;
 
 -- Declares a step completed that waits or sleeps, with a result that others may bind, and returns the run's
--- state. Its lease is cancelled if it waits for a node; a claimed one is refused. Parents that have not ended
--- are counted as before, and what they decide finds a step that has ended. So the step's own tally is left
--- alone: an open settlement may hold it.
+-- state. Its lease is cancelled if it waits for a node; a claimed one is refused. A nested run is cancelled.
+-- Parents that have not ended are counted as before, and what they decide finds a step that has ended. So the
+-- step's own tally is left alone: an open settlement may hold it.
 -- Locks: the run, the step, the entry; then as advance_workflows. It waits for a settlement that has released
 -- the step and is still open. Raises: QHF03, QHF04, QHF06, QHL07, QHA01, QHA02. Not idempotent.
 -- Wakes: waiting workers.
@@ -277,6 +287,9 @@ begin
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'step', p_step));
   perform hwqueue.carry_on(p_run, hwqueue.new_progress(array[v_no], array['completed']),
     case when v_step.state = 'waiting' then 0 else 1 end, false, v_now, p_shard);
+  if v_step.state = 'running' and v_step.nested_run_id is not null then  -- it is cancelled
+    perform hwqueue.leave_arrivals(v_step.nested_run_id, array[0], 'nested', '{}', v_now, p_shard);
+  end if;
   return (hwqueue.find_run(p_run, p_shard)).state;
 end
 $$;
@@ -324,9 +337,11 @@ $$;
 
 -- Does what settlements of steps had to leave, because another session held a row: releases steps whose last
 -- parents ended at the same moment, carries a change of a run's state to its steps. Ends sleeps that are
--- over. Part of reap; workers that settle steps call it often.
+-- over, opens nested runs, and compares them with their parents. Part of reap; workers that settle steps
+-- call it often.
 -- folded: tallies, steps and runs it has looked at, p_limit at most (1 to 10,000) and as many steps that were
--- due; released: steps that came after others, and items of maps; more: call again.
+-- due; released: steps that came after others, items of maps, and nested runs that began or ended; more:
+-- call again.
 -- Locks: arrivals, tallies, steps and runs, skip locked. Raises: QHA01, QHA02. Wakes: waiting workers.
 create or replace function hwqueue.advance_workflows(p_limit int default 200, p_shard int default 0)
 returns table (folded int, released int, more boolean)

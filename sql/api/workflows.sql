@@ -12,11 +12,12 @@
 --
 -- p_spec: {"name", "queue", "steps", "affinity_tags", "placement", "labels", "tenant", "priority",
 -- "deadline", "on_failure": finish_running|fail_fast|continue, "retain": {"completed", "failed"},
--- "result"}. A step: {"name", "kind": task|map|sleep, "after", "join": all|any, "run_if", "on_failure":
--- fail|continue|ignore, "finally": completed|failed|cancelled|ended}; a task has {"task", "queue", "params",
--- "options", "affinity": and|override|replace, "affinity_tags", "placement", "near": {"step", "what", "mode":
--- prefer|require, "away", "gone": wait|anywhere|fail, "weight"}}, a map these and {"over", "max_parallel",
--- "tolerate"}, a sleep {"for" or "until"}. docs/explanation/workflows.md explains them.
+-- "result"}. A step: {"name", "kind": task|map|sleep|wait|workflow, "after", "join": all|any, "run_if",
+-- "on_failure": fail|continue|ignore, "finally": completed|failed|cancelled|ended}; a task has {"task",
+-- "queue", "params", "options", "affinity": and|override|replace, "affinity_tags", "placement", "near":
+-- {"step", "what", "mode": prefer|require, "away", "gone": wait|anywhere|fail, "weight"}}, a map these and
+-- {"over", "max_parallel", "tolerate"}, a sleep {"for" or "until"}, a nested run of another workflow
+-- {"workflow", "version", "input"}. docs/explanation/workflows.md explains them.
 --
 -- Raises: QHF02, QHF07, QHC03, QHC04, QHW01, QHA01, QHA03. Idempotent.
 create or replace function hwqueue.define_workflow(p_spec jsonb, p_shard int default 0)
@@ -225,15 +226,16 @@ $$;
 -- now. headline: one sentence; code: a reason code, or "ready"; permanent: it lasts until nodes or the step
 -- change; reasons: what alone keeps nodes from it, as sole_blockers in explain_lease.
 --
--- A step with `near` is judged without it, since its place is not known yet. Steps without a task are left
--- out.
+-- A step with `near` is judged without it, since its place is not known yet. kind: task, or workflow for
+-- nested runs, which come last, with the workflow and the version that they would run now, and without what
+-- only leases have. The code of one that would fail is nested_refused. Sleeps are left out.
 --
 -- Raises: as submit_workflow and submit_spec.
 create or replace function hwqueue.check_workflow(p_spec jsonb, p_options jsonb default '{}',
   p_shard int default 0)
 returns table (step_no int, step text, queue text, task_name text, placement jsonb, came_from jsonb,
   headline text, code text, permanent boolean, nodes_matching bigint, nodes_free bigint, reasons jsonb,
-  shard_id int)
+  shard_id int, kind text, workflow text, version int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
@@ -245,6 +247,7 @@ declare
   v_known jsonb := '{}';
 begin
   perform hwqueue.check_shard(p_shard), hwqueue.json_object(p_options, 'options');
+  kind := 'task';
   v_workflow := hwqueue.checked_workflow(p_spec, p_options, p_shard);
   v_run := hwqueue.read_run(v_workflow, '{}', coalesce(p_options, '{}'), v_now, p_shard);
   shard_id := p_shard;
@@ -270,5 +273,13 @@ begin
         sole_blockers jsonb);
     return next;
   end loop;
+  return query
+    select n.step_no, n.step ->> 'name', null::text, null::text, null::jsonb, null::jsonb,
+      format('its run of workflow %s would %s', n.step ->> 'workflow', coalesce('be refused: '
+        || (n.refusal ->> 'message'), format('be of version %s', (n.workflow).version))),
+      case when n.refusal is null then 'ready' else 'nested_refused' end, n.refusal is not null,
+      null::bigint, null::bigint, '[]'::jsonb, p_shard, 'workflow', n.step ->> 'workflow',
+      (n.workflow).version
+    from hwqueue.planned_nested(v_workflow, v_run, v_now, p_shard) n;
 end
 $$;

@@ -27,6 +27,11 @@ begin
     where r.shard_id = p_shard and r.prune_at <= p_now and r.finished_at < v_counted_before
     order by r.prune_at limit p_limit for update skip locked
   loop
+    -- the step that it is has not read its end yet
+    continue when v_run.parent_run_id is not null and exists (
+      select from hwqueue.arrival a
+      where a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no and a.kind = 'nested'
+        and a.shard_id = p_shard);
     continue when not hwqueue.take_adhoc(v_run.workflow_id, p_shard);
     v_gone := v_gone + hwqueue.remove_leases(array(  -- items of maps, which may be many
       select o.lease_id
@@ -107,7 +112,7 @@ $$;
 -- do the parents of a step that have ended), run_items (so do the items of a map), run_stuck (a step is due
 -- and nobody will release it), run_over (a run has ended, a step has not), step_lease (a step runs without an
 -- open lease, or a lease without its step), step_due (a sleep that nothing will end, or a step that has ended
--- is due), wait_signal (a step waits for a signal that is there).
+-- is due), wait_signal (a step waits for a signal that is there), step_nested and run_nested (broken_nested).
 create or replace function hwqueue.broken_runs(p_shard int)
 returns table (rule text, run_id uuid, detail jsonb)
 language sql volatile
@@ -146,6 +151,8 @@ as $$
   where s.shard_id = p_shard and s.due_at is not null and s.state <> 'running'
   union all
   select b.rule, b.run_id, b.detail from hwqueue.broken_waits(p_shard) b
+  union all
+  select n.rule, n.run_id, n.detail from hwqueue.broken_nested(p_shard) n
 $$;
 
 -- The rules for steps that are open without a lease: step_due (nothing will end a sleep) and wait_signal.
@@ -170,6 +177,37 @@ as $$
         and not exists (
           select from hwqueue.arrival a
           where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'signal') end
+$$;
+
+-- The rules of nested runs. step_nested: a step runs, and no open run or arrival will end it. run_nested: a
+-- run goes on that no step waits for any more.
+create or replace function hwqueue.broken_nested(p_shard int)
+returns table (rule text, run_id uuid, detail jsonb)
+language sql volatile
+as $$
+  select 'step_nested', s.run_id, jsonb_build_object('step', s.step_no, 'nested_run_id', s.nested_run_id,
+         'nested_state', n.state, 'nested_mode', s.nested_mode)
+  from hwqueue.step s
+  join hwqueue.run r on r.shard_id = p_shard and r.run_id = s.run_id
+  join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
+    and d.step_no = s.step_no and d.kind = 'workflow'
+  left join hwqueue.run n on n.shard_id = p_shard and n.run_id = s.nested_run_id
+  where s.shard_id = p_shard and s.state = 'running'
+    and (n.run_id is null or n.finished_at is not null or s.nested_mode is not null) and not exists (
+      select from hwqueue.arrival a
+      where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'nested' and a.shard_id = p_shard)
+  union all
+  select 'run_nested', n.run_id, jsonb_build_object('state', n.state, 'parent_run_id', n.parent_run_id,
+         'step', n.parent_step_no)
+  from hwqueue.run n
+  where n.shard_id = p_shard and n.parent_run_id is not null and n.finished_at is null and not n.stops
+    and not n.is_finishing and not exists (
+      select from hwqueue.step s
+      where s.shard_id = p_shard and s.run_id = n.parent_run_id and s.step_no = n.parent_step_no
+        and s.state = 'running' and s.nested_run_id = n.run_id)
+    and not exists (
+      select from hwqueue.arrival a
+      where a.run_id = n.run_id and a.step_no = 0 and a.kind = 'nested' and a.shard_id = p_shard)
 $$;
 
 -- The rules run_join and run_stuck, for runs that release steps. Once a run fails nobody counts parents any

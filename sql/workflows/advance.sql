@@ -11,7 +11,7 @@
 
 -- Works off up to p_limit tallies, steps and runs that have arrivals (fresh_arrivals), and looks again at up
 -- to p_limit runs whose change of state is kept. p_from: no arrival is older but kept ones. folded: those it
--- has looked at; released: steps; more: there may be others.
+-- has looked at; released: steps, and nested runs that began or ended; more: there may be others.
 -- Locks: arrivals, tallies, steps and runs, skip locked. Wakes: waiting workers.
 create or replace function hwqueue.sweep_arrivals(p_limit int, p_from timestamptz, p_shard int,
   out folded int, out released int, out more boolean)
@@ -42,6 +42,7 @@ begin
   loop
     released := released + hwqueue.sweep_one(v_item.run_id, v_item.step_no, v_item.kind, hwqueue.clock(),
       p_shard);
+    more := more or v_item.kind = 'nested' and released > 0;  -- it may have left arrivals at other runs
   end loop;
 end
 $$;
@@ -157,6 +158,9 @@ begin
     return hwqueue.sweep_signal(v_run, p_step, p_shard);
   elsif p_kind = 'item' then
     return hwqueue.sweep_items(p_run, p_step, p_now, p_shard);
+  elsif p_kind = 'nested' then
+    return case when p_step = 0 then hwqueue.follow_parent(p_run, p_shard)
+      else hwqueue.go_on_nested(p_run, p_step, p_shard) end;
   elsif p_kind = 'count' and p_step = 0 then
     perform hwqueue.count_work(p_run, 0, 0, 0, p_now, p_shard)
     -- not when the tally is held: that would only leave another arrival
@@ -251,6 +255,9 @@ begin
     v_is_last := v_is_last and v_closed = 0 and not exists (select from hwqueue.idle_steps(p_run, p_shard))
       and not (p_run.stops and (hwqueue.leases_to_stop(p_run, 1, p_shard) <> '{}'
         or hwqueue.has_items_to_stop(p_run.run_id, p_shard)));
+  end if;
+  if p_run.finished_at is null then
+    perform hwqueue.tell_nested(p_run, p_shard);
   end if;
   if v_is_last then
     delete from hwqueue.arrival a where a.shard_id = p_shard

@@ -86,6 +86,33 @@ begin
 end
 $$;
 
+-- Returns what would become of each step that is a nested run: the definition that it would run now, and why
+-- it would be refused, {"code", "message"}. Where the input is bound, and runs further down, are not looked
+-- at.
+create or replace function hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run,
+  p_now timestamptz, p_shard int)
+returns table (step_no int, step jsonb, workflow hwqueue.workflow, refusal jsonb)
+language plpgsql stable
+as $$
+begin
+  for step_no, step in
+    select s.ordinality, s.value from jsonb_array_elements(p_workflow.steps) with ordinality s
+    where s.value ->> 'kind' = 'workflow' order by s.ordinality
+  loop
+    workflow := null;
+    refusal := null;
+    begin
+      workflow := hwqueue.nested_workflow(step, p_run.tenant, p_shard);
+      perform hwqueue.planned_steps(workflow,
+        hwqueue.read_nested_run(p_run, workflow, '{}', p_now, p_shard), '{}', p_shard);
+    exception when sqlstate 'QH000' then  -- the class QH, as in open_nested
+      refusal := jsonb_build_object('code', sqlstate, 'message', sqlerrm);
+    end;
+    return next;
+  end loop;
+end
+$$;
+
 -- Returns the levels that ask for each part of a step's placement: workflow, submission, step, task, near.
 -- The result has the keys of the placement: a list of levels for each entry of a list, or for each key of
 -- resources and isolation. What several levels ask names each of them.

@@ -356,12 +356,14 @@ $$;
 
 -- Writes the end of a run. Its definition may say what its result is; one that lacks a value, or has more
 -- than 1 MiB, is left out, with a reason.
--- Locks: the caller holds the run. Not idempotent.
+-- A nested run ends the step that it is with it.
+-- Locks: the caller holds the run; as end_parent_step. Not idempotent.
 create or replace function hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamptz, p_shard int)
 returns void
 language plpgsql volatile
 as $$
 declare
+  v_run hwqueue.run;
   v_bound record;
   v_reason text := p_run.reason;
   v_result jsonb;
@@ -386,7 +388,7 @@ begin
     prune_at = p_now + make_interval(secs => coalesce(
       (p_run.policy -> 'retain' ->> case when p_state = 'failed' then 'failed' else 'completed' end)::float8,
       case when p_state = 'failed' then 2592000 else 604800 end))
-  where r.shard_id = p_shard and r.run_id = p_run.run_id;
+  where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
   if p_run.policy ? 'unique' then
     delete from hwqueue.run_key k
     where k.shard_id = p_shard and k.run_id = p_run.run_id and k.while_running;
@@ -400,11 +402,41 @@ begin
     perform hwqueue.note_event('workflow_run_failed', format('run of workflow %s failed: %s', p_run.name,
         v_reason), p_shard,
       jsonb_build_object('run_id', p_run.run_id, 'workflow', p_run.name, 'reason', v_reason,
-        'detail', p_run.detail));
+        'detail', p_run.detail) || hwqueue.present('parent_run_id', to_jsonb(p_run.parent_run_id)));
   elsif p_state = 'cancelled' then
     perform hwqueue.note_event('workflow_run_cancelled',
       format('run of workflow %s is cancelled', p_run.name), p_shard,
-      jsonb_build_object('run_id', p_run.run_id, 'workflow', p_run.name, 'detail', p_run.detail));
+      jsonb_build_object('run_id', p_run.run_id, 'workflow', p_run.name, 'detail', p_run.detail)
+        || hwqueue.present('parent_run_id', to_jsonb(p_run.parent_run_id)));
   end if;
+  if v_run.parent_run_id is not null then
+    perform hwqueue.end_parent_step(v_run, p_now, p_shard);
+  end if;
+end
+$$;
+
+-- Ends the step that a nested run is, once that run has ended, and carries on with the run above. An arrival
+-- is left where another session holds the step; a step that does not wait for this run stays as it is.
+-- Returns whether it has ended the step.
+-- Locks: the step above, skip locked; then as step_over. Idempotent. Wakes: waiting workers.
+create or replace function hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamptz, p_shard int)
+returns boolean
+language plpgsql volatile
+as $$
+begin
+  perform 1 from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run.parent_run_id and s.step_no = p_run.parent_step_no
+    and s.state = 'running' and s.nested_run_id = p_run.run_id and s.nested_mode is null
+  for no key update skip locked;
+  if not found then
+    perform hwqueue.leave_arrivals(p_run.parent_run_id, array[p_run.parent_step_no], 'nested', '{}', p_now,
+      p_shard);
+    return false;
+  end if;
+  return hwqueue.step_over(p_run.parent_run_id, p_run.parent_step_no, row(p_run.state,
+    case when p_run.state <> 'completed' then 'nested_' || p_run.state end,
+    case when p_run.state <> 'completed' then jsonb_strip_nulls(jsonb_build_object('run_id', p_run.run_id,
+      'workflow', p_run.name, 'reason', p_run.reason, 'detail', p_run.detail)) end,
+    p_run.result, null), false, p_now, p_shard);
 end
 $$;

@@ -39,11 +39,11 @@ declare
   v_kinds text[] := array['task', 'map', 'gang', 'wait', 'sleep', 'workflow'];
   v_key text;
 begin
-  if p_kind in ('gang', 'workflow') then
+  if p_kind = 'gang' then
     perform hwqueue.refuse('QHF02', format('%s.kind is reserved: step %s is of kind %s', p_field,
         to_json(p_name), p_kind),
       jsonb_build_object('field', p_field || '.kind', 'step', p_name, 'reserved', true),
-      'this release runs steps of the kinds task, map, sleep and wait');
+      'this release runs steps of the kinds task, map, sleep, wait and workflow');
   end if;
   select k into v_key from jsonb_object_keys(p_step) k
   where k <> all (array['name', 'kind', 'after', 'join', 'run_if', 'on_failure', 'finally'])
@@ -81,6 +81,9 @@ begin
            t.binds or m.binds
     into settings, steps, binds
     from hwqueue.read_task(p_step, p_field) t, hwqueue.read_map(p_step, p_name, p_field) m;
+  elsif p_kind = 'workflow' then
+    select r.settings, r.steps, r.binds into settings, steps, binds
+    from hwqueue.read_nested(p_step, p_field) r;
   else
     select r.settings, r.steps, r.binds into settings, steps, binds
     from hwqueue.read_task(p_step, p_field) r;
@@ -180,8 +183,28 @@ begin
 end
 $$;
 
+-- The keys of a nested run: the name of a workflow, its version if it is not the newest, and the input.
+-- Whether the workflow exists is known when the step is released.
+-- Raises: QHF02, QHA01.
+create or replace function hwqueue.read_nested(p_step jsonb, p_field text, out settings jsonb,
+  out steps text[], out binds boolean)
+language plpgsql stable
+as $$
+declare
+  v_input jsonb := nullif(p_step -> 'input', 'null');
+begin
+  perform hwqueue.check_name(p_step ->> 'workflow', p_field || '.workflow', 100);
+  select b.steps, b.binds into steps, binds from hwqueue.binding_steps(v_input, p_field || '.input') b;
+  settings := jsonb_build_object('workflow', p_step ->> 'workflow')
+    || hwqueue.present('version', to_jsonb(hwqueue.json_integer(p_step -> 'version', p_field || '.version', 1,
+      2147483647, 'QHF02')))
+    || hwqueue.present('input', nullif(v_input, '{}'));
+end
+$$;
+
 -- Begins a step that is due and no task. The verdict says how: it is running from now on, until due_at or
--- what its kind waits for, or it has ended at once. The caller writes it.
+-- what its kind waits for, or it has ended at once. The caller writes it. A nested run is opened by
+-- advance_workflows (workflows/nested): a settlement submits nothing.
 -- Locks: the caller holds the step.
 create or replace function hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step,
   p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, p_shard int)
@@ -196,6 +219,9 @@ begin
       return hwqueue.begin_wait(p_run.run_id, p_step.step_no, p_defined.settings, p_now, p_shard);
     when 'map' then
       return hwqueue.begin_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
+    when 'workflow' then
+      perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', p_now, p_shard);
+      return row('running', null, null, null, null)::hwqueue.step_verdict;
   end case;
 end
 $$;

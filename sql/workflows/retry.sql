@@ -66,6 +66,24 @@ begin
 end
 $$;
 
+-- Refuses to retry a nested run by itself: its parent waits for it, or has counted its end.
+-- Raises: QHF04.
+create or replace function hwqueue.refuse_nested(p_run hwqueue.run, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if exists (
+    select from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run.parent_run_id) then
+    perform hwqueue.refuse('QHF04', format('run %s is a step of run %s: it cannot be retried by itself',
+        p_run.run_id, p_run.parent_run_id),
+      jsonb_build_object('run_id', p_run.run_id, 'state', p_run.state, 'parent_run_id', p_run.parent_run_id,
+        'root_run_id', p_run.root_run_id),
+      format('retry the run that was submitted: select hwqueue.retry_workflow_run(p_run => ''%s'')',
+        p_run.root_run_id));
+  end if;
+end
+$$;
+
 -- Reads the options of a retry, and returns the steps that it runs again.
 -- Raises: QHF04 for a run that has not ended or has nothing to retry, QHF06, QHA01.
 create or replace function hwqueue.read_retry(p_run hwqueue.run, p_options jsonb, p_shard int) returns int[]
@@ -87,6 +105,8 @@ begin
   end if;
   if p_run.finished_at is null then
     perform hwqueue.refuse_run_state(p_run, 'cancel it first, or wait until it has ended');
+  elsif p_run.parent_run_id is not null then
+    perform hwqueue.refuse_nested(p_run, p_shard);
   end if;
   v_named := hwqueue.named_steps(p_run, p_options -> 'steps', 'options.steps', p_shard);
   if p_run.state = 'completed' and v_named = '{}' and v_mode is distinct from 'all' then
@@ -138,9 +158,9 @@ end
 $$;
 
 -- Makes steps of a run that has ended wait again, counts its tallies again, and begins its next attempt with
--- what is due. p_input: null: as it was.
+-- what is due. p_mode: of their nested runs, failed or all. p_input: null: as it was.
 -- Locks: the caller holds the run. Not idempotent. Wakes: waiting workers.
-create or replace function hwqueue.reset_run(p_run hwqueue.run, p_steps int[], p_input jsonb,
+create or replace function hwqueue.reset_run(p_run hwqueue.run, p_steps int[], p_mode text, p_input jsonb,
   p_now timestamptz, p_shard int) returns void
 language plpgsql volatile
 as $$
@@ -155,7 +175,8 @@ begin
   where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
   delete from hwqueue.arrival a where a.run_id = p_run.run_id and a.shard_id = p_shard;
   update hwqueue.step s
-  set state = 'waiting', reason = null, error = null, result = null, due_at = null, ended_at = null
+  set state = 'waiting', reason = null, error = null, result = null, due_at = null, ended_at = null,
+    nested_mode = case when s.nested_run_id is not null then p_mode end
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p_steps);
   update hwqueue.tally t
   set arrived = c.arrived, unmet = c.unmet, failed = c.failed, skipped = c.skipped,

@@ -52,7 +52,11 @@ as $$
       'sleeps until ' || hwqueue.shown_time(p_step.due_at)
     when p_step.state = 'running' and p_defined.kind = 'wait' then
       concat('waits for signal ', p_defined.settings ->> 'signal',
-        ' until ' || hwqueue.shown_time(p_step.due_at)) end
+        ' until ' || hwqueue.shown_time(p_step.due_at))
+    when p_step.state = 'running' and p_defined.kind = 'workflow' then
+      case when p_step.nested_run_id is null then 'is about to submit a run'
+        when p_step.nested_mode is not null then 'is about to retry its run'
+        else 'waits for a run' end || ' of workflow ' || (p_defined.settings ->> 'workflow') end
 $$;
 
 -- A time in UTC, to the second.

@@ -74,6 +74,7 @@ begin
   v_run.attempt := 1;
   v_run.stops := false;
   v_run.is_finishing := false;
+  v_run.depth := 0;
   return v_run;
 end
 $$;
@@ -89,35 +90,47 @@ language plpgsql volatile
 as $$
 declare
   v_run hwqueue.run := hwqueue.read_run(p_workflow, p_input, p_options, p_now, p_shard);
-  v_roots int[];
 begin
   run_id := coalesce(case when v_run.policy ? 'unique'
       then hwqueue.take_unique_run(v_run, p_options #>> '{unique,on_conflict}', p_shard)
       else hwqueue.take_run_key(p_workflow, v_run, p_options, p_shard) end, v_run.run_id);
   created := run_id = v_run.run_id;
-  if not created then
-    return;
+  if created then
+    perform hwqueue.begin_run(p_workflow, v_run, coalesce(nullif(p_options -> 'steps', 'null'), '{}'), p_now,
+      p_shard);
   end if;
+end
+$$;
+
+-- Writes a run as read_run returned it with its steps, and releases the first ones. p_own: what the
+-- submission says about single steps.
+-- Locks: its run_id; new rows. Raises: QHA01, QHF06, QHQ01, QHC04, QHA03. Wakes: waiting workers.
+create or replace function hwqueue.begin_run(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb,
+  p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_roots int[];
+begin
   begin
-    insert into hwqueue.run select v_run.*;
+    insert into hwqueue.run select p_run.*;
   exception when unique_violation then
-    perform hwqueue.refuse('QHA01', format('run %s exists already', v_run.run_id),
-      jsonb_build_object('field', 'options.run_id', 'run_id', v_run.run_id),
+    perform hwqueue.refuse('QHA01', format('run %s exists already', p_run.run_id),
+      jsonb_build_object('field', 'options.run_id', 'run_id', p_run.run_id),
       'use a fresh id, or idempotency_key to submit once');
   end;
-  perform hwqueue.write_steps(p_workflow, v_run, coalesce(nullif(p_options -> 'steps', 'null'), '{}'),
-    p_shard);
+  perform hwqueue.write_steps(p_workflow, p_run, p_own, p_shard);
   insert into hwqueue.tally (shard_id, run_id, step_no, need)
-  select p_shard, v_run.run_id, d.step_no, d.parent_count
+  select p_shard, p_run.run_id, d.step_no, d.parent_count
   from hwqueue.workflow_step d
   where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id and d.parent_count > 1
   union all
-  select p_shard, v_run.run_id, 0, 0;
+  select p_shard, p_run.run_id, 0, 0;
   v_roots := array(
     select d.step_no from hwqueue.workflow_step d
     where d.shard_id = p_shard and d.workflow_id = p_workflow.workflow_id and d.parent_count = 0
       and d.runs_at_end is null order by d.step_no);
-  perform hwqueue.open_run(v_run, v_roots, '{}', '{}', p_now, p_shard);
+  perform hwqueue.open_run(p_run, v_roots, '{}', '{}', p_now, p_shard);
 end
 $$;
 

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.flows import Flow, each, fail, finish, finish_all, step
+from tests.nests import below, define, nested
 from tests.plans.backlog import BIG
 from tests.plans.explain import Work, explained
 from tests.sql.api import Api, count_all
@@ -265,6 +266,47 @@ def test_a_sweep(api: Api) -> None:
         found = api.row("advance_workflows", limit=LIMIT)
     assert found["folded"] == LIMIT
     by_key(work, rows=3 * 10 * LIMIT + ROWS)
+
+
+@pytest.mark.parametrize("change", ["open", "retry", "cancel"])
+def test_a_sweep_of_a_nested_run(api: Api, change: str) -> None:
+    """Each of the two finds the other by key, in either direction."""
+    flow = Flow(api, [nested("n", "below"), step("z", "n")])
+    define(flow, "below", step("c"))
+    if change != "open":
+        api.rows("advance_workflows", limit=LIMIT)
+    if change == "retry":
+        flow.fail("c")
+        api.rows("retry_workflow_run", run=flow.run)
+    elif change == "cancel":
+        api.rows("cancel_workflow_run", run=flow.run)
+        api.rows("advance_workflows", limit=LIMIT)
+    with explained(api.conn) as work:
+        api.rows("advance_workflows", limit=LIMIT)
+    by_key(work, rows=3 * 10 * LIMIT + ROWS)  # as of any sweep
+    assert below(flow, "n").state == ("cancelled" if change == "cancel" else "running")
+
+
+def test_the_end_of_a_nested_run(api: Api) -> None:
+    flow = Flow(api, [nested("n", "below"), step("z", "n")])
+    define(flow, "below", step("c"))
+    api.rows("advance_workflows", limit=LIMIT)
+    claim = flow.claims()["c"]
+    with explained(api.conn) as work:
+        finish(api, claim)
+    by_key(work)
+    flow.complete("z")
+
+
+@pytest.mark.parametrize("above", ["parent_run_id", "root_run_id"])
+def test_listing_the_runs_below_a_run(api: Api, above: str) -> None:
+    flow = Flow(api, [nested("n", "below")])
+    define(flow, "below", step("c"))
+    api.rows("advance_workflows", limit=LIMIT)
+    with explained(api.conn) as work:
+        [row] = api.rows("list_workflow_runs", filter={above: str(flow.run)})
+    assert row["run_id"] == below(flow, "n").run
+    by_key(work)
 
 
 def test_what_a_large_definition_costs(api: Api) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.calls import Row
 from tests.flows import step
+from tests.nests import nested
 from tests.sql.api import Api
 from tests.sql.explained import put_in_force
 
@@ -161,3 +162,29 @@ def test_a_check_refuses_what_a_submission_refuses(api: Api, code: str, options:
 
 def test_a_check_refuses_a_queue_that_does_not_exist(api: Api) -> None:
     api.refused("QHQ01", "check_workflow", spec=spec(step("a"), queue="nowhere"))
+
+
+def test_a_check_says_what_nested_runs_would_run(api: Api) -> None:
+    queue = api.queue()
+    name = f"nested-{uuid4().hex[:12]}"
+    inner = step("i", affinity_tags={"gpu": True})
+    for count in (1, 2):
+        given = {"name": name, "queue": queue, "steps": [inner, *map(step, "abc"[:count])]}
+        api.rows("define_workflow", spec=given)
+    steps = [nested("new", name), nested("old", name, version=1), nested("none", f"{name}-x")]
+    before = api.contents()
+    found = checked(api, spec(step("z"), *steps, queue=queue))
+    assert api.contents() == before
+    assert list(found) == ["z", "new", "none", "old"]
+    assert {(row["kind"], row["workflow"], row["version"]) for row in found.values()} == {
+        ("task", None, None),
+        ("workflow", name, 2),
+        ("workflow", name, 1),
+        ("workflow", f"{name}-x", None),
+    }
+    assert (found["new"]["code"], found["none"]["code"]) == ("ready", "nested_refused")
+    assert f'"{name}-x" does not exist' in found["none"]["headline"]
+    contradicted = checked(api, spec(*steps[:1], queue=queue), affinity_tags={"gpu": False})
+    assert contradicted["new"]["code"] == "nested_refused"
+    assert "gpu" in contradicted["new"]["headline"]
+    assert contradicted["new"]["version"] == 2

@@ -1,0 +1,317 @@
+-- Nested runs: steps of kind `workflow`, each of which is a run of another workflow.
+--
+-- A release submits nothing, so that a settlement stays short: it leaves an arrival of kind `nested`, and
+-- advance_workflows calls go_on_nested. Example: the step "load" of a run is released. The sweep binds its
+-- input, submits a run of "nightly-load" one level below, and writes its id into the step. When that run
+-- ends, end_run ends the step in the same transaction, and what comes after it is released.
+--
+-- An arrival says no more than "compare the two": go_on_nested looks from a step at the run below,
+-- follow_parent (step 0) from a run at the one above. What to do is read from their states at that time, so
+-- an arrival too many changes nothing.
+--
+-- Invariant: no session waits for one of the two runs while it holds the other. Rows are locked with skip
+-- locked, and the arrival stays until they could be locked. What a submission would refuse fails the step,
+-- never the sweep.
+--
+-- Read go_on_nested and open_nested first, then follow_parent and tell_nested.
+
+-- Goes on with a step that is a nested run: opens the run or retries it, or ends the step after it. Returns 1
+-- if it has done something of that, else 0.
+-- Locks: the step and its arrivals, skip locked; then as open_nested and end_parent_step. Idempotent.
+create or replace function hwqueue.go_on_nested(p_run uuid, p_step int, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_step hwqueue.step;
+  v_run hwqueue.run;
+  v_nested hwqueue.run;
+  v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
+  v_opened int;
+begin
+  select s.* into v_step from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step for no key update skip locked;
+  if v_step.run_id is null and exists (
+    select from hwqueue.step s where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step) then
+    return 0;  -- the arrival stays
+  end if;
+  perform hwqueue.drop_arrivals(p_run, p_step, p_shard);
+  if v_step.state is distinct from 'running' then
+    return 0;
+  end if;
+  -- statements after the lock: they see what those have written who left the arrivals
+  select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
+  select r.* into v_nested from hwqueue.run r
+  where r.shard_id = p_shard and r.run_id = v_step.nested_run_id;
+  if v_nested.run_id is not null and v_step.nested_mode is null then
+    return case when v_nested.finished_at is null then 0
+      else hwqueue.end_parent_step(v_nested, hwqueue.clock(), p_shard)::int end;
+  elsif v_run.state in ('failing', 'cancelling') and not v_run.is_finishing then
+    return hwqueue.step_over(p_run, p_step, row('cancelled', 'run_stopped', null, null, null), true,
+      hwqueue.clock(), p_shard)::int;
+  end if;
+  -- any worker sweeps, also one limited to a tenant; what is submitted here is its parent's, not the worker's
+  perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
+  v_opened := hwqueue.open_nested(v_run, v_step, v_nested, p_shard);
+  perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
+  return v_opened;
+end
+$$;
+
+-- Deletes the arrivals of kind nested at a step, or at a run (step 0).
+-- Locks: the arrivals, skip locked.
+create or replace function hwqueue.drop_arrivals(p_run uuid, p_step int, p_shard int) returns void
+language sql volatile
+as $$
+  delete from hwqueue.arrival a where a.ctid = any (array(
+    select x.ctid from hwqueue.arrival x
+    where x.run_id = p_run and x.step_no = p_step and x.kind = 'nested' and x.shard_id = p_shard
+    for update skip locked))
+$$;
+
+-- Opens the nested run of a step, or retries the one that there is. A step whose run would be refused fails,
+-- with the refusal in its row. Returns 1, or 0 when another session holds something of the nested run.
+-- Locks: the caller holds the step; as submit_nested and retry_nested. Wakes: waiting workers.
+create or replace function hwqueue.open_nested(p_run hwqueue.run, p_step hwqueue.step, p_nested hwqueue.run,
+  p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_defined hwqueue.workflow_step;
+  v_bound record;
+  v_verdict hwqueue.step_verdict;
+begin
+  v_verdict.state := 'failed';
+  select d.* into v_defined from hwqueue.workflow_step d
+  where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.step_no = p_step.step_no;
+  v_bound := hwqueue.bind_value(coalesce(v_defined.settings -> 'input', '{}'), p_run,
+    hwqueue.results_of(p_run, coalesce(v_defined.reads, '{}'), p_shard));
+  if p_run.depth >= 8 then
+    v_verdict.reason := 'nested_too_deep';
+    v_verdict.error := jsonb_build_object('workflow', v_defined.settings -> 'workflow', 'limit', 8);
+  elsif v_bound.missing is not null then
+    v_verdict.reason := 'binding_missing';
+    v_verdict.error := jsonb_build_object('binding', v_bound.missing);
+  elsif v_bound.too_large then
+    v_verdict.reason := 'input_too_large';
+    v_verdict.error := '{"limit": 1048576}';
+  else
+    begin
+      if p_nested.finished_at is not null then
+        return hwqueue.retry_nested(p_run, p_step, v_bound.value, p_shard);
+      end if;
+      perform hwqueue.submit_nested(p_run, p_step, v_defined.settings, v_bound.value, p_shard);
+      return 1;
+    exception when sqlstate 'QH000' then  -- the class QH: what the API refuses
+      v_verdict.reason := 'nested_refused';
+      v_verdict.error := jsonb_build_object('workflow', v_defined.settings -> 'workflow', 'code', sqlstate,
+        'message', sqlerrm);
+    end;
+  end if;
+  update hwqueue.step s set nested_mode = null
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step.step_no;
+  return hwqueue.step_over(p_run.run_id, p_step.step_no, v_verdict, true, hwqueue.clock(), p_shard)::int;
+end
+$$;
+
+-- Submits the nested run of a step: of the newest version, unless the step names one. A run that a former
+-- attempt of the step has left open is cancelled.
+-- Locks: the caller holds the step; new rows. Raises: as submit_workflow. Wakes: waiting workers.
+create or replace function hwqueue.submit_nested(p_run hwqueue.run, p_step hwqueue.step, p_settings jsonb,
+  p_input jsonb, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_now timestamptz := hwqueue.clock();
+  v_workflow hwqueue.workflow := hwqueue.nested_workflow(p_settings, p_run.tenant, p_shard);
+  v_nested hwqueue.run := hwqueue.read_nested_run(p_run, v_workflow, p_input, v_now, p_shard);
+begin
+  v_nested.parent_step_no := p_step.step_no;
+  if p_run.state = 'paused' and not p_run.is_finishing then
+    v_nested.state := 'paused';
+    v_nested.reason := 'parent_paused';
+  end if;
+  if p_step.nested_run_id is not null then
+    perform hwqueue.leave_arrivals(p_step.nested_run_id, array[0], 'nested', '{}', v_now, p_shard);
+  end if;
+  update hwqueue.step s set nested_run_id = v_nested.run_id, nested_mode = null
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step.step_no;
+  perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now, p_shard);
+end
+$$;
+
+-- Returns a run as it is submitted below another one: with its tenant, headers, deadline and priority, and
+-- with its placement, which the steps below must meet, too.
+-- Raises: as read_run; QHC04 where the two placements contradict each other.
+create or replace function hwqueue.read_nested_run(p_run hwqueue.run, p_workflow hwqueue.workflow,
+  p_input jsonb, p_now timestamptz, p_shard int) returns hwqueue.run
+language plpgsql stable
+as $$
+declare
+  v_nested hwqueue.run := hwqueue.read_run(p_workflow, p_input,
+    hwqueue.present('tenant', to_jsonb(nullif(p_run.tenant, '')))
+      || hwqueue.present('priority', to_jsonb(p_run.priority)), p_now, p_shard);
+begin
+  v_nested.parent_run_id := p_run.run_id;
+  v_nested.root_run_id := p_run.root_run_id;
+  v_nested.depth := p_run.depth + 1;
+  v_nested.headers := p_run.headers;
+  v_nested.deadline := least(v_nested.deadline, p_run.deadline);
+  v_nested.level := hwqueue.merge_levels(p_run.level, v_nested.level, 'and', 'workflow');
+  return v_nested;
+end
+$$;
+
+-- Returns the definition that a step of a run of this tenant would run now.
+-- Raises: QHF01; QHA03 when it belongs to another tenant.
+create or replace function hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard int)
+returns hwqueue.workflow
+language plpgsql stable
+as $$
+declare
+  v_workflow hwqueue.workflow := hwqueue.find_workflow(p_settings ->> 'workflow',
+    (p_settings ->> 'version')::int, p_shard);
+begin
+  if v_workflow.settings ->> 'tenant' <> p_tenant then
+    perform hwqueue.refuse_foreign(format('workflow %s has a tenant, which is not that of the run',
+        to_json(v_workflow.name)), 'workflow',
+      'a nested run has the tenant of its parent: define the workflow without one');
+  end if;
+  return v_workflow;
+end
+$$;
+
+-- Retries the nested run of a step that runs again, under the same id: what failed in it, or all of it when
+-- it had completed or the parent is retried with mode all. Then it has the input of now. Returns 1, or 0
+-- when another session holds something of it: an arrival is left.
+-- Locks: the caller holds the step; the run with its tallies, steps and arrivals, nowait; as reset_run.
+-- Wakes: waiting workers.
+create or replace function hwqueue.retry_nested(p_run hwqueue.run, p_step hwqueue.step, p_input jsonb,
+  p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_nested hwqueue.run;
+  v_mode text;
+  v_steps int[];
+begin
+  begin
+    select r.* into v_nested from hwqueue.run r
+    where r.shard_id = p_shard and r.run_id = p_step.nested_run_id for no key update nowait;
+    perform 1 from hwqueue.tally t
+    where t.shard_id = p_shard and t.run_id = v_nested.run_id for no key update nowait;
+    perform 1 from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = v_nested.run_id for no key update nowait;
+    perform 1 from hwqueue.arrival a
+    where a.shard_id = p_shard and a.run_id = v_nested.run_id for update nowait;
+  exception when lock_not_available then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', hwqueue.clock(),
+      p_shard);
+    return 0;
+  end;
+  v_mode := case when v_nested.state = 'completed' then 'all' else p_step.nested_mode end;
+  update hwqueue.step s set nested_mode = null
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_step.step_no;
+  v_steps := hwqueue.retried_steps(v_nested, v_mode, '{}', p_shard);
+  perform hwqueue.forget_maps(v_nested, v_steps, case when v_mode = 'all' then v_steps else '{}' end,
+      p_shard),
+    hwqueue.reset_run(v_nested, v_steps, v_mode, case when v_mode = 'all'
+      then hwqueue.check_payload(p_input, 'input', 1048576) end, hwqueue.clock(), p_shard);
+  if p_run.state = 'paused' then
+    perform hwqueue.leave_arrivals(v_nested.run_id, array[0], 'nested', '{}', hwqueue.clock(), p_shard);
+  end if;
+  return 1;
+end
+$$;
+
+-- Brings a nested run into the state that its parent asks for: cancels it when the parent stops or its step
+-- has ended otherwise, pauses it or lets it go on with the parent. What an operator has paused by itself
+-- stays so. Returns 0: it releases no step.
+-- Locks: the run and its arrivals, skip locked; as cancel_run. Idempotent.
+create or replace function hwqueue.follow_parent(p_run uuid, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_run hwqueue.run;
+  v_parent hwqueue.run;
+  v_stops boolean;
+begin
+  select r.* into v_run from hwqueue.run r
+  where r.shard_id = p_shard and r.run_id = p_run for no key update skip locked;
+  if v_run.run_id is null and exists (
+    select from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run) then
+    return 0;  -- the arrival stays
+  end if;
+  perform hwqueue.drop_arrivals(p_run, 0, p_shard);
+  if v_run.finished_at is not null or v_run.run_id is null then
+    return 0;
+  end if;
+  select r.* into v_parent from hwqueue.run r  -- after the lock, as in go_on_nested
+  where r.shard_id = p_shard and r.run_id = v_run.parent_run_id;
+  v_stops := v_parent.stops and not v_parent.is_finishing or not exists (
+    select from hwqueue.step s
+    where s.shard_id = p_shard and s.run_id = v_run.parent_run_id and s.step_no = v_run.parent_step_no
+      and s.state = 'running' and s.nested_run_id = p_run);
+  if v_stops then
+    if not v_run.stops and not v_run.is_finishing then
+      perform hwqueue.cancel_run(v_run, format('run %s, which it is a step of, does not wait for it any more',
+        v_run.parent_run_id), p_shard);
+    end if;
+  elsif v_run.state = 'running' and v_parent.state = 'paused' and not v_parent.is_finishing then
+    perform hwqueue.pause_run(v_run, 'parent_paused', null, p_shard);
+  elsif v_run.state = 'paused' and v_run.reason = 'parent_paused' and (
+    v_parent.state <> 'paused' or v_parent.is_finishing) then
+    perform hwqueue.resume_run(v_run, p_shard);
+  end if;
+  return 0;
+end
+$$;
+
+-- Leaves arrivals at the nested runs of a run that are not in the state which it asks for. The caller calls
+-- it again until no transaction can open one any more that has read the former state (apply_state).
+create or replace function hwqueue.tell_nested(p_run hwqueue.run, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)
+  select p_shard, n.run_id, 0, 'nested', hwqueue.clock()
+  from hwqueue.step s
+  cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+    select x.* from hwqueue.run x
+    where x.shard_id = p_shard and x.run_id = s.nested_run_id and x.finished_at is null offset 0) n
+  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running'
+    and s.nested_run_id is not null and case
+      when p_run.is_finishing then n.state = 'paused' and n.reason = 'parent_paused'
+      when p_run.stops then not n.stops and not n.is_finishing
+      when p_run.state = 'paused' then n.state = 'running'
+      else n.state = 'paused' and n.reason = 'parent_paused' end;
+end
+$$;
+
+-- Pauses a run that runs, and its nested runs after it.
+-- Locks: the caller holds the run.
+create or replace function hwqueue.pause_run(p_run hwqueue.run, p_reason text, p_detail jsonb, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.run r set state = 'paused', reason = p_reason, detail = p_detail
+  where r.shard_id = p_shard and r.run_id = p_run.run_id;
+  if exists (
+    select from hwqueue.workflow_step d
+    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.kind = 'workflow') then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
+  end if;
+end
+$$;
+
+-- Lets a paused run go on: advance_workflows releases what was held.
+-- Locks: the caller holds the run.
+create or replace function hwqueue.resume_run(p_run hwqueue.run, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.run r set state = 'running', reason = null, detail = null
+  where r.shard_id = p_shard and r.run_id = p_run.run_id;
+  perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
+end
+$$;
