@@ -88,6 +88,11 @@ begin
   if p_run.depth >= 8 then
     v_verdict.reason := 'nested_too_deep';
     v_verdict.error := jsonb_build_object('workflow', v_defined.settings -> 'workflow', 'limit', 8);
+  elsif p_nested.run_id is null and exists (  -- a workflow that names itself in ten steps has 10^8 at depth 8
+    select from hwqueue.run r where r.root_run_id = p_run.root_run_id and r.parent_run_id is not null
+    offset 9999) then
+    v_verdict.reason := 'too_many_nested';
+    v_verdict.error := '{"limit": 10000}';
   elsif v_bound.missing is not null then
     v_verdict.reason := 'binding_missing';
     v_verdict.error := jsonb_build_object('binding', v_bound.missing);

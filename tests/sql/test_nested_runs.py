@@ -264,6 +264,29 @@ def test_runs_nest_eight_deep(api: Api) -> None:
     assert flow.state == "completed"
 
 
+def test_ten_thousand_runs_below_one(api: Api) -> None:
+    flow = Flow(api, [step("a"), *(nested(name, "child", "a") for name in "nm")])
+    define(flow, "child", step("c"))
+    api.conn.execute(
+        """
+        insert into hwqueue.run
+        select r.* from hwqueue.run o
+        cross join generate_series(1, 9999) n
+        cross join jsonb_populate_record(o, jsonb_build_object('run_id', md5(n::text),
+          'parent_run_id', o.run_id, 'state', 'completed', 'finished_at', now())) r
+        where o.run_id = %s
+        """,
+        [flow.run],
+    )
+    flow.complete("a")
+    sweep(api)
+    rows = flow.steps()
+    assert {(rows[name]["state"], rows[name]["reason"]) for name in "nm"} == {
+        ("running", None),
+        ("failed", "too_many_nested"),
+    }
+
+
 def test_a_session_for_another_tenant_opens_it(api: Api) -> None:
     flow = Flow(api, [nested("n", "child")], tenant="acme")
     define(flow, "child", step("c"))
