@@ -20,10 +20,10 @@ from hwqueue.workflow.values import (
     run,
     run_input,
 )
-from hwqueue.workflow.waiting import Sleep, Wait
+from hwqueue.workflow.waiting import Nested, Sleep, Wait
 
 __all__ = [
-    "After", "Condition", "Flow", "Near", "Sleep", "Step", "Value", "Wait", "Workflow",
+    "After", "Condition", "Flow", "Near", "Nested", "Sleep", "Step", "Value", "Wait", "Workflow",
     "WorkflowBuilder", "WorkflowTask", "completed", "ended", "failed", "index", "item", "literal",
     "near", "result", "results", "run", "run_input", "without_affinity",
 ]  # fmt: skip

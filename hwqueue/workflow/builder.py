@@ -14,7 +14,7 @@ from hwqueue.workflow.definition import Workflow
 from hwqueue.workflow.near import Near
 from hwqueue.workflow.step import AfterLike, RunIf, Step
 from hwqueue.workflow.values import Value
-from hwqueue.workflow.waiting import Sleep, Wait
+from hwqueue.workflow.waiting import Nested, Sleep, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class WorkflowBuilder:
     """
 
     name: str
-    _steps: tuple[Step | Sleep | Wait, ...] = ()
+    _steps: tuple[Step | Sleep | Wait | Nested, ...] = ()
     _options: tuple[tuple[str, Any], ...] = ()
 
     def with_affinity(
@@ -213,12 +213,43 @@ class WorkflowBuilder:
             )
         )
 
+    def workflow(
+        self,
+        name: str,
+        workflow: str,
+        *,
+        input: Mapping[str, Any] | Value | None = None,
+        version: int | None = None,
+        after: AfterLike = (),
+        join: str | None = None,
+        run_if: RunIf = (),
+        on_failure: str | None = None,
+        final: str | None = None,
+    ) -> WorkflowBuilder:
+        """Add a step that is a run of another workflow; see `Nested`.
+
+        Raises: ConfigError, when a value is of the wrong type.
+        """
+        return self.step(
+            Nested(
+                name,
+                workflow,
+                input,
+                version,
+                after=after,
+                join=join,
+                run_if=run_if,
+                on_failure=on_failure,
+                final=final,
+            )
+        )
+
     @property
-    def steps(self) -> tuple[Step | Sleep | Wait, ...]:
+    def steps(self) -> tuple[Step | Sleep | Wait | Nested, ...]:
         """The steps so far."""
         return self._steps
 
-    def step(self, step: Step | Sleep | Wait) -> WorkflowBuilder:
+    def step(self, step: Step | Sleep | Wait | Nested) -> WorkflowBuilder:
         """Add a step that exists."""
         return replace(self, _steps=(*self._steps, step))
 

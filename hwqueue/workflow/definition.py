@@ -17,7 +17,7 @@ from hwqueue.options import check_options
 from hwqueue.types import AsJson, CheckedStep, DefinedWorkflow, Json, RunOptions, SubmittedRun
 from hwqueue.workflow.step import Step, plain_value
 from hwqueue.workflow.values import Value
-from hwqueue.workflow.waiting import Sleep, Wait
+from hwqueue.workflow.waiting import Nested, Sleep, Wait
 
 _NAME = re.compile(r"[a-z0-9_-]{1,100}")
 
@@ -64,7 +64,7 @@ class Workflow:
     """
 
     name: str
-    tasks: Iterable[Step | Sleep | Wait]
+    tasks: Iterable[Step | Sleep | Wait | Nested]
     affinity_tags: Mapping[str, Any] | None = None
     placement: AsJson | Mapping[str, Any] | None = None
     queue: str | None = None
@@ -88,7 +88,7 @@ class Workflow:
         _check_graph(self.steps, where)
 
     @property
-    def steps(self) -> tuple[Step | Sleep | Wait, ...]:
+    def steps(self) -> tuple[Step | Sleep | Wait | Nested, ...]:
         """Its steps, as they were given."""
         return tuple(self.tasks)
 
@@ -205,7 +205,7 @@ def _check_name(name: str, what: str) -> None:
         )
 
 
-def _check_graph(steps: tuple[Step | Sleep | Wait, ...], where: str) -> None:
+def _check_graph(steps: tuple[Step | Sleep | Wait | Nested, ...], where: str) -> None:
     """Raises: ConfigError for names that are wrong, twice or not there, and for cycles."""
     if not steps:
         raise ConfigError(f"{where}it has no steps")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from hwqueue.workflow.step import Step
-    from hwqueue.workflow.waiting import Sleep, Wait
+    from hwqueue.workflow.waiting import Nested, Sleep, Wait
 
 __all__ = [
     "After",
@@ -37,7 +37,7 @@ __all__ = [
 Scalar = str | int | float | bool
 
 
-StepLike: TypeAlias = "str | Step | Sleep | Wait"
+StepLike: TypeAlias = "str | Step | Sleep | Wait | Nested"
 """A step or its name."""
 
 _ABSENT: Any = object()

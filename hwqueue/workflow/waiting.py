@@ -1,7 +1,8 @@
-"""Steps of a workflow that are no tasks: they wait for a time, or for a signal."""
+"""Steps of a workflow that are no tasks: they wait for a time, a signal, or a run of another."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -118,3 +119,39 @@ class Wait(_Waiting):
             "on_timeout": self.on_timeout,
         }
         return {"name": self.name, "kind": "wait", **told}
+
+
+@dataclass(frozen=True, slots=True)
+class Nested(_Waiting):
+    """A step that is a run of another workflow; its result is what that run returns.
+
+    Example:
+        Nested("load", "load_tables", {"day": run_input("day")}, after="extract")
+
+    Attributes:
+        name: Unique in its workflow, as for `Step`.
+        workflow: The name under which the other one is defined when the step is released.
+        input: What that run is submitted with: an object with a `Value` at any depth, or a `Value`
+            that is one; None: an empty object.
+        version: Of that workflow; None: its newest.
+
+    Raises:
+        ConfigError: A value is of the wrong type; the message names the step.
+    """
+
+    name: str
+    workflow: str
+    input: Mapping[str, Any] | Value | None = None
+    version: int | None = None
+
+    def __post_init__(self) -> None:
+        _Waiting.__post_init__(self)
+        if not isinstance(self.workflow, str):
+            raise ConfigError(
+                f"step {self.name!r}: workflow is {self.workflow!r}, which is no name",
+                hint="define the other workflow, and give its name here",
+            )
+
+    def _kind(self) -> dict[str, Any]:
+        told = {"workflow": self.workflow, "version": self.version, "input": self.input}
+        return {"name": self.name, "kind": "workflow", **told}

@@ -189,10 +189,11 @@ as $$
          'nested_state', n.state, 'nested_mode', s.nested_mode)
   from hwqueue.step s
   join hwqueue.run r on r.shard_id = p_shard and r.run_id = s.run_id
-  join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = r.workflow_id
-    and d.step_no = s.step_no and d.kind = 'workflow'
+  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+    select x.kind from hwqueue.workflow_step x
+    where x.shard_id = p_shard and x.workflow_id = r.workflow_id and x.step_no = s.step_no offset 0) d
   left join hwqueue.run n on n.shard_id = p_shard and n.run_id = s.nested_run_id
-  where s.shard_id = p_shard and s.state = 'running'
+  where s.shard_id = p_shard and s.state = 'running' and d.kind = 'workflow'
     and (n.run_id is null or n.finished_at is not null or s.nested_mode is not null) and not exists (
       select from hwqueue.arrival a
       where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'nested' and a.shard_id = p_shard)

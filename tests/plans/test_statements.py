@@ -107,7 +107,7 @@ SECOND: dict[str, list[Row]] = {
 
 
 @pytest.mark.parametrize(
-    ("place", "expected"), [("link", [11, 20]), ("parent", [16, 25]), ("last", [16, 25])]
+    ("place", "expected"), [("link", [11, 20]), ("parent", [14, 23]), ("last", [15, 24])]
 )
 def test_statements_of_steps(api: Api, place: str, expected: list[int]) -> None:
     """Of a completion, and of a settlement as workers make it, which claims nothing."""

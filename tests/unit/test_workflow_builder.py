@@ -10,6 +10,7 @@ import pytest
 from hwqueue import App, Placement
 from hwqueue.errors import ConfigError
 from hwqueue.workflow import (
+    Nested,
     Sleep,
     Step,
     Wait,
@@ -276,3 +277,32 @@ def test_steps_that_wait_are_checked() -> None:
         Wait("paid", "payment", 60)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="comes after 'b'"):
         Workflow(name="w", tasks=[Sleep("a", result("b"))])
+
+
+def test_a_step_that_is_a_run_of_another_workflow() -> None:
+    built = (
+        WorkflowBuilder("nightly")
+        .task("extract", "extract")
+        .workflow(
+            "load",
+            "load_tables",
+            input={"day": run_input("day"), "files": result("extract", "files")},
+            version=3,
+            on_failure="ignore",
+        )
+        .task("report", "report", after="load")
+        .build()
+    )
+    assert built.as_json()["steps"][1] == {
+        "name": "load",
+        "kind": "workflow",
+        "workflow": "load_tables",
+        "version": 3,
+        "input": {"day": {"$input": ["day"]}, "files": {"$result": "extract", "path": ["files"]}},
+        "on_failure": "ignore",
+    }
+    assert [edge.step for edge in built.steps[1].edges] == ["extract"]
+    whole = Nested("load", "load_tables", result("extract"))
+    assert whole.as_json()["input"] == {"$result": "extract"}
+    with pytest.raises(ConfigError, match="step 'load': workflow is"):
+        Nested("load", built)  # type: ignore[arg-type]
