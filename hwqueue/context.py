@@ -5,34 +5,36 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 from uuid import UUID
 
 from hwqueue import steps
 from hwqueue.attempt_log import log_line
 from hwqueue.client import AsyncClient, Client
+from hwqueue.client._items import Named, items_of
+from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.logs import LogLevel, TellLine
 from hwqueue.steps import Memory, Suspended, Wait
-from hwqueue.types import Assignment, Checkpoint, Claim, Json, StepResult
+from hwqueue.types import AddedItem, Assignment, Checkpoint, Claim, Json, StepResult
 
 Report = dict[str, Any]
 """What a handler has said of its progress, as the database takes it."""
 
 _MOST_MESSAGE_CHARS = 200
 _TOO_MUCH = 2**63  # for a bigint
-
-
-class Named(Protocol):
-    """What has a name, such as a step."""
-
-    @property
-    def name(self) -> str:
-        """The name."""
 
 
 class Cancelled(BaseException):
@@ -165,7 +167,10 @@ class _LeaseFacts:
 
     @property
     def item_no(self) -> int | None:
-        """The place in the list of a map whose item this is, from 0; None: of no map."""
+        """The number of the item of a step that this is, from 0; None: it is no item.
+
+        Of a map its place in the list; items that were added come behind that.
+        """
         headers = self.claim.headers or {}
         number = headers.get("item") if "workflow_run_id" in headers else None
         return number if isinstance(number, int) else None
@@ -273,6 +278,8 @@ class LeaseContext(_LeaseFacts):
     def results(self, step: str | Named) -> Iterator[StepResult]:
         """What the items of a step returned, by item; a page is read at a time.
 
+        They are those of a map, or those that a handler has added with `add_items`.
+
         Raises: As `result`.
         SQL: step_results.
         """
@@ -280,6 +287,33 @@ class LeaseContext(_LeaseFacts):
         while page := self.read_results(run, name, after):
             yield from page
             after = page[-1].item
+
+    def add_items(
+        self, items: Iterable[Mapping[str, Any]], *, task: str | Named | None = None
+    ) -> list[AddedItem]:
+        """Add items to the step that this handler runs: it ends when they have ended, too.
+
+        Each is a lease of its own, with the queue, placement and options of the step. The result of
+        the step is what this handler returns; `results(step)` of a later step has theirs. A handler
+        that runs again adds the same names again, which changes nothing.
+
+        Args:
+            items: Mappings of `name`, unique within the step, and `params`; `task`, if it is
+                another one than for the others. 10,000 at most in a call, 100,000 in a step.
+            task: Which runs them; None: the task of this handler.
+
+        Raises:
+            LeaseLost, LeaseCancelled: The claim is no longer this run's; nothing is added.
+            StepUnknown: The lease is no step of a run.
+            IdempotencyMismatch: A name has another task or other params.
+            WorkflowTooLarge, BadArgument: It cannot be added.
+
+        SQL: add_items.
+        """
+        found: list[AddedItem] = self.ask(
+            "add_items", items=jsonable(items_of(items, task), "items")
+        )
+        return found
 
     def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
         """Call `fn(*args, **kwargs)` once for the lease, and keep what it returns.
@@ -431,6 +465,15 @@ class AsyncLeaseContext(_LeaseFacts):
             for each in page:
                 yield each
             after = page[-1].item
+
+    async def add_items(
+        self, items: Iterable[Mapping[str, Any]], *, task: str | Named | None = None
+    ) -> list[AddedItem]:
+        """See `LeaseContext.add_items`."""
+        found: list[AddedItem] = await self.ask(
+            "add_items", items=jsonable(items_of(items, task), "items")
+        )
+        return found
 
     async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
         """See `LeaseContext.step`. `fn` may be async; one that is not runs in the event loop."""

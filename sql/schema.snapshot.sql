@@ -418,8 +418,93 @@ CREATE FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shard integ
 CREATE FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer DEFAULT 1) RETURNS bigint[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(name text, item integer, created boolean, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
 CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb DEFAULT NULL::jsonb, OUT index integer) RETURNS record
     LANGUAGE plpgsql IMMUTABLE;
+
+CREATE TABLE hwqueue.lease (
+    shard_id integer NOT NULL,
+    lease_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    class_id bigint NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL,
+    headers jsonb,
+    priority smallint NOT NULL,
+    tier smallint NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    attempt_count smallint DEFAULT 0 NOT NULL,
+    claim_token bigint DEFAULT 0 NOT NULL,
+    max_attempts smallint,
+    retry jsonb,
+    claim_timeout interval,
+    deadline timestamp with time zone,
+    idempotency_key text,
+    available_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    node_id uuid,
+    claimed_at timestamp with time zone,
+    wire bytea,
+    run_id uuid,
+    step_no integer,
+    item_no integer
+)
+WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
+
+COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
+
+COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
+
+COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
+
+COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
+
+COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0, or among the items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
+
+CREATE FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) RETURNS TABLE(name text, item integer, created boolean)
+    LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.map (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    items integer NOT NULL,
+    over_step integer,
+    params jsonb NOT NULL,
+    keeps_completed boolean DEFAULT false NOT NULL,
+    stopped_below integer DEFAULT 0 NOT NULL,
+    added integer DEFAULT 0 NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.map IS 'a map that was released, or a task that has added items: then the step has a lease of its own, too';
+
+COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list, with what was added';
+
+COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
+
+COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
+
+COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
+
+COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
+
+COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
+
+CREATE FUNCTION hwqueue.added_request(p_map hwqueue.map, p_item integer, p_shard integer, OUT task_name text, OUT params jsonb) RETURNS record
+    LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.added_verdict(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_shard integer) RETURNS hwqueue.step_verdict
+    LANGUAGE plpgsql STABLE;
 
 CREATE TABLE hwqueue.workflow (
     shard_id integer NOT NULL,
@@ -773,9 +858,9 @@ CREATE TABLE hwqueue.tally (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON COLUMN hwqueue.tally.part IS '0: parents, or the open work of the run; above: items of a map, one row, with a new part every 64 items: need counts those spawned, which is also the number of the next one, arrived those that have ended';
+COMMENT ON COLUMN hwqueue.tally.part IS '0: parents, or the open work of the run; above: items, one row, with a new part every 64 items: need is the number of the next one, arrived counts those that have ended. For a task that has added items both begin at -1, which is its own lease';
 
-COMMENT ON COLUMN hwqueue.tally.unmet IS 'parents whose edge does not hold';
+COMMENT ON COLUMN hwqueue.tally.unmet IS 'parents whose edge does not hold; of items: not 0 when some were added since the window was filled';
 
 COMMENT ON COLUMN hwqueue.tally.failed IS 'of those unmet, the ones that failed or were cancelled; of open work: failures that nothing ignores; of items: those that failed';
 
@@ -831,6 +916,9 @@ CREATE FUNCTION hwqueue.bad_verdict(p_bad jsonb) RETURNS hwqueue.step_verdict
 
 CREATE FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
@@ -1205,46 +1293,6 @@ CREATE FUNCTION hwqueue.check_login(p_node uuid, p_login text, p_shard integer) 
 
 CREATE FUNCTION hwqueue.check_logs(p_logs jsonb) RETURNS void
     LANGUAGE plpgsql STABLE;
-
-CREATE TABLE hwqueue.lease (
-    shard_id integer NOT NULL,
-    lease_id uuid NOT NULL,
-    queue_id integer NOT NULL,
-    class_id bigint NOT NULL,
-    task_name text NOT NULL,
-    params jsonb NOT NULL,
-    headers jsonb,
-    priority smallint NOT NULL,
-    tier smallint NOT NULL,
-    rank bigint NOT NULL,
-    "position" bigint NOT NULL,
-    attempt_count smallint DEFAULT 0 NOT NULL,
-    claim_token bigint DEFAULT 0 NOT NULL,
-    max_attempts smallint,
-    retry jsonb,
-    claim_timeout interval,
-    deadline timestamp with time zone,
-    idempotency_key text,
-    available_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    node_id uuid,
-    claimed_at timestamp with time zone,
-    wire bytea,
-    run_id uuid,
-    step_no integer,
-    item_no integer
-)
-WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
-
-COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
-
-COMMENT ON COLUMN hwqueue.lease."position" IS 'sequence of its entry in ready; fresh whenever it becomes claimable again';
-
-COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended without ending the lease; 0: none did. So with attempt_count, node_id, claimed_at';
-
-COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
-
-COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0; null: no item of a map';
 
 CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -1672,7 +1720,7 @@ CREATE FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term in
 CREATE FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
-CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_shard integer) RETURNS TABLE(items integer, items_done integer, items_failed integer)
+CREATE FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) RETURNS TABLE(items integer, items_done integer, items_failed integer)
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[] DEFAULT NULL::text[], p_limit integer DEFAULT 10000, p_cursor jsonb DEFAULT NULL::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(lease_count integer, next_cursor jsonb)
@@ -2056,27 +2104,6 @@ CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueu
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE TABLE hwqueue.map (
-    shard_id integer NOT NULL,
-    run_id uuid NOT NULL,
-    step_no integer NOT NULL,
-    items integer NOT NULL,
-    over_step integer,
-    params jsonb NOT NULL,
-    keeps_completed boolean DEFAULT false NOT NULL,
-    stopped_below integer DEFAULT 0 NOT NULL
-);
-
-COMMENT ON COLUMN hwqueue.map.items IS 'the length of its list';
-
-COMMENT ON COLUMN hwqueue.map.over_step IS 'the map whose results are its list; null: the list is in map_list';
-
-COMMENT ON COLUMN hwqueue.map.params IS 'those of its items, with all bound but the item itself';
-
-COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have completed in an earlier attempt are not run again';
-
-COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
-
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
@@ -2170,6 +2197,9 @@ CREATE FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_queue hw
     SET plan_cache_mode TO 'force_custom_plan';
 
 CREATE FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.forget_added(p_run uuid, p_steps integer[], p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) RETURNS void
@@ -2465,13 +2495,13 @@ CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolea
 CREATE FUNCTION hwqueue.item_key(p_template jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
-CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
+CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.item_results(p_run uuid, p_step integer, p_after integer, p_limit integer, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb)
+CREATE FUNCTION hwqueue.item_results(p_run uuid, p_step integer, p_after integer, p_limit integer, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) RETURNS jsonb
@@ -2868,8 +2898,8 @@ CREATE FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.workflow_st
 CREATE FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS integer
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) RETURNS hwqueue.step_verdict
-    LANGUAGE plpgsql IMMUTABLE;
+CREATE FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) RETURNS hwqueue.step_verdict
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) RETURNS TABLE(place bigint, node_id uuid, node_name text, score double precision, codes text[], permanents boolean[], reasons jsonb)
     LANGUAGE plpgsql
@@ -3530,6 +3560,21 @@ CREATE FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count i
 
 CREATE FUNCTION hwqueue.raise_sequences() RETURNS void
     LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.added_item (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    item_no integer NOT NULL,
+    name text NOT NULL,
+    task_name text NOT NULL,
+    params jsonb NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.added_item.name IS 'says once what it is: a handler that runs again adds it no more';
+
+CREATE FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, p_shard integer) RETURNS hwqueue.added_item[]
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE;
@@ -4284,7 +4329,7 @@ CREATE FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) RE
 CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, shard_id integer, name text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
@@ -4453,7 +4498,7 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
-CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[]) RETURNS record
+CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
@@ -5831,6 +5876,9 @@ ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_8 FOR VALUES IN ('
 
 ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_9 FOR VALUES IN ('9');
 
+ALTER TABLE ONLY hwqueue.added_item
+    ADD CONSTRAINT added_item_pkey PRIMARY KEY (shard_id, run_id, step_no, item_no);
+
 ALTER TABLE ONLY hwqueue.affinity_term
     ADD CONSTRAINT affinity_term_pkey PRIMARY KEY (shard_id, term_id);
 
@@ -6013,6 +6061,8 @@ ALTER TABLE ONLY hwqueue.workflow
 
 ALTER TABLE ONLY hwqueue.workflow_step
     ADD CONSTRAINT workflow_step_pkey PRIMARY KEY (shard_id, workflow_id, step_no);
+
+CREATE UNIQUE INDEX added_item_name ON hwqueue.added_item USING btree (shard_id, run_id, step_no, name);
 
 CREATE UNIQUE INDEX api_token_secret ON hwqueue.api_token USING btree (shard_id, secret_sha256);
 
@@ -6625,7 +6675,17 @@ REVOKE ALL ON FUNCTION hwqueue.add_counts(p_deltas jsonb, p_sign integer, p_shar
 
 REVOKE ALL ON FUNCTION hwqueue.add_histograms(p_a bigint[], p_b bigint[], p_sign integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb, OUT index integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.added_request(p_map hwqueue.map, p_item integer, p_shard integer, OUT task_name text, OUT params jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.added_verdict(p_run uuid, p_step integer, p_verdict hwqueue.step_verdict, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6724,6 +6784,8 @@ REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_l
 REVOKE ALL ON FUNCTION hwqueue.bad_verdict(p_bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.barring_taints(p_taints jsonb, p_tolerate jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.begin_adding(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.begin_failing(p_run hwqueue.run, p_step integer, p_name text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7055,7 +7117,7 @@ REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_
 
 REVOKE ALL ON FUNCTION hwqueue.count_fact(p_term_id bigint, p_value text, p_self boolean, p_use text, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.count_items(p_run uuid, p_step integer, p_kind text, p_own text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.count_leases(p_filter jsonb, p_states text[], p_limit integer, p_cursor jsonb, p_shard integer) TO hwqueue_operator;
@@ -7325,6 +7387,8 @@ REVOKE ALL ON FUNCTION hwqueue.fleet_scores(p_class hwqueue.placement_class, p_q
 
 REVOKE ALL ON FUNCTION hwqueue.follow_parent(p_run uuid, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.forget_added(p_run uuid, p_steps integer[], p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.forget_maps(p_run hwqueue.run, p_steps integer[], p_whole integer[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.forget_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -7504,7 +7568,7 @@ REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short
 
 REVOKE ALL ON FUNCTION hwqueue.item_key(p_template jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
 
@@ -7741,7 +7805,7 @@ REVOKE ALL ON FUNCTION hwqueue.map_low(p_map hwqueue.map, p_defined hwqueue.work
 
 REVOKE ALL ON FUNCTION hwqueue.map_room(p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.match_fleet(p_placement jsonb, p_options jsonb, p_limit integer, p_skip integer, p_shard integer) FROM PUBLIC;
 
@@ -8156,6 +8220,8 @@ REVOKE ALL ON FUNCTION hwqueue.queue_policy(p_queue hwqueue.queue) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.queue_scan_starts(p_queue_ids integer[], p_class_count integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.raise_sequences() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) FROM PUBLIC;
 
@@ -8742,7 +8808,7 @@ REVOKE ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit 
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer, p_shard integer) TO hwqueue_admin;
 
-REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 

@@ -19,6 +19,7 @@ MODULES = {
     "nodes": "Nodes",
     "claims": "Claims: take, keep, settle",
     "checkpoints": "Durable steps and signals",
+    "children": "What steps add to themselves",
     "workflows": "Workflows: define, submit, check",
     "runs": "Runs of workflows",
     "run_reports": "What pages show of runs",

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.steps import Memory
-from hwqueue.types import Assignment, Checkpoint, Claim, Json, SignalTaken
+from hwqueue.types import AddedItem, Assignment, Checkpoint, Claim, Json, SignalTaken
 
 _CLAIM_TIMEOUT = timedelta(minutes=1)
 
@@ -107,18 +107,26 @@ def make_async_context(
 
 
 class _InMemory:
-    """What the database would keep of one run: nothing but which signals are there."""
+    """What the database would keep of one run: which signals are there, and added items."""
 
     def __init__(self, signals: Mapping[str, Json]) -> None:
         self._signals = dict(signals)
+        self._items: dict[str, int] = {}
 
     def answer(self, call: str, /, **arguments: Any) -> Any:
+        if call == "add_items":
+            return [self._added(item["name"]) for item in arguments["items"]]
         if call != "take_signal":
             return None
         signal = arguments["signal"]
         if signal not in self._signals:
             return SignalTaken(verdict="none", payload=None)
         return SignalTaken(verdict="taken", payload=self._signals.pop(signal))
+
+    def _added(self, name: str) -> AddedItem:
+        created = name not in self._items
+        number = self._items.setdefault(name, len(self._items))
+        return AddedItem(name=name, item=number, created=created, shard_id=0)
 
 
 def _memory(saved: Mapping[str, Json]) -> Memory:

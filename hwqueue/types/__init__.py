@@ -87,6 +87,7 @@ from hwqueue.types.webhooks import (
     Webhook,
 )
 from hwqueue.types.workflows import (
+    AddedItem,
     AdvanceResult,
     CheckedStep,
     DefinedWorkflow,
@@ -113,6 +114,7 @@ __all__ = [
     "EVENT_CODES",
     "LEASE_COMPLETED",
     "WEBHOOK_CODES",
+    "AddedItem",
     "Adopted",
     "AdvanceResult",
     "ApiToken",

@@ -210,15 +210,32 @@ class StepResult:
     """What a step returned, or an item of a map.
 
     Attributes:
-        item: The place of the item in the list of a map, from 0; 0 for a step with one lease; -1
-            for a map itself.
+        item: The place of the item in the list of a map, or among those that a step has added,
+            from 0; 0 for a step with one lease; -1 for a step with items itself.
         result, error: Of its lease, or what `skip_step` gave; None while it has not ended.
+        name: Of an item that was added.
     """
 
     item: int
     state: StepState
     result: Any
     error: Mapping[str, Any] | None
+    shard_id: int
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedItem:
+    """An item that a step has added to itself.
+
+    Attributes:
+        item: Its number: as in `StepResult`.
+        created: False if the step had an item of this name already.
+    """
+
+    name: str
+    item: int
+    created: bool
     shard_id: int
 
 

@@ -66,7 +66,7 @@ _LONGEST_WAIT_SECONDS = 30.0
 _BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
 _LAST_CALLS_SECONDS = 1.0
 _REFUSALS = {"complete": "ResultRefused", "suspend": "SuspensionRefused"}
-_STEP_CALLS = ("checkpoints", "save_checkpoint", "take_signal")
+_STEP_CALLS = ("checkpoints", "save_checkpoint", "take_signal", "add_items")
 
 NODE_LOST = (NodeSuperseded, NodeNotYours)
 """What says that this worker may not act for its node any more; the session stops it."""
@@ -276,15 +276,18 @@ class NodeSession:
         )
 
     async def ask(self, claim: Claim, call: str, arguments: Mapping[str, Any]) -> Any:
-        """Make one of the calls about durable steps. SQL: those of `_STEP_CALLS`."""
+        """Make one of the calls of handlers about their claims. SQL: those of `_STEP_CALLS`."""
         if call not in _STEP_CALLS:
             raise ConfigError(f"a handler may ask for {', '.join(_STEP_CALLS)}, not for {call!r}")
-        return await self._call(
+        answer = await self._call(
             call.replace("_", " "),
             lambda client: getattr(client, call)(
                 claim.lease_id, claim.claim_token, shard=self._shard, **arguments
             ),
         )
+        if call == "add_items":
+            self.steps_settled.set()  # they are spawned at once
+        return answer
 
     async def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:
         """Record how far claims have come. SQL: report_progress."""

@@ -100,9 +100,9 @@ $$;
 -- ended. placement: what its lease asks. came_from: the same keys, with the levels that ask for each part, as
 -- in check_workflow, or near; a part that none of them asks any more came from its task. kind: task, map,
 -- sleep, wait or workflow; due_at: when a sleep ends or a wait times out; headline: what it waits for, in
--- words, where it is no task. items: the length of a map's list; items_done, items_failed: how many have
--- ended, and how many of these failed. nested_run_id: the run that a step of kind workflow is, null until it
--- begins.
+-- words, where it is no task. items: the length of a map's list, or how many items a step has added to itself
+-- (add_items); items_done, items_failed: how many have ended, and how many of these failed. nested_run_id:
+-- the run that a step of kind workflow is, null until it begins.
 -- Raises: QHF03.
 create or replace function hwqueue.list_workflow_steps(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, state text, reason text, task_name text, queue text, placement jsonb,
@@ -136,7 +136,8 @@ begin
     left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-    left join lateral hwqueue.count_items(p_run, d.step_no, p_shard) i on d.kind = 'map'
+    left join lateral hwqueue.count_items(p_run, d.step_no, d.kind, o.state, p_shard) i
+      on d.kind = 'map' or l.item_no is not null
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
     order by d.step_no;
 end
@@ -366,35 +367,38 @@ end
 $$;
 
 -- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A map has the
--- items that are spawned, in the order of its list; a step with one lease has the item 0. p_after -2: the
--- step itself, of a map as item -1. state, result and error: as in list_workflow_steps. p_lease: of a worker,
+-- items that are spawned, in the order of its list, and so has a task that has added items; a step with one
+-- lease has the item 0. p_after -2: the step itself, of one with items as item -1. name: of an item that was
+-- added. state, result and error: as in list_workflow_steps. p_lease: of a worker,
 -- the lease whose handler asks; others need none. p_limit: from 1 to 10,000.
 -- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
 create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
   p_limit int default 1000, p_lease uuid default null, p_shard int default 0)
-returns table (item int, state text, result jsonb, error jsonb, shard_id int)
+returns table (item int, state text, result jsonb, error jsonb, shard_id int, name text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_run hwqueue.run;
   v_no int;
-  v_is_map boolean;
+  v_has_items boolean;
 begin
   perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
   v_run := hwqueue.readable_run(p_run, p_lease, p_shard);
   v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
-  v_is_map := (
-    select d.kind = 'map' from hwqueue.workflow_step d
+  v_has_items := (
+    select d.kind = 'map' or exists (
+      select from hwqueue.map m where m.shard_id = p_shard and m.run_id = p_run and m.step_no = v_no)
+    from hwqueue.workflow_step d
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = v_no);
-  if v_is_map and p_after >= -1 then
+  if v_has_items and p_after >= -1 then
     return query
-      select i.item, i.state, i.result, i.error, p_shard
+      select i.item, i.state, i.result, i.error, p_shard, i.name
       from hwqueue.item_results(p_run, v_no, p_after, p_limit, p_shard) i order by i.item;
     return;
   end if;
   return query
-    select case when v_is_map then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
-      coalesce(s.result, o.result), coalesce(s.error, o.error), p_shard
+    select case when v_has_items then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
+      coalesce(s.result, o.result), coalesce(s.error, o.error), p_shard, null::text
     from hwqueue.step s
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = s.lease_id
     where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no and p_after < 0;

@@ -53,6 +53,7 @@ begin
       select from hwqueue.lease l
       where l.run_id = v_run.run_id and l.item_no is not null and l.shard_id = p_shard);
     delete from hwqueue.map_list c where c.shard_id = p_shard and c.run_id = v_run.run_id;
+    delete from hwqueue.added_item a where a.shard_id = p_shard and a.run_id = v_run.run_id;
     delete from hwqueue.map m where m.shard_id = p_shard and m.run_id = v_run.run_id;
     delete from hwqueue.step s where s.shard_id = p_shard and s.run_id = v_run.run_id;
     delete from hwqueue.tally t where t.shard_id = p_shard and t.run_id = v_run.run_id;
@@ -145,6 +146,9 @@ as $$
   from hwqueue.step s
   where s.shard_id = p_shard and s.lease_id is not null and (s.state = 'running') <> coalesce(
     hwqueue.lease_state(s.lease_id, p_shard) in ('scheduled', 'pending', 'claimed'), false)
+    and not exists (  -- then its lease is one of its items
+      select from hwqueue.map m
+      where m.shard_id = p_shard and m.run_id = s.run_id and m.step_no = s.step_no)
   union all
   select 'step_due', s.run_id, jsonb_build_object('step', s.step_no, 'state', s.state, 'due_at', s.due_at)
   from hwqueue.step s
@@ -253,7 +257,7 @@ as $$
   with counted as (
     select r, m, d, t, t.need - t.arrived - coalesce(a.arrived, 0) as open_now,
            t.failed + t.skipped + coalesce(a.failed + a.skipped, 0) as failed_now,
-           f.open, f.failed, f.last, t.need - f.there as gone,
+           f.open, f.failed, f.last, t.need - f.there + case d.kind when 'task' then 1 else 0 end as gone,
            a.run_id is not null or exists (
              select from hwqueue.arrival x
              where x.run_id = r.run_id and x.kind in ('state', 'fail')) as has_arrivals

@@ -93,7 +93,7 @@ begin
         select y.ctid as place from hwqueue.tally y
         where y.shard_id = p_shard and y.run_id = l.run_id and y.step_no = l.step_no and y.part > 0
           and y.need - y.arrived - 1 > y.low and y.arrived % 64 < 63  -- else arrive renews it
-          and (y.low > 0 or y.need - y.arrived > 64 or not exists (
+          and y.unmet = 0 and (y.low > 0 or y.need - y.arrived > 64 or not exists (
             select from hwqueue.arrival a
             where a.run_id = y.run_id and a.step_no = y.step_no and a.kind = 'item' and a.shard_id = p_shard))
         order by y.part desc limit 1 for no key update of y skip locked) x
@@ -129,8 +129,8 @@ begin
 end
 $$;
 
--- Ends a step that has no lease and is open, as the verdict says, and carries on with its run. False: it has
--- ended already.
+-- Ends a step that is open, and has no lease or has items, as the verdict says, and carries on with its run.
+-- False: it has ended already.
 -- Locks: the step, which the caller may hold; then tallies, steps and the run, skip locked. Not idempotent.
 -- Wakes: waiting workers.
 create or replace function hwqueue.step_over(p_run uuid, p_step int, p_verdict hwqueue.step_verdict,
@@ -142,7 +142,8 @@ begin
   set state = p_verdict.state, reason = p_verdict.reason, error = p_verdict.error, result = p_verdict.result,
     due_at = null, ended_at = p_now
   where s.shard_id = p_shard and s.run_id = p_run and s.step_no = p_step and s.state = 'running'
-    and s.lease_id is null;
+    and (s.lease_id is null or exists (  -- a task that has added items
+      select from hwqueue.map m where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step));
   if not found then
     return false;
   end if;
@@ -153,8 +154,8 @@ end
 $$;
 
 -- Counts items of a map that have ended, and goes on with the map when that is due: its window is to be
--- filled, an item has failed, or nothing is open. Returns how many items it has let in; the end of the map
--- counts as one.
+-- filled, items were added, an item has failed, or nothing is open. Returns how many items it has let in; the
+-- end of the map counts as one.
 -- A transaction that may stay open (not p_is_short) leaves its count as an arrival: with the tally it would
 -- hold up the window.
 -- Locks: the tally of the map, skip locked; as go_on_map. Not idempotent. Wakes: waiting workers.
@@ -167,7 +168,7 @@ declare
   v_tally hwqueue.tally := v_count.tally;
 begin
   if v_tally.run_id is null or p_delta.arrived > v_count.failed + p_delta.failed + p_delta.skipped
-    and v_tally.need - v_tally.arrived > v_tally.low then
+    and v_tally.need - v_tally.arrived > v_tally.low and v_tally.unmet = 0 then
     return 0;
   end if;
   return hwqueue.go_on_map(v_tally, p_is_short, p_now, p_shard);
@@ -220,7 +221,7 @@ begin
     end if;
   elsif v_tally.arrived = v_tally.need then
     perform hwqueue.step_over(v_run.run_id, v_tally.step_no, hwqueue.map_verdict(v_run, v_map, v_defined,
-      v_tally), p_is_short, p_now, p_shard);
+      v_tally, p_shard), p_is_short, p_now, p_shard);
     return v_let_in + 1;
   end if;
   return v_let_in;

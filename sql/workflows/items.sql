@@ -3,6 +3,7 @@
 -- workflows/kinds calls begin_map when a map is released, workflows/ending calls fill_map when items have
 -- ended. Example: "score" maps over 10,000 shards with max_parallel 1000. Its release spawns the leases of
 -- the first 500, the next sweep 500 more. After that an end that finds 62 places free spawns the next 62.
+-- A task that has added items (workflows/added) has what a map has, and is called one in here.
 --
 -- Invariant: items are spawned in the order of their numbers, by the session that holds the tally of the map
 -- (hold_items). Its need is the number of the next item, need - arrived is what is open: the window. Items
@@ -55,7 +56,8 @@ as $$
 $$;
 
 -- Begins a map: reads its list, and spawns its first items. A retry whose list is the same finds the map, and
--- goes on with the items that have not completed.
+-- goes on with the items that have not completed. So does that of a task which has added items: its own lease
+-- is the first of them.
 -- Locks: the caller holds the step; new rows; of a retry as spawn_items. Wakes: waiting workers.
 create or replace function hwqueue.begin_map(p_run hwqueue.run, p_step hwqueue.step,
   p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, p_shard int)
@@ -67,6 +69,7 @@ declare
   v_tally hwqueue.tally;
   v_found record;
   v_bad jsonb;
+  v_first int := case p_defined.kind when 'task' then -1 else 0 end;
   v_verdict hwqueue.step_verdict;
 begin
   if p_defined.near is not null then
@@ -75,7 +78,7 @@ begin
       return hwqueue.bad_verdict(v_bad);
     end if;
   end if;
-  update hwqueue.map m set keeps_completed = true, stopped_below = 0
+  update hwqueue.map m set keeps_completed = true, stopped_below = v_first
   where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = p_defined.step_no
   returning m.* into v_map;
   if not found then
@@ -94,11 +97,11 @@ begin
   end if;
   delete from hwqueue.tally t
   where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_defined.step_no and t.part > 0;
-  insert into hwqueue.tally as t (shard_id, run_id, step_no, part)
-  values (p_shard, p_run.run_id, p_defined.step_no, 1)
+  insert into hwqueue.tally as t (shard_id, run_id, step_no, part, need, arrived)
+  values (p_shard, p_run.run_id, p_defined.step_no, 1, v_first, v_first)
   returning t.* into v_tally;
-  if v_map.items = 0 then
-    return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally);
+  if v_map.items = v_first then
+    return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally, p_shard);
   end if;
   v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now, p_shard);
   if v_tally.arrived = v_tally.need or hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
@@ -186,8 +189,8 @@ $$;
 
 -- How a map ends whose open items have ended.
 create or replace function hwqueue.map_verdict(p_run hwqueue.run, p_map hwqueue.map,
-  p_defined hwqueue.workflow_step, p_tally hwqueue.tally) returns hwqueue.step_verdict
-language plpgsql immutable
+  p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_shard int) returns hwqueue.step_verdict
+language plpgsql stable
 as $$
 declare
   v_verdict hwqueue.step_verdict;
@@ -203,6 +206,9 @@ begin
     'failed', p_tally.failed + p_tally.skipped) end;
   v_verdict.error := case when v_verdict.state = 'failed' then jsonb_build_object('items', p_map.items,
     'failed', p_tally.failed + p_tally.skipped, 'tolerated', v_most) end;
+  if p_defined.kind = 'task' then
+    return hwqueue.added_verdict(p_run.run_id, p_defined.step_no, v_verdict, p_shard);
+  end if;
   return v_verdict;
 end
 $$;
@@ -242,7 +248,7 @@ begin
     case when cardinality(v_numbers) < v_count then p_map.items else v_numbers[v_count] + 1 end);
   update hwqueue.tally t
   set need = v_end, arrived = t.arrived + (v_end - t.need - v_spawned.spawned),
-    failed = t.failed + v_spawned.failed, low = hwqueue.map_low(p_map, p_defined, v_end)
+    unmet = 0, failed = t.failed + v_spawned.failed, low = hwqueue.map_low(p_map, p_defined, v_end)
   where t.shard_id = p_shard and t.run_id = p_run.run_id and t.step_no = p_map.step_no
     and t.part = p_tally.part
   returning t.* into v_tally;
@@ -379,7 +385,8 @@ language plpgsql volatile
 as $$
 declare
   v_ids uuid[] := hwqueue.new_ids(cardinality(p_numbers));
-  v_request hwqueue.spawn_request := hwqueue.item_request(p_run, p_defined, p_now, p_shard);
+  v_request hwqueue.spawn_request := hwqueue.item_request(p_run, p_defined, p_defined.task_name, p_now,
+    p_shard);
   v_headers jsonb := v_request.headers;
   v_most int := p_queue.max_params_bytes;
   v_list jsonb;
@@ -391,6 +398,7 @@ declare
   v_path text[] := hwqueue.binding_path(v_template -> v_key -> '$item', '');
   v_part jsonb;
   v_bound record;
+  v_added record;
   v_reason text;
   v_bytes bigint := 0;
 begin
@@ -402,20 +410,30 @@ begin
     if v_bytes > 8388608 then
       stopped := v_no;
       exit;
-    elsif p_map.over_step is not null or v_no / 100 * 100 is distinct from v_first then
-      v_first := v_no / 100 * 100;
-      v_list := hwqueue.item_values(p_map, p_defined.settings -> 'over', v_no, p_shard);
     end if;
-    v_value := case when p_map.over_step is null then v_list -> (v_no - v_first) else v_list end;
-    v_part := case when v_key is not null then v_value #> v_path end;
     v_reason := null;
-    if v_part is not null then  -- mostly, and without a call
-      v_value := v_template || jsonb_build_object(v_key, v_part);
+    if v_no < 0 or v_no >= p_map.items - p_map.added then
+      v_added := hwqueue.added_request(p_map, v_no, p_shard);
+      v_value := v_added.params;
+      if v_added.task_name <> v_request.task_name then
+        v_request := hwqueue.item_request(p_run, p_defined, v_added.task_name, p_now, p_shard);
+      end if;
+      v_request.available_at := case when v_no < 0 then v_request.available_at else p_now end;
     else
-      v_bound := hwqueue.bind_item(v_template, v_value, v_no);
-      v_value := v_bound.value;
-      v_reason := case when v_bound.too_large then 'params_too_large'
-        when v_bound.missing is not null then 'binding_missing' end;
+      if p_map.over_step is not null or v_no / 100 * 100 is distinct from v_first then
+        v_first := v_no / 100 * 100;
+        v_list := hwqueue.item_values(p_map, p_defined.settings -> 'over', v_no, p_shard);
+      end if;
+      v_value := case when p_map.over_step is null then v_list -> (v_no - v_first) else v_list end;
+      v_part := case when v_key is not null then v_value #> v_path end;
+      if v_part is not null then  -- mostly, and without a call
+        v_value := v_template || jsonb_build_object(v_key, v_part);
+      else
+        v_bound := hwqueue.bind_item(v_template, v_value, v_no);
+        v_value := v_bound.value;
+        v_reason := case when v_bound.too_large then 'params_too_large'
+          when v_bound.missing is not null then 'binding_missing' end;
+      end if;
     end if;
     if (case when hwqueue.may_be_long(v_value) then hwqueue.text_bytes(v_value, v_most)
         else octet_length(v_value::text) end) > v_most then
@@ -426,7 +444,8 @@ begin
     v_request.position := nextval('hwqueue.ready_position_seq');
     v_request.item_no := v_no;
     v_request.params := case when v_reason is null then v_value else '{}' end;
-    v_request.headers := v_headers || jsonb_build_object('item', v_no);
+    v_request.headers := case when v_no < 0 then v_headers
+      else v_headers || jsonb_build_object('item', v_no) end;
     requests := requests || v_request;
     if v_reason is not null then
       bad := bad || v_request.lease_id;
@@ -436,17 +455,17 @@ begin
 end
 $$;
 
--- The lease that all items of a map have in common, without id, params and number.
+-- The lease that all items of a map have in common that run this task, without id, params and number.
 create or replace function hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step,
-  p_now timestamptz, p_shard int) returns hwqueue.spawn_request
+  p_task text, p_now timestamptz, p_shard int) returns hwqueue.spawn_request
 language sql volatile
 as $$
   select hwqueue.step_request(p_run, p_defined.step_no, null, s.class_id,
-    array[p_defined.task_name, p_defined.name], null,
+    array[p_task, p_defined.name], null,
     coalesce(t.defaults, '{}') || hwqueue.present('priority', to_jsonb(p_run.priority))
       || coalesce(p_defined.options, '{}') || coalesce(s.own, '{}'), p_now)
   from hwqueue.step s
-  left join hwqueue.task t on t.shard_id = p_shard and t.name = p_defined.task_name
+  left join hwqueue.task t on t.shard_id = p_shard and t.name = p_task
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = p_defined.step_no
 $$;
 

@@ -202,9 +202,9 @@ begin
 end
 $$;
 
--- Begins a step that is due and no task. The verdict says how: it is running from now on, until due_at or
--- what its kind waits for, or it has ended at once. The caller writes it. A nested run is opened by
--- advance_workflows (workflows/nested): a settlement submits nothing.
+-- Begins a step that is due, and no task or one with items. The verdict says how: it is running from now on,
+-- until due_at or what its kind waits for, or it has ended at once. The caller writes it. A nested run is
+-- opened by advance_workflows (workflows/nested): a settlement submits nothing.
 -- Locks: the caller holds the step.
 create or replace function hwqueue.begin_step(p_run hwqueue.run, p_step hwqueue.step,
   p_defined hwqueue.workflow_step, p_results jsonb, p_now timestamptz, p_shard int)
@@ -217,7 +217,7 @@ begin
       return hwqueue.begin_sleep(p_run, p_defined.settings, p_results, p_now);
     when 'wait' then
       return hwqueue.begin_wait(p_run.run_id, p_step.step_no, p_defined.settings, p_now, p_shard);
-    when 'map' then
+    when 'map', 'task' then  -- a task that has added items before a retry
       return hwqueue.begin_map(p_run, p_step, p_defined, p_results, p_now, p_shard);
     when 'workflow' then
       perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', p_now, p_shard);

@@ -35,6 +35,7 @@ declare
     else jsonb_build_object('priority', p_run.priority) end;
   v_due int[] := p.released[1 : p.most];
   v_revived int[] := '{}';
+  v_with_items int[] := '{}';
   v_done int[] := '{}';
   v_item record;
   v_bound record;
@@ -43,7 +44,7 @@ declare
   v_requests hwqueue.spawn_request[] := '{}';
 begin
   if p_run.attempt > 1 then
-    select t.free, t.revived into v_due, v_revived
+    select t.free, t.revived, t.with_items into v_due, v_revived, v_with_items
     from hwqueue.take_ended_leases(p_run.run_id, v_due, p_shard) t;
   end if;
   for v_item in  -- one statement takes the steps and reads all that their leases need
@@ -68,7 +69,7 @@ begin
   loop
     v_done := v_done || v_item.step_no;
     continue when v_holds;
-    if v_item.kind <> 'task' then
+    if v_item.kind <> 'task' or v_item.step_no = any (v_with_items) then
       p := hwqueue.begin_other(p_run, v_item.step_no, p, p_now, p_shard);
       continue;
     end if;
@@ -176,8 +177,8 @@ begin
 end
 $$;
 
--- Begins a step that is no task, unless its condition does not hold, and adds it to progress: as open, or as
--- ended.
+-- Begins a step that is no task, or has items, unless its condition does not hold, and adds it to progress:
+-- as open, or as ended.
 -- Locks: the caller holds the step.
 create or replace function hwqueue.begin_other(p_run hwqueue.run, p_step int, p hwqueue.run_progress,
   p_now timestamptz, p_shard int) returns hwqueue.run_progress
@@ -275,10 +276,11 @@ $$;
 
 -- Deletes the outcomes of leases that steps had in an earlier attempt of their run, so that they can be
 -- claimed again under the same ids. free: those of the steps that may be released; revived: those of them
--- that have a lease already. A step that another session holds, or whose outcome it holds, is in neither.
+-- that have a lease already; with_items: those that have added items, whose leases stay as they are. A step
+-- that another session holds, or whose outcome it holds, is in none of them.
 -- Locks: the steps and outcomes, skip locked; the lease rows. Not idempotent.
 create or replace function hwqueue.take_ended_leases(p_run uuid, p_steps int[], p_shard int,
-  out free int[], out revived int[])
+  out free int[], out revived int[], out with_items int[])
 language plpgsql volatile
 as $$
 declare
@@ -294,7 +296,12 @@ begin
     order by s.step_no for no key update skip locked);
   v_known := array(
     select l.lease_id from hwqueue.lease l
-    where l.shard_id = p_shard and l.lease_id = any (array(select s.lease_id from unnest(v_steps) s)));
+    where l.shard_id = p_shard and l.lease_id = any (array(select s.lease_id from unnest(v_steps) s))
+      and l.item_no is null);
+  with_items := array(
+    select s.step_no from unnest(v_steps) s where s.lease_id is not null and exists (
+      select from hwqueue.map m
+      where m.shard_id = p_shard and m.run_id = p_run and m.step_no = s.step_no));
   v_ended := hwqueue.take_outcomes(v_known, p_shard);
   v_is_free := (
     select jsonb_object_agg(k.lease_id, false) from unnest(v_known) k(lease_id)) || coalesce((

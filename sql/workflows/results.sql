@@ -31,11 +31,11 @@ begin
 end
 $$;
 
--- The items of a map behind p_after, p_limit at most: those that are spawned, or the elements of the list
+-- The items of a step behind p_after, p_limit at most: those that are spawned, or the elements of the list
 -- that an operator declared to be its result.
 create or replace function hwqueue.item_results(p_run uuid, p_step int, p_after int, p_limit int,
   p_shard int)
-returns table (item int, state text, result jsonb, error jsonb)
+returns table (item int, state text, result jsonb, error jsonb, name text)
 language plpgsql stable
 as $$
 declare
@@ -45,16 +45,18 @@ declare
 begin
   if jsonb_typeof(v_declared) = 'array' then
     return query
-      select e.ordinality::int - 1, 'completed', nullif(e.value, 'null'), null::jsonb
+      select e.ordinality::int - 1, 'completed', nullif(e.value, 'null'), null::jsonb, null
       from jsonb_array_elements(v_declared) with ordinality e
       where e.ordinality - 1 > p_after order by e.ordinality limit p_limit;
   else
     return query
-      select l.item_no, coalesce(o.state, 'running'), o.result, o.error
+      select l.item_no, coalesce(o.state, 'running'), o.result, o.error, a.name
       from hwqueue.map m
       join hwqueue.lease l on l.run_id = p_run and l.step_no = p_step and l.item_no < m.items
         and l.item_no > p_after and l.shard_id = p_shard
       left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+      left join hwqueue.added_item a on a.shard_id = p_shard and a.run_id = p_run and a.step_no = p_step
+        and a.item_no = l.item_no
       where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step
       order by l.item_no limit p_limit;
   end if;

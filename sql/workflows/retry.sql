@@ -209,7 +209,7 @@ $$;
 
 -- Lets maps among the steps of a retry begin as if for the first time: those of p_whole, and those one of
 -- whose parents runs again, because their list may be another one. Of other maps only items run again that
--- have not completed.
+-- have not completed. The same holds for tasks that have added items, and for their own leases.
 -- Locks: the caller holds the run.
 create or replace function hwqueue.forget_maps(p_run hwqueue.run, p_steps int[], p_whole int[], p_shard int)
 returns void
@@ -229,6 +229,7 @@ begin
     where c.shard_id = p_shard and c.run_id = p_run.run_id and c.step_no = any (v_maps);
     delete from hwqueue.map m
     where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = any (v_maps);
+    perform hwqueue.forget_added(p_run.run_id, v_maps, p_shard);
   end if;
 end
 $$;

@@ -101,14 +101,18 @@ begin
 end
 $$;
 
--- How many items a map has, how many of them have ended, and how many of these failed or were cancelled; no
--- row for a step that is no map, or not released.
-create or replace function hwqueue.count_items(p_run uuid, p_step int, p_shard int)
+-- How many items a step has, how many of them have ended, and how many of these failed or were cancelled; no
+-- row for a step without a row in map. The own lease of a task is none of them, but counted with them: p_own
+-- is how that has ended, null while it is open.
+create or replace function hwqueue.count_items(p_run uuid, p_step int, p_kind text, p_own text,
+  p_shard int)
 returns table (items int, items_done int, items_failed int)
 language sql stable
 as $$
-  select m.items, (t.arrived + coalesce(a.arrived, 0))::int,
+  select m.items, (t.arrived + coalesce(a.arrived, 0))::int
+           + case when p_kind = 'task' and p_own is null then 1 else 0 end,
          (t.failed + t.skipped + coalesce(a.failed, 0))::int
+           - case when p_kind = 'task' and p_own <> 'completed' then 1 else 0 end
   from hwqueue.map m
   join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = p_step and t.part > 0
   cross join lateral (
@@ -138,11 +142,12 @@ declare
     select l.lease_id from hwqueue.lease l
     where l.run_id = p_step.run_id and l.step_no = p_step.step_no and l.item_no is not null
       and l.shard_id = p_shard
-      and not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id))
-    || p_step.lease_id;
+      and not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = l.lease_id)
+    union all
+    select l.lease_id from hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = p_step.lease_id and l.item_no is null);
   v_taken uuid[];
 begin
-  v_open := array_remove(v_open, null);
   if v_open = '{}' then
     return;
   end if;

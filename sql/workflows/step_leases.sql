@@ -68,7 +68,8 @@ begin
     order by r.lease_id
   loop
     update hwqueue.lease l
-    set params = (v_item.request).params, headers = (v_item.request).headers, deadline = null,
+    set task_name = (v_item.request).task_name, params = (v_item.request).params,
+      headers = (v_item.request).headers, deadline = null,
       class_id = (v_item.request).class_id  -- of a step near another one, where that ran this time
     where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
     perform hwqueue.put_back((v_item.request).lease_id, 0,

@@ -42,6 +42,7 @@ declare
   v_leases uuid[];
   v_ended uuid[];
   v_now timestamptz;
+  v_count int;
   v_closed int := hwqueue.drop_idle(p_run, p_limit, p_shard);
 begin
   perform hwqueue.stop_items(p_run.run_id, m.step_no, p_limit, p_shard)
@@ -60,9 +61,14 @@ begin
       hwqueue.note_leases('lease_cancelled', v_ended, 'cancelled while it waited: its run has stopped',
         p_shard);
     update hwqueue.step s set state = 'cancelled', reason = 'run_stopped', ended_at = v_now
-    where s.shard_id = p_shard and s.run_id = p_run.run_id and s.lease_id = any (v_ended)
-      and s.state = 'running';
-    v_closed := v_closed + cardinality(v_ended);
+    from hwqueue.lease l
+    where l.shard_id = p_shard and l.lease_id = any (v_ended) and l.item_no is null
+      and s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = l.step_no and s.state = 'running';
+    get diagnostics v_count = row_count;
+    v_closed := v_closed + v_count;
+    if v_count < cardinality(v_ended) then  -- another session holds the items of a step
+      perform hwqueue.items_ended(v_ended, 'cancelled', false, p_shard);
+    end if;
   end if;
   perform hwqueue.stop_claims(v_leases, v_now, p_shard);
   return v_closed;
@@ -78,6 +84,8 @@ as $$
     where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running' and s.lease_id is not null
       and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = s.lease_id
         and c.stop_reason is not distinct from 'cancelled')
+      and not exists (  -- the lease of a step whose items still run
+        select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = s.lease_id)
     order by s.step_no limit p_limit)
 $$;
 

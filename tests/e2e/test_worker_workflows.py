@@ -129,6 +129,20 @@ async def test_a_handler_reads_its_run(client: AsyncClient, dsn: str, task: str)
     }
 
 
+@pytest.mark.parametrize("task", ["add-items", "add-items-process", "add-items-async"])
+async def test_a_handler_adds_items_to_its_step(client: AsyncClient, dsn: str, task: str) -> None:
+    """Nobody reaps: the worker itself spawns what its handler has added."""
+    run = (await client.submit_spec(flow("add", {"name": "a", "task": task}))).run_id
+    async with worker(dsn, reap_interval=None):
+        async with asyncio.timeout(BOUND_SECONDS):
+            while (await client.get_workflow_run(run)).state != "completed":
+                await asyncio.sleep(0.02)
+    [step] = await client.list_workflow_steps(run)
+    assert (step.result, step.items, step.items_done) == ([0, 1, 2], 3, 3)
+    found = await client.step_results(run, "a")
+    assert [(each.name, each.result) for each in found] == [("i0", 0), ("i1", 2), ("i2", 4)]
+
+
 async def test_outside_of_runs_there_is_nothing_to_read(client: AsyncClient, dsn: str) -> None:
     lease = (await client.spawn_lease(QUEUE, "read-no-run")).lease_id
     async with worker(dsn):

@@ -397,6 +397,24 @@ async def read_run_async(context: AsyncLeaseContext) -> dict[str, Any]:
     }
 
 
+@app.task("add-items")
+def add_items(context: LeaseContext) -> list[int]:
+    items = [{"name": f"i{n}", "params": {"a": n, "b": n}} for n in range(3)]
+    return [each.item for each in context.add_items(items, task="add")]
+
+
+@app.task("add-items-process", process=True)
+def add_items_in_a_process(context: LeaseContext) -> list[int]:
+    items = [{"name": f"i{n}", "params": {"a": n, "b": n}} for n in range(3)]
+    return [each.item for each in context.add_items(items, task="add")]
+
+
+@app.task("add-items-async")
+async def add_items_async(context: AsyncLeaseContext) -> list[int]:
+    items = [{"name": f"i{n}", "task": "add", "params": {"a": n, "b": n}} for n in range(3)]
+    return [each.item for each in await context.add_items(items)]
+
+
 @app.task("read-no-run")
 def read_no_run(context: LeaseContext) -> list[Any]:
     try:

@@ -27,6 +27,7 @@ TABLES = (
     "run_signal",
     "map",
     "map_list",
+    "added_item",
 )
 ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
 LIMIT = 10  # of what one sweep looks at

@@ -123,6 +123,7 @@ FOR_NOBODY = {
     *("step_results", "run_input"),  # of the run of a claim alone: test_step_results.py
     "report_progress",  # leaves out the claims of other logins: test_report_progress.py
     "append_logs",  # as well: test_append_logs.py
+    "add_items",  # to the step of a claim alone: test_added_items.py
 }
 
 

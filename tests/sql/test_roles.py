@@ -44,6 +44,7 @@ MAY_CALL: dict[str, set[str]] = {
     "release_lease": {WORKER, ADMIN},
     "extend_claim": {WORKER, ADMIN},
     "save_checkpoint": {WORKER, ADMIN},
+    "add_items": {WORKER, ADMIN},
     "checkpoints": {WORKER, ADMIN},
     "take_signal": {WORKER, ADMIN},
     "suspend_lease": {WORKER, ADMIN},

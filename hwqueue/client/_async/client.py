@@ -10,6 +10,7 @@ from hwqueue import calls
 from hwqueue.client._async.bulk import AsyncBulk
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._async.checkpoints import AsyncCheckpoints
+from hwqueue.client._async.children import AsyncChildren
 from hwqueue.client._async.claims import AsyncClaims
 from hwqueue.client._async.events import AsyncEvents
 from hwqueue.client._async.explain import AsyncExplain
@@ -35,6 +36,7 @@ class AsyncClient(
     AsyncBulk,
     AsyncClaims,
     AsyncCheckpoints,
+    AsyncChildren,
     AsyncNodes,
     AsyncExplain,
     AsyncServices,

@@ -11,6 +11,7 @@ from hwqueue import calls
 from hwqueue.client._sync.bulk import SyncBulk
 from hwqueue.client._sync.caller import Caller
 from hwqueue.client._sync.checkpoints import SyncCheckpoints
+from hwqueue.client._sync.children import SyncChildren
 from hwqueue.client._sync.claims import Claims
 from hwqueue.client._sync.events import Events
 from hwqueue.client._sync.explain import Explain
@@ -36,6 +37,7 @@ class Client(
     SyncBulk,
     Claims,
     SyncCheckpoints,
+    SyncChildren,
     Nodes,
     Explain,
     Services,

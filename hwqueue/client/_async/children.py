@@ -1,0 +1,51 @@
+"""Methods about what the handler of a step adds to its step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from hwqueue import calls
+from hwqueue.client._async.caller import AsyncCaller
+from hwqueue.client._items import Named, items_of
+from hwqueue.types import AddedItem
+
+
+class AsyncChildren(AsyncCaller):
+    """Add work to a step that runs; the step ends when all of it has ended.
+
+    In a handler call `context.add_items`, which uses this.
+    """
+
+    async def add_items(
+        self,
+        lease_id: UUID | str,
+        claim_token: int,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        task: str | Named | None = None,
+        shard: int = 0,
+    ) -> list[AddedItem]:
+        """Add items to the step of a run whose lease this claim has.
+
+        Args:
+            items: Mappings of `name`, `params` and `task`, 10,000 at most. A name is unique within
+                the step, 1 to 200 characters: one that is there already is not added again.
+            task: Of items that name none; None: the lease's own task.
+
+        Returns: All of them with their numbers, in the order given.
+        Raises: LeaseLost, LeaseCancelled, LeaseFinished, LeaseNotFound, BadToken, ClaimNotYours,
+            ClaimBusy, StepUnknown for a lease of no run, IdempotencyMismatch for a name that has
+            another content, WorkflowTooLarge, BadArgument, IsolationLevel.
+        SQL: add_items. Safe inside your transaction: yes, it commits with what you do there; until
+            then the claim can be neither settled nor heartbeated.
+        """
+        return await self._rows(
+            calls.ADD_ITEMS,
+            AddedItem,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_items=items_of(items, task),
+            p_shard=shard,
+        )

@@ -1,0 +1,179 @@
+-- Items that a step adds to itself while it runs.
+--
+-- api/children.add_items calls add_to_step while it holds the claim of a lease of the step. Example: the
+-- handler of "crawl" finds 40 links and adds 40 items. Its step has 40 items and its own lease to wait for,
+-- so it is open until the last of these 41 leases has ended. Its result is what the handler returned.
+--
+-- A task that adds its first item gets what a map has: a row in map, and a tally of its items. Its own
+-- lease becomes item -1, so whatever ends that counts it. From then on workflows/items and
+-- workflows/ending do the rest: the window, failures, retries, stops. Items of a map, and added ones, add
+-- behind the others of their step.
+--
+-- Invariant: a lease that adds is open, and its claim is held until that commits. So its end is counted when
+-- what it has added is visible, and the step cannot end between the two. No tally is locked, because a
+-- handler's transaction may stay open: an arrival says that the window is to be filled.
+--
+-- Read add_to_step first, then begin_adding and added_request.
+
+-- Reads items as add_items takes them: [{"name", "task", "params"}].
+-- Raises: QHA01.
+create or replace function hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, p_shard int)
+returns hwqueue.added_item[]
+language plpgsql stable
+as $$
+declare
+  v_most int := (
+    select q.max_params_bytes from hwqueue.queue q
+    where q.shard_id = p_shard and q.queue_id = p_lease.queue_id);
+  v_item record;
+  v_field text;
+  v_one hwqueue.added_item := row(p_shard, p_lease.run_id, p_lease.step_no, null, null, null, null);
+  v_items hwqueue.added_item[] := '{}';
+begin
+  for v_item in
+    select e.value, e.ordinality - 1 as place
+    from jsonb_array_elements(hwqueue.json_list(p_items, 'p_items', 10000, 'a list of at most 10000 items',
+      'for example [{"name": "page-1", "params": {"url": "..."}}]')) with ordinality e
+  loop
+    v_field := format('p_items[%s]', v_item.place);
+    perform hwqueue.check_object(v_item.value, array['name', 'task', 'params'], v_field);
+    v_one.name := hwqueue.json_text(v_item.value -> 'name', v_field || '.name', 200);
+    if v_one.name is null then
+      perform hwqueue.refuse('QHA01', format('%s has no name', v_field),
+        jsonb_build_object('field', v_field || '.name'),
+        'name it: a handler that runs again adds each name once');
+    end if;
+    v_one.task_name := coalesce(hwqueue.json_text(v_item.value -> 'task', v_field || '.task', 200),
+      p_lease.task_name);
+    perform hwqueue.check_name(v_one.task_name, v_field || '.task', 200),
+      hwqueue.check_payload(v_item.value -> 'params', v_field || '.params', v_most);
+    v_one.params := coalesce(v_item.value -> 'params', '{}');
+    v_items := v_items || v_one;
+  end loop;
+  return v_items;
+end
+$$;
+
+-- Adds items to the step of a lease, and returns all of them with their numbers, in the order of the list.
+-- created: not for a name that the step has already.
+-- Locks: the caller holds the claim; the step's row in map. Raises: QHA01, QHT01 for a name that has another
+-- task or other params, QHF07. Idempotent.
+create or replace function hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard int)
+returns table (name text, item int, created boolean)
+language plpgsql volatile
+as $$
+declare
+  v_items hwqueue.added_item[] := hwqueue.read_added(p_items, p_lease, p_shard);
+  v_item hwqueue.added_item;
+  v_known hwqueue.added_item;
+  v_first int;
+  v_next int;
+begin
+  if v_items = '{}' then
+    return;
+  elsif p_lease.item_no is null then
+    perform hwqueue.begin_adding(p_lease, p_shard);
+  end if;
+  select m.items into v_first from hwqueue.map m
+  where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no
+  for no key update;
+  v_next := v_first;
+  foreach v_item in array v_items loop  -- statements after the lock: they see what others have added
+    select a.* into v_known from hwqueue.added_item a
+    where a.shard_id = p_shard and a.run_id = p_lease.run_id and a.step_no = p_lease.step_no
+      and a.name = v_item.name;
+    created := not found;
+    if created then
+      v_item.item_no := v_next;
+      v_next := v_next + 1;
+      insert into hwqueue.added_item select v_item.*;
+    elsif (v_known.task_name, v_known.params) <> (v_item.task_name, v_item.params) then
+      perform hwqueue.refuse('QHT01', format('item %s was added with another task or other params',
+          to_json(v_item.name)),
+        jsonb_build_object('name', v_item.name, 'item', v_known.item_no, 'task', v_known.task_name),
+        'use a name for one content only');
+    end if;
+    name := v_item.name;
+    item := coalesce(v_item.item_no, v_known.item_no);
+    return next;
+  end loop;
+  if v_next > 100000 then
+    perform hwqueue.refuse('QHF07', format('the step would have %s items', v_next),
+      '{"field": "p_items", "limit": 100000}', 'let each item do more');
+  elsif v_next > v_first then
+    update hwqueue.map m set items = v_next, added = m.added + v_next - v_first
+    where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
+    insert into hwqueue.arrival (shard_id, run_id, step_no, kind, unmet, at)
+    values (p_shard, p_lease.run_id, p_lease.step_no, 'item', 1, hwqueue.clock());
+  end if;
+end
+$$;
+
+-- Lets the step of a lease have items: its own lease is one of them from now on.
+-- Locks: the caller holds the claim, for no key update; the lease row; new rows.
+create or replace function hwqueue.begin_adding(p_lease hwqueue.lease, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  update hwqueue.claim c set is_step = false where c.shard_id = p_shard and c.lease_id = p_lease.lease_id;
+  update hwqueue.lease l set item_no = -1 where l.shard_id = p_shard and l.lease_id = p_lease.lease_id;
+  insert into hwqueue.map (shard_id, run_id, step_no, items, params, stopped_below)
+  values (p_shard, p_lease.run_id, p_lease.step_no, 0, '{}', -1);
+  delete from hwqueue.tally t  -- from before a retry
+  where t.shard_id = p_shard and t.run_id = p_lease.run_id and t.step_no = p_lease.step_no and t.part > 0;
+  insert into hwqueue.tally (shard_id, run_id, step_no, part, arrived, low)
+  values (p_shard, p_lease.run_id, p_lease.step_no, 1, -1, 0);
+end
+$$;
+
+-- What the lease of an item asks that was added, or of a step's own lease that runs again (-1): its task and
+-- params.
+create or replace function hwqueue.added_request(p_map hwqueue.map, p_item int, p_shard int,
+  out task_name text, out params jsonb)
+language plpgsql stable
+as $$
+begin
+  if p_item < 0 then
+    select l.task_name, l.params into task_name, params from hwqueue.lease l
+    where l.run_id = p_map.run_id and l.step_no = p_map.step_no and l.item_no = p_item
+      and l.shard_id = p_shard;
+  else
+    select a.task_name, a.params into task_name, params from hwqueue.added_item a
+    where a.shard_id = p_shard and a.run_id = p_map.run_id and a.step_no = p_map.step_no
+      and a.item_no = p_item;
+  end if;
+end
+$$;
+
+-- How a task that has added items ends: as its own lease has, where that has not completed. Its result, and
+-- then its error, are those of that lease.
+create or replace function hwqueue.added_verdict(p_run uuid, p_step int, p_verdict hwqueue.step_verdict,
+  p_shard int) returns hwqueue.step_verdict
+language plpgsql stable
+as $$
+declare
+  v_verdict hwqueue.step_verdict := p_verdict;
+  v_own text := (
+    select o.state from hwqueue.lease l
+    join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+    where l.run_id = p_run and l.step_no = p_step and l.item_no = -1 and l.shard_id = p_shard);
+begin
+  v_verdict.result := null;
+  if v_own <> 'completed' then
+    v_verdict := row(v_own, null, null, null, null);
+  end if;
+  return v_verdict;
+end
+$$;
+
+-- Lets tasks that have added items begin as if for the first time: they have added nothing yet.
+create or replace function hwqueue.forget_added(p_run uuid, p_steps int[], p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  delete from hwqueue.added_item a
+  where a.shard_id = p_shard and a.run_id = p_run and a.step_no = any (p_steps);
+  update hwqueue.lease l set item_no = null
+  where l.run_id = p_run and l.step_no = any (p_steps) and l.item_no = -1 and l.shard_id = p_shard;
+end
+$$;
