@@ -2,7 +2,7 @@
 --
 -- signal_workflow_run calls store_run_signal and offer_signal, workflows/advance calls deliver_signal for
 -- what a sender had to leave. Example: a click sends "approved" while another session just releases the wait.
--- The sender cannot lock its row and leaves an arrival; the next sweep hands the signal to the wait.
+-- The sender finds no open step and leaves an arrival; the next sweep hands the signal to the wait.
 --
 -- Read offer_signal, then deliver_signal; workflows/signals has the other side.
 
@@ -49,9 +49,9 @@ begin
 end
 $$;
 
--- Offers a new signal to the steps that wait for its name, open ones first. It holds the rows of those that
--- are not released yet, so that none begins without seeing the signal.
--- Locks: the steps, skip locked: where another session holds one, an arrival is left; then as step_over.
+-- Offers a new signal to the steps that wait for its name, open ones first. Those that are not open get an
+-- arrival: one may begin before this transaction commits, of a retry one that has ended, too.
+-- Locks: the open steps, skip locked: where another session holds one, an arrival is left; then as step_over.
 -- Wakes: waiting workers.
 create or replace function hwqueue.offer_signal(p_run hwqueue.run, p_signal bigint, p_name text, p_shard int)
 returns void
@@ -61,16 +61,17 @@ declare
   v_step record;
 begin
   for v_step in
-    select s.step_no
+    select s.step_no, s.state
     from hwqueue.workflow_step d
     cross join lateral (
       select x.step_no, x.state from hwqueue.step x
       where x.shard_id = p_shard and x.run_id = p_run.run_id and x.step_no = d.step_no offset 0) s
     where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.kind = 'wait'
-      and d.settings ->> 'signal' = p_name and s.state in ('waiting', 'held', 'running')
+      and d.settings ->> 'signal' = p_name
     order by s.state <> 'running', s.step_no
   loop
-    if hwqueue.deliver_signal(p_run.run_id, v_step.step_no, p_name, false, p_shard) is null then
+    if v_step.state <> 'running'
+      or hwqueue.deliver_signal(p_run.run_id, v_step.step_no, p_name, false, p_shard) is null then
       perform hwqueue.leave_arrivals(p_run.run_id, array[v_step.step_no], 'signal', '{}', hwqueue.clock(),
         p_shard);
     end if;

@@ -57,8 +57,8 @@ def test_a_wait_begins_while_its_signal_is_sent(calls: Calls, one: Actor, commit
     flow = Flow(calls, WAIT)
     [claim] = flow.claims().values()
     one.begin()
-    one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)  # holds the step
-    finish(calls, claim)  # cannot begin the wait
+    one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+    finish(calls, claim)  # begins the wait, and sees no signal
     calls.rows("advance_workflows")
     assert broken(calls) == []
     if commits:
@@ -125,3 +125,30 @@ def test_a_signal_is_sent_while_its_wait_times_out(
         calls.rows("advance_workflows")
     assert flow.state == "completed"
     assert flow.steps()["w"]["result"] == (1 if first == "signal" else None)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_signal_is_sent_while_its_run_is_retried(
+    calls: Calls, one: Actor, clock: Clock, commits: bool
+) -> None:
+    """The wait has ended when the sender looks, and begins again before the sender commits."""
+    flow = Flow(
+        calls,
+        [{**WAIT[1], "after": [], "timeout": 60, "on_failure": "continue"}, step("b")],
+    )
+    clock.advance(timedelta(minutes=2))
+    calls.rows("reap")
+    one.begin()
+    one.direct.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+    flow.complete("b")
+    assert flow.state == "failed"
+    calls.rows("retry_workflow_run", run=flow.run)
+    if commits:
+        one.commit()
+    else:
+        one.rollback()
+        assert broken(calls) == []
+        calls.rows("signal_workflow_run", run=flow.run, name="go", payload=1)
+    calls.rows("advance_workflows")
+    assert flow.steps()["w"]["result"] == 1
+    assert flow.state == "completed"
