@@ -31,8 +31,8 @@ begin
 end
 $$;
 
--- Ends or stops up to p_limit steps of a run that stops: leases that wait are cancelled, claims are asked
--- to stop, what is held or sleeps ends. Returns how many open steps it has ended.
+-- Ends or stops up to p_limit steps of a run that stops, and p_limit items of its maps: leases that wait are
+-- cancelled, claims are asked to stop, what is held or sleeps ends. Returns how many open steps it has ended.
 -- Locks: steps, entries and claims, skip locked. Idempotent.
 create or replace function hwqueue.stop_run(p_run hwqueue.run, p_limit int, p_shard int) returns int
 language plpgsql volatile
@@ -44,11 +44,10 @@ declare
   v_now timestamptz;
   v_count int;
   v_closed int := hwqueue.drop_idle(p_run, p_limit, p_shard);
+  v_maps int[] := hwqueue.maps_to_stop(p_run.run_id, 10, p_shard);
 begin
-  perform hwqueue.stop_items(p_run.run_id, m.step_no, p_limit, p_shard)
-  from hwqueue.map m
-  join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = m.step_no
-  where m.shard_id = p_shard and m.run_id = p_run.run_id and s.state = 'running';
+  perform hwqueue.stop_items(p_run.run_id, m.step_no, p_limit / cardinality(v_maps), p_shard)
+  from unnest(v_maps) m(step_no);
   v_leases := hwqueue.leases_to_stop(p_run, p_limit, p_shard);
   if v_leases = '{}' then
     return v_closed;
@@ -93,16 +92,25 @@ $$;
 create or replace function hwqueue.has_items_to_stop(p_run uuid, p_shard int) returns boolean
 language sql volatile
 as $$
-  select exists (
-    select from hwqueue.map m
-    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = m.step_no
-    join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = m.step_no and t.part > 0
-    where m.shard_id = p_shard and m.run_id = p_run and s.state = 'running' and m.stopped_below < t.need)
+  select hwqueue.maps_to_stop(p_run, 1, p_shard) <> '{}'
 $$;
 
--- Ends or stops the next items of a map whose run stops, p_limit at most, from where the last call ended.
--- Those that end are left as an arrival for its tally. An item that another session holds is met by the next
--- call.
+-- Returns up to p_most maps of a run with such items. Before others those where no session held an item; else
+-- by chance: an open transaction may hold an item of each of some.
+create or replace function hwqueue.maps_to_stop(p_run uuid, p_most int, p_shard int) returns int[]
+language sql volatile
+as $$
+  select array(
+    select m.step_no from hwqueue.map m
+    join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = m.step_no
+    join hwqueue.tally t on t.shard_id = p_shard and t.run_id = p_run and t.step_no = m.step_no and t.part > 0
+    where m.shard_id = p_shard and m.run_id = p_run and s.state = 'running' and m.stopped_below < t.need
+    order by m.stopped_below < 0, random() limit p_most)
+$$;
+
+-- Ends or stops the next items of a map whose run stops: it looks at p_limit, from where the last call ended.
+-- Those that end are left as an arrival for its tally. Items that another session holds are passed, and the
+-- mark is negative from then on: behind the last item it begins again at the first.
 -- Locks: the map, entries and claims, skip locked. Idempotent.
 create or replace function hwqueue.stop_items(p_run uuid, p_step int, p_limit int, p_shard int)
 returns void
@@ -111,19 +119,23 @@ as $$
 declare
   v_from int;
   v_leases uuid[];
-  v_numbers int[];
+  v_next int;
   v_ended uuid[];
   v_now timestamptz;
 begin
   select m.stopped_below into v_from from hwqueue.map m
   where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step for no key update skip locked;
-  select array_agg(i.lease_id order by i.item_no), array_agg(i.item_no order by i.item_no)
-  into v_leases, v_numbers
+  if not found then
+    return;
+  end if;
+  select array_agg(i.lease_id order by i.item_no), max(i.item_no) + 1 into v_leases, v_next
   from (
     select l.lease_id, l.item_no from hwqueue.lease l
-    where l.run_id = p_run and l.step_no = p_step and l.item_no >= v_from and l.shard_id = p_shard
+    where l.run_id = p_run and l.step_no = p_step and l.item_no >= abs(v_from) and l.shard_id = p_shard
     order by l.run_id, l.step_no, l.item_no limit p_limit) i;
   if v_leases is null then
+    update hwqueue.map m set stopped_below = 0
+    where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step and m.stopped_below < 0;
     return;
   end if;
   v_ended := hwqueue.take_entries_of(v_leases, p_shard);
@@ -139,11 +151,11 @@ begin
   end if;
   perform hwqueue.stop_claims(v_leases, v_now, p_shard);
   update hwqueue.map m
-  set stopped_below = coalesce((
-    select min(i.item_no) from unnest(v_leases, v_numbers) i(lease_id, item_no)
-    where not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = i.lease_id)
-      and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = i.lease_id
-        and c.stop_reason = 'cancelled')), v_numbers[cardinality(v_numbers)] + 1)
+  set stopped_below = case when v_from < 0 or exists (
+      select from unnest(v_leases) i(lease_id)
+      where not exists (select from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = i.lease_id)
+        and not exists (select from hwqueue.claim c where c.shard_id = p_shard and c.lease_id = i.lease_id
+          and c.stop_reason = 'cancelled')) then -v_next else v_next end
   where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step;
 end
 $$;

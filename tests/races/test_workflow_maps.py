@@ -210,3 +210,28 @@ def test_a_map_that_is_declared_done_while_its_tally_is_renewed(
     two.commit()
     assert calls.value("hold_items", **of_it) == 2
     assert flow.states() == {"m": "completed", "b": "running"}
+
+
+def test_a_run_is_cancelled_beside_an_item_that_stays_open(calls: Calls, four: list[Actor]) -> None:
+    """An item that cannot be asked to stop does not keep the others of its map from that."""
+    flow = Flow(calls, [each("m", list(range(1_500)), max_parallel=1_500)])
+    calls.rows("advance_workflows")
+    claims = flow.items(qty=1)
+    four[0].begin()
+    finish(four[0].direct, claims[0])
+    assert calls.value("cancel_workflow_run", run=flow.run) == "cancelling"
+    for _ in range(4):
+        calls.rows("advance_workflows")
+    assert flow.items() == {}
+    row = flow.steps()["m"]
+    assert (row["items_done"], row["state"]) == (1_499, "running")
+    four[0].rollback()
+    for _ in range(4):
+        calls.rows("advance_workflows")
+    stopped = calls.conn.execute(
+        "select stop_reason from hwqueue.claim where lease_id = %s", [claims[0]["lease_id"]]
+    ).fetchone()
+    assert stopped == ("cancelled",)
+    fail(calls, claims[0])
+    calls.rows("advance_workflows")
+    assert flow.state == "cancelled"

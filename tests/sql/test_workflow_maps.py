@@ -570,3 +570,19 @@ def test_items_go_with_their_run(api: Api, clock: Clock) -> None:
             f"select count(*) from hwqueue.{table} where run_id = %s", [flow.run]
         ).fetchone()
         assert row == (0,), table
+
+
+def test_a_cancellation_of_many_maps_ends_200_items_at_most(api: Api) -> None:
+    names = [f"m{number}" for number in range(12)]
+    flow = Flow(api, [each(name, list(range(50))) for name in names])
+    assert api.value("cancel_workflow_run", run=flow.run) == "cancelling"
+    left = [
+        row["lease_id"]
+        for row in api.rows("list_leases", filter={"queue": flow.queue}, limit=1000)
+        if row["state"] == "pending"
+    ]
+    assert 400 <= len(left) < 600
+    for _ in range(10):
+        api.rows("advance_workflows")
+    assert flow.items() == {}
+    assert flow.state == "cancelled"
