@@ -44,6 +44,7 @@ begin
       p_shard);
     more := more or v_item.kind = 'nested' and released > 0;  -- it may have left arrivals at other runs
   end loop;
+  more := more or released >= 1000;  -- mostly of a map, which has left the rest to the next call
 end
 $$;
 

@@ -213,8 +213,8 @@ begin
 end
 $$;
 
--- Spawns the next items of a map while its window has room, p_most at most, and counts them. Returns the
--- tally as it is then.
+-- Spawns the next items of a map while its window has room, p_most at most, and counts them. Of a retry it
+-- passes items that have completed. Returns the tally as it is then.
 -- Locks: the caller holds the tally; as spawn_items. Not idempotent. Wakes: waiting workers.
 create or replace function hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map,
   p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most int, p_now timestamptz, p_shard int)
@@ -223,6 +223,7 @@ language plpgsql volatile
 as $$
 declare
   v_count int := least(p_most, hwqueue.map_room(p_map, p_defined, p_tally));
+  v_below int := least(p_map.items, p_tally.need + 2000);  -- of a retry: further on looks the next call
   v_numbers int[];
   v_end int;
   v_spawned record;
@@ -233,19 +234,23 @@ begin
   end if;
   if p_map.keeps_completed then
     v_numbers := array(
-      select n from generate_series(p_tally.need, p_map.items - 1) n
-      where not exists (
-        select from hwqueue.lease l
-        join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
-        where l.run_id = p_run.run_id and l.step_no = p_map.step_no and l.item_no = n
-          and l.shard_id = p_shard and o.state = 'completed')
+      select n from generate_series(p_tally.need, v_below - 1) n
+      where not exists (  -- fences (offset 0): item by item and by key, whatever the statistics say
+        select from (
+          select x.lease_id from hwqueue.lease x
+          where x.run_id = p_run.run_id and x.step_no = p_map.step_no and x.item_no = n
+            and x.shard_id = p_shard offset 0) l
+        cross join lateral (
+          select from hwqueue.outcome o
+          where o.shard_id = p_shard and o.lease_id = l.lease_id and o.state = 'completed' offset 0) e
+        offset 0)
       limit v_count);
   else
     v_numbers := array(select generate_series(p_tally.need, p_tally.need + v_count - 1));
   end if;
   v_spawned := hwqueue.spawn_items(p_run, p_map, p_defined, v_numbers, p_now, p_shard);
   v_end := coalesce(v_spawned.held,
-    case when cardinality(v_numbers) < v_count then p_map.items else v_numbers[v_count] + 1 end);
+    case when cardinality(v_numbers) < v_count then v_below else v_numbers[v_count] + 1 end);
   update hwqueue.tally t
   set need = v_end, arrived = t.arrived + (v_end - t.need - v_spawned.spawned),
     unmet = 0, failed = t.failed + v_spawned.failed, low = hwqueue.map_low(p_map, p_defined, v_end)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.fix_db import fresh_database
-from tests.flows import Flow, step
+from tests.flows import Flow, each, fail, finish_all, step
 from tests.patience import looks
 from tests.plans.explain import explained
 from tests.sql.api import Api, settlement
@@ -109,3 +109,16 @@ def test_what_concerns_a_whole_run_reads_each_step_a_few_times(api: Api) -> None
     tables = ("step", "workflow_step", "workflow_edge", "tally")
     read = {table: work.rows_read(table) for table in tables}
     assert max(read.values()) <= 50 * MANY, read
+
+
+def test_a_retry_of_a_map_finds_its_leases_by_key(api: Api) -> None:
+    flow = Flow(api, [each("m", list(range(MANY)))])
+    claims = flow.items()
+    fail(api, claims.pop(MANY - 1))
+    finish_all(api, claims.values())
+    api.rows("advance_workflows")
+    with explained(api.conn) as work:
+        api.rows("retry_workflow_run", run=flow.run)
+    assert list(flow.items()) == [MANY - 1]
+    assert work.most_rows <= 2 * MANY
+    assert max(work.rows_read("lease"), work.rows_read("outcome")) <= 2 * MANY

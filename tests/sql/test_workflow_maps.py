@@ -8,7 +8,7 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
-from tests.flows import Flow, broken, each, fail, finish, step
+from tests.flows import Flow, broken, each, fail, finish, finish_all, step
 from tests.sql.api import Api, count_all, outlive
 
 pytestmark = pytest.mark.thorough
@@ -586,3 +586,30 @@ def test_a_cancellation_of_many_maps_ends_200_items_at_most(api: Api) -> None:
         api.rows("advance_workflows")
     assert flow.items() == {}
     assert flow.state == "cancelled"
+
+
+def test_a_retry_passes_what_has_completed_a_portion_a_call(api: Api) -> None:
+    """A call looks at 2,000 items, and says that there are more."""
+    flow = Flow(api, [each("m", list(range(4_100)), max_parallel=5_000)])
+    while api.row("advance_workflows")["more"]:
+        pass
+    claims: dict[int, Row] = {}
+    while portion := flow.items():
+        claims |= portion
+    assert len(claims) == 4_100
+    last = claims.pop(4_099)
+    done = list(claims.values())
+    for number in range(0, len(done), 1_000):
+        finish_all(api, done[number : number + 1_000])
+    fail(api, last)
+    api.rows("advance_workflows")
+    assert flow.state == "failed"
+    api.rows("retry_workflow_run", run=flow.run)
+    assert (flow.items(), counts(flow)) == ({}, (4_100, 2_000, 0))
+    assert api.row("advance_workflows")["more"]
+    assert (flow.items(), counts(flow)) == ({}, (4_100, 4_000, 0))
+    api.rows("advance_workflows")
+    [claim] = flow.items().values()
+    assert claim["lease_id"] == last["lease_id"]
+    flow.settle(claim)
+    assert flow.state == "completed"
