@@ -217,8 +217,9 @@ begin
       select coalesce((
         select o.result #> v_path
         from hwqueue.lease l
-        join hwqueue.outcome o on o.shard_id = p_run.shard_id and o.lease_id = l.lease_id
-          and o.state = 'completed'
+        cross join lateral (  -- a fence (offset 0): item by item and by key, whatever the statistics say
+          select x.result from hwqueue.outcome x
+          where x.shard_id = p_run.shard_id and x.lease_id = l.lease_id and x.state = 'completed' offset 0) o
         where l.run_id = p_run.run_id and l.step_no = v_map.step_no and l.item_no = n
           and l.shard_id = p_run.shard_id), p_binding -> 'default', 'null') as result
       from generate_series(0, v_map.items - 1) n

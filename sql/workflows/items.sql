@@ -490,7 +490,9 @@ begin
   return coalesce((
     select o.result #> hwqueue.binding_path(p_over -> 'path', '')
     from hwqueue.lease l
-    join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id and o.state = 'completed'
+    cross join lateral (  -- a fence (offset 0), as in fill_map
+      select x.result from hwqueue.outcome x
+      where x.shard_id = p_shard and x.lease_id = l.lease_id and x.state = 'completed' offset 0) o
     where l.run_id = p_map.run_id and l.step_no = p_map.over_step and l.item_no = p_item
       and l.shard_id = p_shard), p_over -> 'default', 'null');
 end

@@ -54,7 +54,9 @@ begin
       from hwqueue.map m
       join hwqueue.lease l on l.run_id = p_run and l.step_no = p_step and l.item_no < m.items
         and l.item_no > p_after and l.shard_id = p_shard
-      left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id
+      left join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+        select x.state, x.result, x.error from hwqueue.outcome x
+        where x.shard_id = p_shard and x.lease_id = l.lease_id offset 0) o on true
       left join hwqueue.added_item a on a.shard_id = p_shard and a.run_id = p_run and a.step_no = p_step
         and a.item_no = l.item_no
       where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step

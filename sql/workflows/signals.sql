@@ -6,8 +6,9 @@
 -- kept, and begin_wait takes it: the step has completed at once, its result is the payload.
 --
 -- Invariant: a session that begins or ends a wait holds its row, and so does one that hands it a signal. Each
--- looks in a statement after the lock. A sender that meets a step which is not open, or misses its row, leaves
--- an arrival of kind `signal`. So a signal and a wait that meet find each other, whichever commits first.
+-- looks in a statement after the lock. A sender that meets a step which is not open, or misses its row,
+-- leaves an arrival of kind `signal`. So a signal and a wait that meet find each other, whichever commits
+-- first.
 --
 -- Read take_run_signal first, then begin_wait.
 

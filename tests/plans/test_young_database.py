@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.fix_db import fresh_database
-from tests.flows import Flow, each, fail, finish_all, step
+from tests.flows import Flow, each, fail, finish, finish_all, step
 from tests.patience import looks
 from tests.plans.explain import explained
 from tests.sql.api import Api, settlement
@@ -122,3 +122,19 @@ def test_a_retry_of_a_map_finds_its_leases_by_key(api: Api) -> None:
     assert list(flow.items()) == [MANY - 1]
     assert work.most_rows <= 2 * MANY
     assert max(work.rows_read("lease"), work.rows_read("outcome")) <= 2 * MANY
+
+
+def test_what_maps_return_is_found_by_key(api: Api) -> None:
+    """By a step that reads all of it, by a map over it, by who pages through it."""
+    ends = [each("n", {"$results": "m"}), step("end", params={"all": {"$results": "m"}})]
+    flow = Flow(api, [each("m", list(range(MANY))), *ends])
+    claims = flow.items()
+    last = claims.pop(MANY - 1)
+    finish_all(api, claims.values())
+    with explained(api.conn) as work:
+        finish(api, last, result=7)
+        api.rows("advance_workflows")
+        api.rows("step_results", run=flow.run, step="m", limit=MANY)
+        flow.steps()
+    assert len(flow.items()) == MANY + 1
+    assert work.most_rows <= 3 * MANY
