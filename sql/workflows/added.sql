@@ -117,8 +117,8 @@ as $$
 begin
   update hwqueue.claim c set is_step = false where c.shard_id = p_shard and c.lease_id = p_lease.lease_id;
   update hwqueue.lease l set item_no = -1 where l.shard_id = p_shard and l.lease_id = p_lease.lease_id;
-  insert into hwqueue.map (shard_id, run_id, step_no, items, params, stopped_below)
-  values (p_shard, p_lease.run_id, p_lease.step_no, 0, '{}', -1);
+  insert into hwqueue.map (shard_id, run_id, step_no, items, params)
+  values (p_shard, p_lease.run_id, p_lease.step_no, 0, '{}');
   delete from hwqueue.tally t  -- from before a retry
   where t.shard_id = p_shard and t.run_id = p_lease.run_id and t.step_no = p_lease.step_no and t.part > 0;
   insert into hwqueue.tally (shard_id, run_id, step_no, part, arrived, low)

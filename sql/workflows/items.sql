@@ -78,7 +78,7 @@ begin
       return hwqueue.bad_verdict(v_bad);
     end if;
   end if;
-  update hwqueue.map m set keeps_completed = true, stopped_below = v_first
+  update hwqueue.map m set keeps_completed = true, stopped_below = 0
   where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = p_defined.step_no
   returning m.* into v_map;
   if not found then
