@@ -36,15 +36,16 @@ begin
   perform hwqueue.stamp_changes(p_limit, p_from, p_shard);
   perform pg_current_xact_id();  -- before a run is read, and before the clock
   for v_item in
-    select * from unnest(v_fresh.runs, v_fresh.steps, v_fresh.kinds) i(run_id, step_no, kind)
+    select k.run_id, 0 as step_no, 'state' as kind from unnest(v_kept) k(run_id)
     union all
-    select k.run_id, 0, 'state' from unnest(v_kept) k(run_id)
+    select * from unnest(v_fresh.runs, v_fresh.steps, v_fresh.kinds) i(run_id, step_no, kind)
   loop
+    exit when released >= 1000;  -- mostly items of maps; what is left has its arrivals
     released := released + hwqueue.sweep_one(v_item.run_id, v_item.step_no, v_item.kind, hwqueue.clock(),
       p_shard);
     more := more or v_item.kind = 'nested' and released > 0;  -- it may have left arrivals at other runs
   end loop;
-  more := more or released >= 1000;  -- mostly of a map, which has left the rest to the next call
+  more := more or released >= 1000;
 end
 $$;
 

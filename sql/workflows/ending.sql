@@ -229,7 +229,7 @@ end
 $$;
 
 -- The same for all maps of a run that are open, after its state has changed. Those that another session
--- counts are left to it.
+-- counts are left to it; those behind 1,000 items that were let in get arrivals.
 -- Locks and wakes: as advance_map.
 create or replace function hwqueue.advance_maps(p_run uuid, p_now timestamptz, p_shard int) returns int
 language plpgsql volatile
@@ -243,7 +243,11 @@ begin
     join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = m.step_no
     where m.shard_id = p_shard and m.run_id = p_run and s.state = 'running' order by m.step_no
   loop
-    v_released := v_released + hwqueue.sweep_items(p_run, v_step, p_now, p_shard);
+    if v_released < 1000 then
+      v_released := v_released + hwqueue.sweep_items(p_run, v_step, p_now, p_shard);
+    else
+      perform hwqueue.leave_arrivals(p_run, array[v_step], 'item', '{}', p_now, p_shard);
+    end if;
   end loop;
   return v_released;
 end

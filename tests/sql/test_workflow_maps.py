@@ -613,3 +613,26 @@ def test_a_retry_passes_what_has_completed_a_portion_a_call(api: Api) -> None:
     assert claim["lease_id"] == last["lease_id"]
     flow.settle(claim)
     assert flow.state == "completed"
+
+
+def test_a_sweep_lets_a_portion_of_items_in_however_many_maps_there_are(api: Api) -> None:
+    """And so does a resumed run; the other maps have their turn after that."""
+    names = [f"m{number}" for number in range(4)]
+    flow = Flow(api, [each(name, list(range(1_400)), max_parallel=1_400) for name in names])
+    api.rows("pause_workflow_run", run=flow.run)
+    api.rows("resume_workflow_run", run=flow.run)
+
+    def let_in() -> int:
+        row = api.conn.execute(
+            "select count(*) from hwqueue.lease where run_id = %s", [flow.run]
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    assert let_in() == 4 * 500 + 2 * 900
+    assert api.row("advance_workflows")["more"]
+    assert let_in() == 4 * 1_400
+    api.rows("cancel_workflow_run", run=flow.run)
+    for _ in range(30):
+        api.rows("advance_workflows")
+    assert flow.state == "cancelled"
