@@ -331,6 +331,7 @@ SAVE_CHECKPOINT = _call(
     "save_checkpoint", {**_CLAIM, "p_name": "text"}, {"p_state": "jsonb", "p_extend": "interval"}
 )
 CHECKPOINTS = _call("checkpoints", _CLAIM, row=types.Checkpoint)
+ADD_STEPS = _call("add_steps", {**_CLAIM, "p_spec": "jsonb"}, row=types.SubmittedRun)
 ADD_ITEMS = _call("add_items", {**_CLAIM, "p_items": "jsonb"}, row=types.AddedItem)
 TAKE_SIGNAL = _call(
     "take_signal", {**_CLAIM, "p_signal": "text"}, {"p_name": "text"}, types.SignalTaken

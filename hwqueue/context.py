@@ -24,11 +24,21 @@ from hwqueue import steps
 from hwqueue.attempt_log import log_line
 from hwqueue.client import AsyncClient, Client
 from hwqueue.client._items import Named, items_of
+from hwqueue.client._json import plain
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.logs import LogLevel, TellLine
 from hwqueue.steps import Memory, Suspended, Wait
-from hwqueue.types import AddedItem, Assignment, Checkpoint, Claim, Json, StepResult
+from hwqueue.types import (
+    AddedItem,
+    AsJson,
+    Assignment,
+    Checkpoint,
+    Claim,
+    Json,
+    StepResult,
+    SubmittedRun,
+)
 
 Report = dict[str, Any]
 """What a handler has said of its progress, as the database takes it."""
@@ -315,6 +325,23 @@ class LeaseContext(_LeaseFacts):
         )
         return found
 
+    def add_steps(self, spec: Mapping[str, Any] | AsJson) -> SubmittedRun:
+        """Add steps to the step that this handler runs: it ends when they have ended, too.
+
+        They are a run that is nested in the handler's, with its input, and fail the step if they
+        fail. The result of the step is what this handler returns.
+
+        Args:
+            spec: A `Workflow`, or what `Client.submit_spec` takes, with a name that is unique
+                within the step: a handler that runs again adds it once.
+
+        Raises: As `add_items`; WrongRunState when the run stops, WorkflowInvalid and what else
+            `Client.submit_spec` raises.
+        SQL: add_steps.
+        """
+        found: SubmittedRun = self.ask("add_steps", spec=plain(spec, "spec"))
+        return found
+
     def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
         """Call `fn(*args, **kwargs)` once for the lease, and keep what it returns.
 
@@ -473,6 +500,11 @@ class AsyncLeaseContext(_LeaseFacts):
         found: list[AddedItem] = await self.ask(
             "add_items", items=jsonable(items_of(items, task), "items")
         )
+        return found
+
+    async def add_steps(self, spec: Mapping[str, Any] | AsJson) -> SubmittedRun:
+        """See `LeaseContext.add_steps`."""
+        found: SubmittedRun = await self.ask("add_steps", spec=plain(spec, "spec"))
         return found
 
     async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:

@@ -42,7 +42,7 @@ class Ask(Protocol):
     """Makes one of the calls about durable steps for the claim that runs: of a sync handler."""
 
     def __call__(self, call: str, /, **arguments: Any) -> Any:
-        """`checkpoints`, `save_checkpoint`, `take_signal` or `add_items`, as the client has it."""
+        """`checkpoints`, `save_checkpoint`, `take_signal`, `add_items` or `add_steps`."""
 
 
 class AsyncAsk(Protocol):

@@ -56,6 +56,7 @@ grant execute on function
   hwqueue.extend_claim(uuid, bigint, interval, int),
   hwqueue.save_checkpoint(uuid, bigint, text, jsonb, interval, int),
   hwqueue.add_items(uuid, bigint, jsonb, int),
+  hwqueue.add_steps(uuid, bigint, jsonb, int),
   hwqueue.checkpoints(uuid, bigint, int),
   hwqueue.take_signal(uuid, bigint, text, text, int),
   hwqueue.suspend_lease(uuid, bigint, timestamptz, text, text, int),

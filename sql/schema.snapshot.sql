@@ -428,9 +428,6 @@ CREATE FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p
     SET enable_mergejoin TO 'off'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb DEFAULT NULL::jsonb, OUT index integer) RETURNS record
-    LANGUAGE plpgsql IMMUTABLE;
-
 CREATE TABLE hwqueue.lease (
     shard_id integer NOT NULL,
     lease_id uuid NOT NULL,
@@ -471,6 +468,22 @@ COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a l
 
 COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0, or among the items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
 
+CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, created boolean, state text, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
+
+CREATE FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb DEFAULT NULL::jsonb, OUT index integer) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) RETURNS TABLE(name text, item integer, created boolean)
     LANGUAGE plpgsql;
 
@@ -483,7 +496,8 @@ CREATE TABLE hwqueue.map (
     params jsonb NOT NULL,
     keeps_completed boolean DEFAULT false NOT NULL,
     stopped_below integer DEFAULT 0 NOT NULL,
-    added integer DEFAULT 0 NOT NULL
+    added integer DEFAULT 0 NOT NULL,
+    runs integer DEFAULT 0 NOT NULL
 );
 
 COMMENT ON TABLE hwqueue.map IS 'a map that was released, or a task that has added items: then the step has a lease of its own, too';
@@ -499,6 +513,8 @@ COMMENT ON COLUMN hwqueue.map.keeps_completed IS 'of a retry: items that have co
 COMMENT ON COLUMN hwqueue.map.stopped_below IS 'of a run that stops: items below this have been asked to stop';
 
 COMMENT ON COLUMN hwqueue.map.added IS 'how many of its items were added: the last ones';
+
+COMMENT ON COLUMN hwqueue.map.runs IS 'how many runs were added (added_run)';
 
 CREATE FUNCTION hwqueue.added_request(p_map hwqueue.map, p_item integer, p_shard integer, OUT task_name text, OUT params jsonb) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -526,7 +542,7 @@ COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its st
 COMMENT ON COLUMN hwqueue.workflow.retired_before IS 'transactions from this one on cannot have found the definition (prune_workflows)';
 
 CREATE FUNCTION hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
-    LANGUAGE plpgsql;
+    LANGUAGE sql;
 
 CREATE TABLE hwqueue.node (
     shard_id integer NOT NULL,
@@ -908,6 +924,9 @@ CREATE FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean DEFAUL
 CREATE FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) RETURNS TABLE(nested_run_id uuid)
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE;
 
@@ -1235,6 +1254,9 @@ CREATE FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.check_changes(p_changes jsonb) RETURNS jsonb
@@ -1662,6 +1684,9 @@ CREATE FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) RETURNS integer[
 
 CREATE FUNCTION hwqueue.cores_of(p_assignment jsonb) RETURNS TABLE(core integer, milli integer)
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) RETURNS record
+    LANGUAGE sql STABLE;
 
 CREATE TABLE hwqueue.webhook (
     shard_id integer NOT NULL,
@@ -2110,6 +2135,9 @@ CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined
 CREATE FUNCTION hwqueue.final_below(p_shard integer) RETURNS bigint
     LANGUAGE sql;
 
+CREATE FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
@@ -2239,6 +2267,9 @@ CREATE FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer DEFAULT 0) 
 CREATE FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -2353,6 +2384,9 @@ CREATE FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, 
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard integer) RETURNS hwqueue.lease
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
@@ -3950,6 +3984,9 @@ CREATE FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now ti
 CREATE FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) RETURNS integer[]
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.retry_added_runs(p_run uuid, p_step integer, p_shard integer) RETURNS integer
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) RETURNS interval
     LANGUAGE sql;
 
@@ -4884,6 +4921,22 @@ CREATE FUNCTION hwqueue.write_terms(p_limit integer, p_now timestamp with time z
 
 CREATE FUNCTION hwqueue.write_workflow(p_spec jsonb, p_version integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.workflow
     LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.added_run (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    step_no integer NOT NULL,
+    name text NOT NULL,
+    nested_run_id uuid NOT NULL,
+    digest bytea NOT NULL,
+    retry_mode text
+);
+
+COMMENT ON COLUMN hwqueue.added_run.name IS 'of its specification: it says once what is added';
+
+COMMENT ON COLUMN hwqueue.added_run.digest IS 'of its specification in normal form';
+
+COMMENT ON COLUMN hwqueue.added_run.retry_mode IS 'how that run is to be retried before it counts for this step; null: not';
 
 ALTER TABLE hwqueue.affinity_term ALTER COLUMN term_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.affinity_term_term_id_seq
@@ -5882,6 +5935,9 @@ ALTER TABLE ONLY hwqueue.event ATTACH PARTITION hwqueue.event_9 FOR VALUES IN ('
 ALTER TABLE ONLY hwqueue.added_item
     ADD CONSTRAINT added_item_pkey PRIMARY KEY (shard_id, run_id, step_no, item_no);
 
+ALTER TABLE ONLY hwqueue.added_run
+    ADD CONSTRAINT added_run_pkey PRIMARY KEY (shard_id, run_id, step_no, name);
+
 ALTER TABLE ONLY hwqueue.affinity_term
     ADD CONSTRAINT affinity_term_pkey PRIMARY KEY (shard_id, term_id);
 
@@ -6682,6 +6738,12 @@ REVOKE ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items j
 GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.add_items(p_lease uuid, p_token bigint, p_items jsonb, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.add_term(p_use text, p_items jsonb, p_domain text, p_class hwqueue.placement_class, INOUT p_terms jsonb, p_nodes jsonb, OUT index integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.add_to_step(p_lease hwqueue.lease, p_items jsonb, p_shard integer) FROM PUBLIC;
@@ -6781,6 +6843,8 @@ GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean,
 GRANT ALL ON FUNCTION hwqueue.await_leases(p_lease_ids uuid[], p_notify boolean, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.await_node(p_node uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.awaited_runs(p_run uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.away_holders(p_class hwqueue.placement_class, p_lease uuid, p_domain text, p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -6893,6 +6957,8 @@ REVOKE ALL ON FUNCTION hwqueue.capacity_parts(p_class_ids bigint[], p_idle boole
 REVOKE ALL ON FUNCTION hwqueue.carry_on(p_run uuid, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.carry_run(p_run hwqueue.run, p_progress hwqueue.run_progress, p_closed integer, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.check_added_run(p_run hwqueue.run, p_step integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_changes(p_changes jsonb) FROM PUBLIC;
 
@@ -7114,6 +7180,8 @@ REVOKE ALL ON FUNCTION hwqueue.core_use_of_claims(p_node hwqueue.node) FROM PUBL
 
 REVOKE ALL ON FUNCTION hwqueue.cores_of(p_assignment jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.count_added_runs(p_run uuid, p_step integer, p_shard integer, OUT open integer, OUT failed integer, OUT cancelled integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.count_attempt(p_webhook hwqueue.webhook, p_state text, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.count_by_node(p_class hwqueue.placement_class, p_term integer, p_recounts jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7332,6 +7400,8 @@ REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_
 
 REVOKE ALL ON FUNCTION hwqueue.final_below(p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7425,6 +7495,8 @@ GRANT ALL ON FUNCTION hwqueue.get_workflow_run(p_run uuid, p_shard integer) TO h
 
 REVOKE ALL ON FUNCTION hwqueue.go_on(p_run hwqueue.run, p_progress hwqueue.run_progress, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.go_on_map(p_tally hwqueue.tally, p_is_short boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.go_on_nested(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
@@ -7500,6 +7572,8 @@ REVOKE ALL ON FUNCTION hwqueue.hold_claim(p_lease uuid, p_token bigint, p_is_wri
 REVOKE ALL ON FUNCTION hwqueue.hold_items(p_run uuid, p_step integer, p_waits boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.hold_state(p_lease uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.holder_list(p_leases uuid[], p_amounts boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8475,6 +8549,8 @@ GRANT ALL ON FUNCTION hwqueue.resume_workflow_run(p_run uuid, p_shard integer) T
 REVOKE ALL ON FUNCTION hwqueue.retire_classes(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retried_steps(p_run hwqueue.run, p_mode text, p_named integer[], p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.retry_added_runs(p_run uuid, p_step integer, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.retry_delay(p_retry jsonb, p_attempt integer) FROM PUBLIC;
 

@@ -9,7 +9,15 @@ from uuid import UUID, uuid4
 
 from hwqueue.context import AsyncLeaseContext, LeaseContext
 from hwqueue.steps import Memory
-from hwqueue.types import AddedItem, Assignment, Checkpoint, Claim, Json, SignalTaken
+from hwqueue.types import (
+    AddedItem,
+    Assignment,
+    Checkpoint,
+    Claim,
+    Json,
+    SignalTaken,
+    SubmittedRun,
+)
 
 _CLAIM_TIMEOUT = timedelta(minutes=1)
 
@@ -107,21 +115,29 @@ def make_async_context(
 
 
 class _InMemory:
-    """What the database would keep of one run: which signals are there, and added items."""
+    """What the database would keep of one run: which signals are there, and what was added."""
 
     def __init__(self, signals: Mapping[str, Json]) -> None:
         self._signals = dict(signals)
         self._items: dict[str, int] = {}
+        self._runs: dict[str, UUID] = {}
 
     def answer(self, call: str, /, **arguments: Any) -> Any:
         if call == "add_items":
             return [self._added(item["name"]) for item in arguments["items"]]
+        if call == "add_steps":
+            return self._run(arguments["spec"]["name"])
         if call != "take_signal":
             return None
         signal = arguments["signal"]
         if signal not in self._signals:
             return SignalTaken(verdict="none", payload=None)
         return SignalTaken(verdict="taken", payload=self._signals.pop(signal))
+
+    def _run(self, name: str) -> SubmittedRun:
+        created = name not in self._runs
+        run_id = self._runs.setdefault(name, uuid4())
+        return SubmittedRun(run_id=run_id, created=created, state="running", shard_id=0)
 
     def _added(self, name: str) -> AddedItem:
         created = name not in self._items

@@ -66,7 +66,7 @@ _LONGEST_WAIT_SECONDS = 30.0
 _BUSY_WAIT_SECONDS = 5.0  # each try may hold the node up for nearly a second
 _LAST_CALLS_SECONDS = 1.0
 _REFUSALS = {"complete": "ResultRefused", "suspend": "SuspensionRefused"}
-_STEP_CALLS = ("checkpoints", "save_checkpoint", "take_signal", "add_items")
+_STEP_CALLS = ("checkpoints", "save_checkpoint", "take_signal", "add_items", "add_steps")
 
 NODE_LOST = (NodeSuperseded, NodeNotYours)
 """What says that this worker may not act for its node any more; the session stops it."""
@@ -285,8 +285,8 @@ class NodeSession:
                 claim.lease_id, claim.claim_token, shard=self._shard, **arguments
             ),
         )
-        if call == "add_items":
-            self.steps_settled.set()  # they are spawned at once
+        if call in ("add_items", "add_steps"):
+            self.steps_settled.set()  # items are spawned at once
         return answer
 
     async def report_progress(self, reports: Sequence[Mapping[str, Any]]) -> int:

@@ -6,7 +6,7 @@
 --
 -- Invariant: what a claim adds is added while it holds the lease, and belongs to the step of that lease.
 --
--- Read add_items. The work is done in workflows/added.
+-- Read add_items and add_steps. The work is done in workflows/added and workflows/nested.
 
 -- Adds items to the step whose lease the caller has claimed, and returns them with their numbers: the step
 -- ends when its own lease and all its items have ended. p_items: [{"name", "task", "params"}], at most 10,000
@@ -25,16 +25,34 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
   set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
-  v_lease hwqueue.lease;
+  v_lease hwqueue.lease := hwqueue.hold_step(p_lease, p_token, p_shard);
 begin
-  perform hwqueue.require_read_committed(), hwqueue.hold_claim(p_lease, p_token, true, p_shard);
-  -- after the claim is held: another session may have added to its step
-  v_lease := hwqueue.find_lease(p_lease, p_shard);
-  if v_lease.run_id is null then
-    perform hwqueue.refuse('QHF06', format('lease %s is no step of a run', p_lease),
-      jsonb_build_object('lease_id', p_lease), 'spawn leases of their own with spawn_leases');
-  end if;
   return query
     select a.name, a.item, a.created, p_shard from hwqueue.add_to_step(v_lease, p_items, p_shard) a;
+end
+$$;
+
+-- Adds steps to the step whose lease the caller has claimed, and returns the run that they are: the step ends
+-- when its own lease and all that was added to it have ended. p_spec: a specification, as for submit_spec.
+-- Its name is unique within the step; one that is there already is not added again. The run is nested in that
+-- of the lease: it has its input, tenant, headers, priority and deadline, and its steps must meet its
+-- placement, too. queue: that of the lease, unless it is given. A step has 1,000 such runs at most.
+-- In the caller's transaction it commits with what the caller has done there. It waits as add_items does.
+-- Locks: as add_items; new rows. Raises: as add_items and submit_spec; QHF04 when the run of the lease stops.
+-- Idempotent. Wakes: waiting workers.
+create or replace function hwqueue.add_steps(p_lease uuid, p_token bigint, p_spec jsonb,
+  p_shard int default 0)
+returns table (run_id uuid, created boolean, state text, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+  v_added record;
+begin
+  v_added := hwqueue.add_run(hwqueue.hold_step(p_lease, p_token, p_shard), p_spec, p_shard);
+  return query
+    select r.run_id, v_added.created, r.state, p_shard from hwqueue.run r
+    where r.shard_id = p_shard and r.run_id = v_added.run_id;
 end
 $$;

@@ -288,9 +288,12 @@ begin
     jsonb_build_object('run_id', p_run, 'workflow', v_run.name, 'step', p_step));
   perform hwqueue.carry_on(p_run, hwqueue.new_progress(array[v_no], array['completed']),
     case when v_step.state = 'waiting' then 0 else 1 end, false, v_now, p_shard);
-  if v_step.state = 'running' and v_step.nested_run_id is not null then  -- it is cancelled
-    perform hwqueue.leave_arrivals(v_step.nested_run_id, array[0], 'nested', '{}', v_now, p_shard);
-  end if;
+  perform hwqueue.leave_arrivals(n.run_id, array[0], 'nested', '{}', v_now, p_shard)  -- they are cancelled
+  from (select v_step.nested_run_id as run_id where v_step.state = 'running'
+        union all
+        select a.nested_run_id from hwqueue.added_run a
+        where a.shard_id = p_shard and a.run_id = p_run and a.step_no = v_no) n
+  where n.run_id is not null;
   return (hwqueue.find_run(p_run, p_shard)).state;
 end
 $$;

@@ -1,8 +1,8 @@
 -- Holding a claim that goes on: for calls that write beside it, or extend it, and must not outlive it.
 --
--- api/claims.extend_claim and api/checkpoints call this module. An example: save_checkpoint holds the claim
--- for key share until it commits. reap skips the claim meanwhile, so that what is saved was saved by the
--- claim that had the lease.
+-- api/claims.extend_claim, api/checkpoints and api/children call this module. An example: save_checkpoint
+-- holds the claim for key share until it commits. reap skips the claim meanwhile, so that what is saved was
+-- saved by the claim that had the lease.
 --
 -- Invariant: a token that has ended holds nothing: the call is refused with the error that a settlement by
 -- this token would get.
@@ -50,5 +50,24 @@ begin
     from hwqueue.why_not_settled(p_lease, p_token, v_running, p_shard) w;
     perform hwqueue.refuse_settlement(p_lease, p_token, v_why.verdict, v_why.state, p_shard);
   end if;
+end
+$$;
+
+-- Holds the claim of a lease that is to add to its step, and returns the lease.
+-- Locks: the claim, for no key update. Raises: as hold_claim; QHA02, QHF06 for a lease of no run.
+create or replace function hwqueue.hold_step(p_lease uuid, p_token bigint, p_shard int) returns hwqueue.lease
+language plpgsql volatile
+as $$
+declare
+  v_lease hwqueue.lease;
+begin
+  perform hwqueue.require_read_committed(), hwqueue.hold_claim(p_lease, p_token, true, p_shard);
+  -- after the claim is held: another session may have added to its step
+  select l.* into v_lease from hwqueue.lease l where l.shard_id = p_shard and l.lease_id = p_lease;
+  if v_lease.run_id is null then
+    perform hwqueue.refuse('QHF06', format('lease %s is no step of a run', p_lease),
+      jsonb_build_object('lease_id', p_lease), 'spawn leases of their own with spawn_leases');
+  end if;
+  return v_lease;
 end
 $$;

@@ -32,6 +32,14 @@ begin
       select from hwqueue.arrival a
       where a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no and a.kind = 'nested'
         and a.shard_id = p_shard);
+    if exists (  -- the step that it was added to may read its state again: it goes after that
+      select from hwqueue.added_run a
+      where a.shard_id = p_shard and a.run_id = v_run.parent_run_id and a.step_no = v_run.parent_step_no
+        and a.nested_run_id = v_run.run_id) then
+      update hwqueue.run r set prune_at = p_now + interval '1 hour'
+      where r.shard_id = p_shard and r.run_id = v_run.run_id;
+      continue;
+    end if;
     continue when not hwqueue.take_adhoc(v_run.workflow_id, p_shard);
     v_gone := v_gone + hwqueue.remove_leases(array(  -- items of maps, which may be many
       select o.lease_id
@@ -53,6 +61,7 @@ begin
       select from hwqueue.lease l
       where l.run_id = v_run.run_id and l.item_no is not null and l.shard_id = p_shard);
     delete from hwqueue.map_list c where c.shard_id = p_shard and c.run_id = v_run.run_id;
+    delete from hwqueue.added_run a where a.shard_id = p_shard and a.run_id = v_run.run_id;
     delete from hwqueue.added_item a where a.shard_id = p_shard and a.run_id = v_run.run_id;
     delete from hwqueue.map m where m.shard_id = p_shard and m.run_id = v_run.run_id;
     delete from hwqueue.step s where s.shard_id = p_shard and s.run_id = v_run.run_id;
@@ -202,14 +211,22 @@ as $$
       select from hwqueue.arrival a
       where a.run_id = s.run_id and a.step_no = s.step_no and a.kind = 'nested' and a.shard_id = p_shard)
   union all
+  select 'step_nested', a.run_id, jsonb_build_object('step', a.step_no, 'nested_run_id', a.nested_run_id,
+         'nested_mode', a.retry_mode)
+  from hwqueue.added_run a
+  cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+    select x.state from hwqueue.step x
+    where x.shard_id = p_shard and x.run_id = a.run_id and x.step_no = a.step_no offset 0) s
+  where a.shard_id = p_shard and a.retry_mode is not null and s.state = 'running' and not exists (
+      select from hwqueue.arrival x
+      where x.run_id = a.run_id and x.step_no = a.step_no and x.kind = 'nested' and x.shard_id = p_shard)
+  union all
   select 'run_nested', n.run_id, jsonb_build_object('state', n.state, 'parent_run_id', n.parent_run_id,
          'step', n.parent_step_no)
   from hwqueue.run n
   where n.shard_id = p_shard and n.parent_run_id is not null and n.finished_at is null and not n.stops
     and not n.is_finishing and not exists (
-      select from hwqueue.step s
-      where s.shard_id = p_shard and s.run_id = n.parent_run_id and s.step_no = n.parent_step_no
-        and s.state = 'running' and s.nested_run_id = n.run_id)
+      select from hwqueue.awaited_runs(n.parent_run_id, p_shard) w where w.nested_run_id = n.run_id)
     and not exists (
       select from hwqueue.arrival a
       where a.run_id = n.run_id and a.step_no = 0 and a.kind = 'nested' and a.shard_id = p_shard)
@@ -260,7 +277,9 @@ as $$
            f.open, f.failed, f.last, t.need - f.there + case d.kind when 'task' then 1 else 0 end as gone,
            a.run_id is not null or exists (
              select from hwqueue.arrival x
-             where x.run_id = r.run_id and x.kind in ('state', 'fail')) as has_arrivals
+             where x.run_id = r.run_id and (x.kind in ('state', 'fail')
+               or x.kind = 'nested' and x.step_no = m.step_no)) as has_arrivals,
+           u.open as open_runs
     from hwqueue.map m
     join hwqueue.run r on r.shard_id = p_shard and r.run_id = m.run_id
     join hwqueue.step s on s.shard_id = p_shard and s.run_id = m.run_id and s.step_no = m.step_no
@@ -280,6 +299,7 @@ as $$
       from (
         select l.item_no, hwqueue.lease_state(l.lease_id, p_shard) as state from hwqueue.lease l
         where l.run_id = m.run_id and l.step_no = m.step_no and l.item_no is not null) i) f
+    cross join lateral hwqueue.count_added_runs(m.run_id, m.step_no, p_shard) u
     where m.shard_id = p_shard and s.state = 'running'
   )
   select 'run_items', (c.r).run_id, jsonb_build_object('step', (c.m).step_no, 'counted', c.open_now,
@@ -291,7 +311,7 @@ as $$
   select 'run_stuck', (c.r).run_id, jsonb_build_object('step', (c.m).step_no, 'open', c.open)
   from counted c
   where not c.has_arrivals and (
-    (c.r).state in ('running', 'failing') and (c.t).arrived = (c.t).need
+    (c.r).state in ('running', 'failing') and (c.t).arrived = (c.t).need and c.open_runs = 0
     or (c.r).state = 'running' and (c.t).need - (c.t).arrived <= (c.t).low
       and hwqueue.map_room(c.m, c.d, c.t) > 0)
 $$;

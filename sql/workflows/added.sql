@@ -173,7 +173,41 @@ as $$
 begin
   delete from hwqueue.added_item a
   where a.shard_id = p_shard and a.run_id = p_run and a.step_no = any (p_steps);
+  with gone as (
+    delete from hwqueue.added_run a
+    where a.shard_id = p_shard and a.run_id = p_run and a.step_no = any (p_steps)
+    returning a.nested_run_id
+  )
+  insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)  -- one may be open: it is cancelled
+  select p_shard, g.nested_run_id, 0, 'nested', hwqueue.clock() from gone g;
   update hwqueue.lease l set item_no = null
   where l.run_id = p_run and l.step_no = any (p_steps) and l.item_no = -1 and l.shard_id = p_shard;
 end
+$$;
+
+-- The runs that were added to a step: how many of them are open, or are to be retried, and how many of the
+-- others have failed or were cancelled.
+create or replace function hwqueue.count_added_runs(p_run uuid, p_step int, p_shard int, out open int,
+  out failed int, out cancelled int)
+language sql stable
+as $$
+  select (count(*) filter (where n.finished_at is null or a.retry_mode is not null))::int,
+         (count(*) filter (where n.state = 'failed' and a.retry_mode is null))::int,
+         (count(*) filter (where n.state = 'cancelled' and a.retry_mode is null))::int
+  from hwqueue.added_run a
+  join hwqueue.run n on n.shard_id = p_shard and n.run_id = a.nested_run_id
+  where a.shard_id = p_shard and a.run_id = p_run and a.step_no = p_step
+$$;
+
+-- Lets the runs that were added to a step be retried that have not completed. Returns their number.
+create or replace function hwqueue.retry_added_runs(p_run uuid, p_step int, p_shard int) returns int
+language sql volatile
+as $$
+  with again as (
+    update hwqueue.added_run a set retry_mode = 'failed'
+    from hwqueue.run n
+    where a.shard_id = p_shard and a.run_id = p_run and a.step_no = p_step
+      and n.shard_id = p_shard and n.run_id = a.nested_run_id and n.state in ('failed', 'cancelled')
+    returning a.name)
+  select count(*)::int from again
 $$;

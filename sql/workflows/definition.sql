@@ -43,20 +43,25 @@ $$;
 -- Locks: above read committed the workflow row, for key share. Raises: as read_workflow.
 create or replace function hwqueue.adhoc_workflow(p_spec jsonb, p_now timestamptz, p_shard int)
 returns hwqueue.workflow
+language sql volatile
+as $$ select hwqueue.find_adhoc(hwqueue.read_workflow(p_spec), p_now, p_shard) $$;
+
+-- The same of a specification in normal form.
+create or replace function hwqueue.find_adhoc(p_spec jsonb, p_now timestamptz, p_shard int)
+returns hwqueue.workflow
 language plpgsql volatile
 as $$
 declare
-  v_spec jsonb := hwqueue.read_workflow(p_spec);
   v_workflow hwqueue.workflow;
 begin
   -- before the lookup: prune_workflows waits for transactions that may have found the definition
   perform pg_current_xact_id();
   select w.* into v_workflow from hwqueue.workflow w
-  where w.shard_id = p_shard and w.digest = sha256(convert_to(v_spec::text, 'UTF8')) and w.version is null
+  where w.shard_id = p_shard and w.digest = sha256(convert_to(p_spec::text, 'UTF8')) and w.version is null
     and w.retired_at is null
   order by w.workflow_id limit 1;
   if not found then
-    v_workflow := hwqueue.write_workflow(v_spec, null, p_now, p_shard);
+    v_workflow := hwqueue.write_workflow(p_spec, null, p_now, p_shard);
   elsif current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
     -- an older snapshot may show a definition that is deleted by now: lock it, or fail with 40001
     perform 1 from hwqueue.workflow w

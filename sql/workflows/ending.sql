@@ -191,6 +191,9 @@ declare
   v_goes_on boolean;
   v_fills boolean;
   v_let_in int := 0;
+  v_open_runs int := 0;
+  v_failed_runs int := 0;
+  v_cancelled_runs int := 0;
 begin
   -- statements after the lock: they see what former holders have written
   select m.* into v_map
@@ -206,7 +209,12 @@ begin
   where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = p_tally.step_no;
   v_goes_on := v_run.state in ('running', 'paused') or v_run.is_finishing;
   v_fills := v_run.state = 'running' or v_run.is_finishing;
-  if v_tally.failed + v_tally.skipped > hwqueue.tolerated(v_defined.settings -> 'tolerate', v_map.items) then
+  if v_map.runs > 0 then  -- no tally counts them: each is looked at, and its end leaves an arrival
+    select c.open, c.failed, c.cancelled into v_open_runs, v_failed_runs, v_cancelled_runs
+    from hwqueue.count_added_runs(v_run.run_id, v_map.step_no, p_shard) c;
+  end if;
+  if v_tally.failed + v_tally.skipped + v_failed_runs + v_cancelled_runs
+      > hwqueue.tolerated(v_defined.settings -> 'tolerate', v_map.items) then
     -- known now: nothing else of the run is released while its last items run
     if v_defined.on_failure = 'fail_run' and v_goes_on and not v_run.is_finishing then
       perform hwqueue.begin_failing(v_run, v_tally.step_no, v_defined.name, p_now, p_shard);
@@ -215,11 +223,13 @@ begin
     v_tally := hwqueue.fill_map(v_run, v_map, v_defined, v_tally, 1000, p_now, p_shard);
     v_let_in := v_tally.need - p_tally.need;
   end if;
+  v_tally.failed := v_tally.failed + v_failed_runs;
+  v_tally.skipped := v_tally.skipped + v_cancelled_runs;
   if v_goes_on and hwqueue.map_room(v_map, v_defined, v_tally) > 0 then
     if v_fills then  -- more than this call does; of a paused run resume goes on
       perform hwqueue.leave_arrivals(v_run.run_id, array[v_tally.step_no], 'item', '{}', p_now, p_shard);
     end if;
-  elsif v_tally.arrived = v_tally.need then
+  elsif v_tally.arrived = v_tally.need and v_open_runs = 0 then
     perform hwqueue.step_over(v_run.run_id, v_tally.step_no, hwqueue.map_verdict(v_run, v_map, v_defined,
       v_tally, p_shard), p_is_short, p_now, p_shard);
     return v_let_in + 1;

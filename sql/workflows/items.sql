@@ -103,6 +103,9 @@ begin
   if v_map.items = v_first then
     return hwqueue.map_verdict(p_run, v_map, p_defined, v_tally, p_shard);
   end if;
+  if v_map.runs > 0 and hwqueue.retry_added_runs(p_run.run_id, v_map.step_no, p_shard) > 0 then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[v_map.step_no], 'nested', '{}', p_now, p_shard);
+  end if;
   v_tally := hwqueue.fill_map(p_run, v_map, p_defined, v_tally, 500, p_now, p_shard);
   if v_tally.arrived = v_tally.need or hwqueue.map_room(v_map, p_defined, v_tally) > 0 then
     perform hwqueue.leave_arrivals(p_run.run_id, array[p_defined.step_no], 'item', '{}', p_now, p_shard);

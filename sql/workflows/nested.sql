@@ -13,7 +13,10 @@
 -- locked, and the arrival stays until they could be locked. What a submission would refuse fails the step,
 -- never the sweep.
 --
--- Read go_on_nested and open_nested first, then follow_parent and tell_nested.
+-- A task may wait for runs, too, that its handler has added (add_run). They end by the same arrivals; the
+-- step ends when its items and all these have (workflows/ending.go_on_map).
+--
+-- Read go_on_nested and open_nested first, then follow_parent and tell_nested, then add_run.
 
 -- Goes on with a step that is a nested run: opens the run or retries it, or ends the step after it. Returns 1
 -- if it has done something of that, else 0.
@@ -40,6 +43,11 @@ begin
   end if;
   -- statements after the lock: they see what those have written who left the arrivals
   select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_run;
+  if exists (
+    select from hwqueue.map m
+    where m.shard_id = p_shard and m.run_id = p_run and m.step_no = p_step and m.runs > 0) then
+    return hwqueue.go_on_added(v_run, v_step, p_shard);
+  end if;
   select r.* into v_nested from hwqueue.run r
   where r.shard_id = p_shard and r.run_id = v_step.nested_run_id;
   if v_nested.run_id is not null and v_step.nested_mode is null then
@@ -253,9 +261,7 @@ begin
   select r.* into v_parent from hwqueue.run r  -- after the lock, as in go_on_nested
   where r.shard_id = p_shard and r.run_id = v_run.parent_run_id;
   v_stops := v_parent.stops and not v_parent.is_finishing or not exists (
-    select from hwqueue.step s
-    where s.shard_id = p_shard and s.run_id = v_run.parent_run_id and s.step_no = v_run.parent_step_no
-      and s.state = 'running' and s.nested_run_id = p_run);
+    select from hwqueue.awaited_runs(v_run.parent_run_id, p_shard) w where w.nested_run_id = p_run);
   if v_stops then
     if not v_run.stops and not v_run.is_finishing then
       perform hwqueue.cancel_run(v_run, format('run %s, which it is a step of, does not wait for it any more',
@@ -279,17 +285,31 @@ as $$
 begin
   insert into hwqueue.arrival (shard_id, run_id, step_no, kind, at)
   select p_shard, n.run_id, 0, 'nested', hwqueue.clock()
-  from hwqueue.step s
+  from hwqueue.awaited_runs(p_run.run_id, p_shard) w
   cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
     select x.* from hwqueue.run x
-    where x.shard_id = p_shard and x.run_id = s.nested_run_id and x.finished_at is null offset 0) n
-  where s.shard_id = p_shard and s.run_id = p_run.run_id and s.state = 'running'
-    and s.nested_run_id is not null and case
+    where x.shard_id = p_shard and x.run_id = w.nested_run_id and x.finished_at is null offset 0) n
+  where case
       when p_run.is_finishing then n.state = 'paused' and n.reason = 'parent_paused'
       when p_run.stops then not n.stops and not n.is_finishing
       when p_run.state = 'paused' then n.state = 'running'
       else n.state = 'paused' and n.reason = 'parent_paused' end;
 end
+$$;
+
+-- The nested runs that steps of a run wait for: those that these are, and those that were added to them.
+create or replace function hwqueue.awaited_runs(p_run uuid, p_shard int) returns table (nested_run_id uuid)
+language sql volatile
+as $$
+  select s.nested_run_id from hwqueue.step s
+  where s.shard_id = p_shard and s.run_id = p_run and s.state = 'running' and s.nested_run_id is not null
+  union all
+  select a.nested_run_id
+  from hwqueue.added_run a
+  cross join lateral (  -- a fence (offset 0): by key, whatever the statistics say
+    select x.state from hwqueue.step x
+    where x.shard_id = p_shard and x.run_id = p_run and x.step_no = a.step_no offset 0) s
+  where a.shard_id = p_shard and a.run_id = p_run and s.state = 'running'
 $$;
 
 -- Pauses a run that runs, and its nested runs after it.
@@ -301,11 +321,8 @@ as $$
 begin
   update hwqueue.run r set state = 'paused', reason = p_reason, detail = p_detail
   where r.shard_id = p_shard and r.run_id = p_run.run_id;
-  if exists (
-    select from hwqueue.workflow_step d
-    where d.shard_id = p_shard and d.workflow_id = p_run.workflow_id and d.kind = 'workflow') then
-    perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
-  end if;
+  -- a handler that has read the former state may add a run, and be open still
+  perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
 end
 $$;
 
@@ -318,5 +335,135 @@ begin
   update hwqueue.run r set state = 'running', reason = null, detail = null
   where r.shard_id = p_shard and r.run_id = p_run.run_id;
   perform hwqueue.leave_arrivals(p_run.run_id, array[0], 'state', '{}', hwqueue.clock(), p_shard);
+end
+$$;
+
+-- Adds a run of a specification to the step of a lease. created: false when the step has one of its name.
+-- Locks: the caller holds the claim; the step's row in map; new rows. Raises: QHF02, QHF07, QHT01 for a name
+-- that has another specification, QHF04 when the run of the step stops, and as a submission. Idempotent.
+-- Wakes: waiting workers.
+create or replace function hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard int,
+  out run_id uuid, out created boolean)
+language plpgsql volatile
+as $$
+declare
+  -- after the claim is held: a change of its state waits for this transaction (apply_state)
+  v_run hwqueue.run := (
+    select r from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_lease.run_id);
+  v_spec jsonb := hwqueue.read_workflow(case jsonb_typeof(p_spec) when 'object' then jsonb_build_object(
+    'queue', (select q.name from hwqueue.queue q
+              where q.shard_id = p_shard and q.queue_id = p_lease.queue_id)) || p_spec else p_spec end);
+  v_digest bytea := sha256(convert_to(v_spec::text, 'UTF8'));
+  v_tenant text := coalesce(current_setting('hwqueue.tenant', true), '');
+  v_known hwqueue.added_run;
+  v_now timestamptz := hwqueue.clock();
+  v_workflow hwqueue.workflow;
+  v_nested hwqueue.run;
+begin
+  if p_lease.item_no is null then
+    perform hwqueue.begin_adding(p_lease, p_shard);
+  end if;
+  perform 1 from hwqueue.map m
+  where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no
+  for no key update;
+  select a.* into v_known from hwqueue.added_run a
+  where a.shard_id = p_shard and a.run_id = p_lease.run_id and a.step_no = p_lease.step_no
+    and a.name = v_spec ->> 'name';
+  created := v_known.nested_run_id is null;
+  run_id := v_known.nested_run_id;
+  if v_known.digest <> v_digest then
+    perform hwqueue.refuse('QHT01', format('steps of the name %s were added with another content',
+        to_json(v_known.name)),
+      jsonb_build_object('name', v_known.name, 'run_id', v_known.nested_run_id),
+      'use a name for one content only');
+  elsif not created then
+    return;
+  end if;
+  perform hwqueue.check_added_run(v_run, p_lease.step_no, p_shard);
+  v_workflow := hwqueue.find_adhoc(v_spec, v_now, p_shard);
+  if v_workflow.settings ->> 'tenant' <> v_run.tenant then
+    perform hwqueue.refuse_foreign('spec.tenant is not that of the run', 'spec.tenant',
+      'leave out spec.tenant');
+  end if;
+  -- as in go_on_nested
+  perform set_config('hwqueue.tenant', '', true) where v_tenant <> '';
+  v_nested := hwqueue.read_nested_run(v_run, v_workflow, v_run.input, v_now, p_shard);
+  v_nested.parent_step_no := p_lease.step_no;
+  if v_run.state = 'paused' then
+    v_nested.state := 'paused';
+    v_nested.reason := 'parent_paused';
+  end if;
+  run_id := v_nested.run_id;
+  insert into hwqueue.added_run (shard_id, run_id, step_no, name, nested_run_id, digest)
+  values (p_shard, p_lease.run_id, p_lease.step_no, v_spec ->> 'name', v_nested.run_id, v_digest);
+  update hwqueue.map m set runs = m.runs + 1
+  where m.shard_id = p_shard and m.run_id = p_lease.run_id and m.step_no = p_lease.step_no;
+  perform hwqueue.begin_run(v_workflow, v_nested, '{}', v_now, p_shard);
+  perform set_config('hwqueue.tenant', v_tenant, true) where v_tenant <> '';
+end
+$$;
+
+-- Refuses to add a run to a step of a run that stops or is nested too deep, or whose root has 10,000 runs
+-- below it, or to a step that has 1,000 already.
+-- Raises: QHF04, QHF07.
+create or replace function hwqueue.check_added_run(p_run hwqueue.run, p_step int, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  if p_run.state in ('failing', 'cancelling') and not p_run.is_finishing then
+    perform hwqueue.refuse_run_state(p_run, 'it stops, and adds no steps; a retry runs this one again');
+  elsif p_run.depth >= 8 then
+    perform hwqueue.refuse('QHF07', format('run %s is eight runs below the one that was submitted',
+        p_run.run_id),
+      jsonb_build_object('run_id', p_run.run_id, 'limit', 8), 'add items, or steps to a run further up');
+  elsif exists (
+    select from hwqueue.run r
+    where r.parent_run_id is not null and r.root_run_id = p_run.root_run_id offset 9999) then
+    perform hwqueue.refuse('QHF07', format('there are 10000 runs below run %s', p_run.root_run_id),
+      jsonb_build_object('run_id', p_run.root_run_id, 'limit', 10000), 'add items instead');
+  elsif exists (
+    select from hwqueue.map m
+    where m.shard_id = p_shard and m.run_id = p_run.run_id and m.step_no = p_step and m.runs >= 1000) then
+    perform hwqueue.refuse('QHF07', 'the step has 1000 added runs', '{"field": "p_spec", "limit": 1000}',
+      'add items, or more steps in one specification');
+  end if;
+end
+$$;
+
+-- Goes on with a step after one of the runs that were added to it has ended, or is to be retried: retries up
+-- to 100 of these, unless the run of the step stops. Returns 1.
+-- Locks: the caller holds the step; as retry_nested. Wakes: waiting workers.
+create or replace function hwqueue.go_on_added(p_run hwqueue.run, p_step hwqueue.step, p_shard int)
+returns int
+language plpgsql volatile
+as $$
+declare
+  v_step hwqueue.step := p_step;
+  v_added hwqueue.added_run;
+  v_stops boolean := p_run.state in ('failing', 'cancelling') and not p_run.is_finishing;
+begin
+  for v_added in
+    select a.* from hwqueue.added_run a
+    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = p_step.step_no
+      and a.retry_mode is not null
+    order by a.name limit case when v_stops then 1000 else 100 end
+  loop
+    v_step.nested_run_id := v_added.nested_run_id;
+    v_step.nested_mode := v_added.retry_mode;
+    -- another session holds something of it: an arrival is left
+    continue when not v_stops and hwqueue.retry_nested(p_run, v_step, null, p_shard) = 0;
+    update hwqueue.added_run a set retry_mode = null
+    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = p_step.step_no
+      and a.name = v_added.name;
+  end loop;
+  if exists (
+    select from hwqueue.added_run a
+    where a.shard_id = p_shard and a.run_id = p_run.run_id and a.step_no = p_step.step_no
+      and a.retry_mode is not null) then
+    perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'nested', '{}', hwqueue.clock(),
+      p_shard);
+  end if;
+  perform hwqueue.leave_arrivals(p_run.run_id, array[p_step.step_no], 'item', '{}', hwqueue.clock(), p_shard);
+  return 1;
 end
 $$;

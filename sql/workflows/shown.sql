@@ -126,7 +126,7 @@ create or replace function hwqueue.map_headline(p_step hwqueue.step, p_items int
 returns text
 language sql immutable
 as $$
-  select case when p_step.state = 'running' and p_items is not null then
+  select case when p_step.state = 'running' and p_items > 0 then
     concat(p_done, ' of ', p_items, ' items have ended',
       case when p_failed > 0 then concat(', ', p_failed, ' of them failed') end) end
 $$;

@@ -103,6 +103,59 @@ async def test_the_clients_say_the_same(dsn: str) -> None:
             client.add_items(alone.lease_id, alone.claim_token, [{"name": "a"}])
 
 
+@app.task("copy", queue=QUEUE)
+def copy(table: str) -> str:
+    return table
+
+
+def tables(*names: str) -> Any:
+    built = WorkflowBuilder("tables")
+    for name in names:
+        built = built.task(name, copy, params={"table": name})
+    return built.build()
+
+
+@app.task("ingest", queue=QUEUE)
+def ingest(context: LeaseContext) -> list[Any]:
+    added = [context.add_steps(tables("a", "b")) for _ in range(2)]
+    assert added[0].run_id == added[1].run_id
+    return [each.created for each in added]
+
+
+@app.task("ingest-async", queue=QUEUE)
+async def ingest_async(context: AsyncLeaseContext) -> list[Any]:
+    spec = {"name": "tables", "steps": [{"name": "a", "task": "copy", "params": {"table": "a"}}]}
+    return [(await context.add_steps(spec)).created for _ in range(2)]
+
+
+@pytest.mark.parametrize("task", ["ingest", "ingest-async"])
+def test_a_run_whose_handler_adds_steps(dsn: str, task: str) -> None:
+    flow = WorkflowBuilder("all").task("ingest", task, queue=QUEUE)
+    flow = flow.task("after", copy, params={"table": "last"}, after="ingest")
+    with Client(dsn) as client:
+        client.create_queue(QUEUE)
+        run = flow.with_options(result=result("ingest")).build().submit(client)
+        drained = drain(client, app)
+        assert [each.claim.task_name for each in drained.runs][-1] == "copy"
+        found = client.get_workflow_run(run.run_id)
+        assert (found.state, found.result) == ("completed", [True, False])
+        [below] = client.list_workflow_runs(workflow="tables")
+        assert (below.workflow, below.state) == ("tables", "completed")
+
+
+async def test_the_clients_add_the_same_steps(dsn: str) -> None:
+    with Client(dsn) as client:
+        client.create_queue(QUEUE)
+        site("crawl").submit(client, {"urls": []})
+        claim = claim_one(client, queue=QUEUE)
+        added = client.add_steps(claim.lease_id, claim.claim_token, tables("a"))
+        async with AsyncClient(dsn) as other:
+            again = await other.add_steps(claim.lease_id, claim.claim_token, tables("a"))
+        assert (again.run_id, added.created, again.created) == (added.run_id, True, False)
+        with pytest.raises(IdempotencyMismatch):
+            client.add_steps(claim.lease_id, claim.claim_token, tables("b"))
+
+
 async def test_a_context_that_a_test_makes_keeps_the_names() -> None:
     context = make_context()
     assert [each.item for each in context.add_items([{"name": "a"}, {"name": "b"}])] == [0, 1]
@@ -110,3 +163,6 @@ async def test_a_context_that_a_test_makes_keeps_the_names() -> None:
     assert (again.item, again.created) == (1, False)
     [added] = await make_async_context().add_items([{"name": "a"}])
     assert added.created
+    runs = [context.add_steps(tables("a")) for _ in range(2)]
+    assert [each.created for each in runs] == [True, False]
+    assert runs[0].run_id == runs[1].run_id

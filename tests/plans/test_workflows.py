@@ -28,6 +28,7 @@ TABLES = (
     "map",
     "map_list",
     "added_item",
+    "added_run",
 )
 ROWS = 30  # of each of them that a call about one small run may read; up to 12 seen
 LIMIT = 10  # of what one sweep looks at

@@ -124,6 +124,7 @@ FOR_NOBODY = {
     "report_progress",  # leaves out the claims of other logins: test_report_progress.py
     "append_logs",  # as well: test_append_logs.py
     "add_items",  # to the step of a claim alone: test_added_items.py
+    "add_steps",  # as well: test_added_steps.py
 }
 
 

@@ -45,6 +45,7 @@ MAY_CALL: dict[str, set[str]] = {
     "extend_claim": {WORKER, ADMIN},
     "save_checkpoint": {WORKER, ADMIN},
     "add_items": {WORKER, ADMIN},
+    "add_steps": {WORKER, ADMIN},
     "checkpoints": {WORKER, ADMIN},
     "take_signal": {WORKER, ADMIN},
     "suspend_lease": {WORKER, ADMIN},

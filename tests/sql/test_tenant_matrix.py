@@ -266,7 +266,8 @@ NOT_NARROWED = {
     "take_deaths",
     *("claim_hint", "wake_payloads", "reap", "prune", "check_token", "schema_version"),
     *("node_wake_payload", "deregister_own_node", "report_progress", "append_logs"),
-    *("save_checkpoint", "checkpoints", "take_signal", "suspend_lease", "add_items"),
+    *("save_checkpoint", "checkpoints", "take_signal", "suspend_lease"),
+    *("add_items", "add_steps"),
     "compare_tasks",
     "advance_workflows",
 }

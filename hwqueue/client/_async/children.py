@@ -9,13 +9,14 @@ from uuid import UUID
 from hwqueue import calls
 from hwqueue.client._async.caller import AsyncCaller
 from hwqueue.client._items import Named, items_of
-from hwqueue.types import AddedItem
+from hwqueue.client._json import plain
+from hwqueue.types import AddedItem, AsJson, SubmittedRun
 
 
 class AsyncChildren(AsyncCaller):
     """Add work to a step that runs; the step ends when all of it has ended.
 
-    In a handler call `context.add_items`, which uses this.
+    In a handler call `context.add_items` and `context.add_steps`, which use these.
     """
 
     async def add_items(
@@ -47,5 +48,32 @@ class AsyncChildren(AsyncCaller):
             p_lease=lease_id,
             p_token=claim_token,
             p_items=items_of(items, task),
+            p_shard=shard,
+        )
+
+    async def add_steps(
+        self,
+        lease_id: UUID | str,
+        claim_token: int,
+        spec: Mapping[str, Any] | AsJson,
+        *,
+        shard: int = 0,
+    ) -> SubmittedRun:
+        """Add steps to the step of a run whose lease this claim has: a run that is nested in it.
+
+        Args:
+            spec: A `Workflow`, or what `submit_spec` takes. Its name is unique within the step: one
+                that is there already is not added again. It binds the input of the lease's run.
+
+        Returns: The nested run; created: False if the step had one of this name already.
+        Raises: As `add_items` and `submit_spec`; WrongRunState when the run of the lease stops.
+        SQL: add_steps. Safe inside your transaction: as `add_items`.
+        """
+        return await self._row(
+            calls.ADD_STEPS,
+            SubmittedRun,
+            p_lease=lease_id,
+            p_token=claim_token,
+            p_spec=plain(spec, "spec"),
             p_shard=shard,
         )
