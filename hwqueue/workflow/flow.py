@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from hwqueue.binding import Handler
 from hwqueue.types import SpawnOptions
@@ -24,6 +24,9 @@ from hwqueue.workflow.definition import Workflow, WorkflowOptions
 from hwqueue.workflow.near import Near
 from hwqueue.workflow.step import AfterLike, RunIf, Step
 from hwqueue.workflow.values import Value
+from hwqueue.workflow.waiting import Nested, Sleep, Wait
+
+_Added = TypeVar("_Added", Step, Sleep, Wait, Nested)
 
 
 class Flow:
@@ -45,6 +48,15 @@ class Flow:
     def workflow(self) -> Workflow:
         """The workflow with the steps that it has now. Raises: ConfigError, see `Workflow`."""
         return Workflow(name=self.name, tasks=self._builder.steps, **self._options)
+
+    def add(self, step: _Added) -> _Added:
+        """Add a step that is no function, and return it: a `Nested`, `Sleep`, `Wait` or `Step`.
+
+        Example:
+            load = flow.add(Nested("load", "load_tables", {"day": run_input("day")}))
+        """
+        self._builder = self._builder.step(step)
+        return step
 
     def step(
         self,

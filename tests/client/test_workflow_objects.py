@@ -156,6 +156,53 @@ def test_map_and_reduce_over_shards(client: Client) -> None:
     assert seen == [{"items": 3, "failed": 0}, *words_of]
 
 
+def test_a_run_below_a_run_below_a_run(client: Client) -> None:
+    adding = App()
+
+    @adding.task("add", queue="work")
+    def add(number: int, more: int) -> int:
+        return number + more
+
+    one = {"number": run_input("number"), "more": 1}
+    inner = WorkflowBuilder("inner").task("add", add, params=one).with_options(result=result("add"))
+    middle = (
+        WorkflowBuilder("middle")
+        .workflow("twice", "inner", input=run_input())
+        .workflow("again", "inner", input={"number": result("twice")})
+        .with_options(result=result("again"))
+    )
+    outer = (
+        WorkflowBuilder("outer")
+        .workflow("below", "middle", input=run_input("start"))
+        .task("ten", add, params={"number": result("below"), "more": 10})
+        .with_options(result=result("ten"))
+    )
+    with client:
+        inner.build().define(client)
+        middle.build().define(client)
+        submitted = outer.build().submit(client, {"start": {"number": 5}})
+        drained = drain(client, adding)
+        assert [done.result for done in drained] == [6, 7, 17]
+        assert client.get_workflow_run(submitted.run_id).result == 17
+
+
+def test_a_failure_below_fails_the_step(client: Client) -> None:
+    failing = App()
+
+    @failing.task("work", queue="work", max_attempts=1)
+    def work() -> None:
+        raise ValueError("no rows")
+
+    with client:
+        WorkflowBuilder("inner").task("a", work).build().define(client)
+        outer = WorkflowBuilder("outer").workflow("below", "inner").task("b", work, after="below")
+        submitted = outer.build().submit(client)
+        drain(client, failing, raises=False)
+        below, after = client.list_workflow_steps(submitted.run_id)
+        assert (below.kind, below.state, below.reason) == ("workflow", "failed", "nested_failed")
+        assert (after.state, after.reason) == ("skipped", "run_failed")
+
+
 def test_each_step_asks_its_own_and_what_its_run_asks(client: Client) -> None:
     with client:
         submitted = TRAINING.submit(client, {"dataset": "x"}, affinity_tags={"zone": "west"})
