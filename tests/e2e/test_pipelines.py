@@ -135,7 +135,7 @@ def test_nightly_etl_runs_once_a_night(floor: Floor) -> None:
     floor.drain()
     assert floor.module.submit(floor.client) == run
     assert floor.module.submit(floor.client, date(2030, 2, 1)) != run
-    assert floor.ran == ["orders", "prices", "returns", "load", "tell"]
+    assert floor.ran == ["orders", "prices", "returns", "stage", "write", "tell"]
     assert floor.ended(run) == ("completed", {"income": 300, "without": []})
     assert floor.runs["tell"].result == "2030-01-31: 300 earned"
 
@@ -148,14 +148,14 @@ def test_nightly_etl_reports_without_a_source(
         run = floor.module.submit(floor.client)
         floor.drain()
     assert floor.ran.count("returns") == 3
-    assert floor.runs["load"].result == {"income": 330, "without": ["returns"]}
+    assert floor.runs["write"].result == {"income": 330, "without": ["returns"]}
     assert floor.ran[-1] == "tell"
     assert floor.ended(run) == ("failed", None)
     # it answers again in the morning
     floor.client.retry_workflow_run(run, mode="failed_and_downstream")
     floor.ran.clear()
     floor.drain()
-    assert floor.ran == ["returns", "load", "tell"]
+    assert floor.ran == ["returns", "stage", "write", "tell"]
     assert floor.ended(run) == ("completed", {"income": 300, "without": []})
 
 
@@ -170,6 +170,22 @@ def test_nightly_etl_tells_of_a_night_without_a_report(
         "tell": "completed",
     }  # fmt: skip
     assert floor.runs["tell"].result == "2030-01-31: no report"
+
+
+def test_nightly_etl_retries_what_failed_in_the_nested_run(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.delitem(floor.module.WAREHOUSE, "reports")
+        run = floor.module.submit(floor.client)
+        floor.drain()
+    assert floor.states(run)["load"] == "nested_failed"
+    assert floor.runs["tell"].result == "2030-01-31: no report"
+    floor.client.retry_workflow_run(run, mode="failed_and_downstream")
+    floor.ran.clear()
+    floor.drain()
+    assert floor.ran == ["write", "tell"]
+    assert floor.ended(run) == ("completed", {"income": 300, "without": []})
 
 
 def test_human_approval_waits_without_a_slot(floor: Floor) -> None:

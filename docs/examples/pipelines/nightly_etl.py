@@ -1,6 +1,7 @@
 """Nightly ETL: three sources at once, a report of those that answered, somebody is told at the end.
 
-One run for each night: cron on two machines may both submit it.
+One run for each night: cron on two machines may both submit it. The tables are loaded by a run of
+another workflow, which others may run, too.
 """
 
 from datetime import date
@@ -8,9 +9,10 @@ from typing import Any
 from uuid import UUID
 
 from hwqueue import App, Client, LeaseContext
-from hwqueue.workflow import ended, result, run_input
+from hwqueue.workflow import Nested, ended, result, run_input
 
 app = App()
+tables = app.workflow("load_tables", queue="etl", result=result("write"))
 flow = app.workflow("nightly_etl", queue="etl", on_failure="continue", result=result("load"))
 
 SOURCES = {
@@ -18,6 +20,7 @@ SOURCES = {
     "prices": "lamp;30\nchair;120",
     "returns": "lamp;1",
 }
+WAREHOUSE: dict[str, list[dict[str, Any]]] = {"reports": []}
 
 
 def rows(source: str) -> list[list[str]]:
@@ -44,14 +47,34 @@ def returns() -> dict[str, int]:
     return {product: int(count) for product, count in rows("returns")}
 
 
-@flow.step(after=[orders, prices, ended(returns)])
-def load(context: LeaseContext) -> dict[str, Any]:
+load = flow.add(
+    Nested(
+        "load",
+        "load_tables",
+        {
+            "orders": result(orders),
+            "prices": result(prices),
+            "returns": result(returns, default=None),
+        },
+        after=ended(returns),
+    )
+)
+
+
+@tables.step(params=run_input())
+def stage(
+    orders: dict[str, int], prices: dict[str, int], returns: dict[str, int] | None
+) -> dict[str, Any]:
     """Without returns there is a report all the same, and it says so."""
-    sold, price, returned = (context.result(each) for each in (orders, prices, returns))
-    for product, count in (returned or {}).items():
-        sold[product] -= count
-    income = sum(price[product] * count for product, count in sold.items())
-    return {"income": income, "without": [] if returned is not None else ["returns"]}
+    sold = {product: count - (returns or {}).get(product, 0) for product, count in orders.items()}
+    income = sum(prices[product] * count for product, count in sold.items())
+    return {"income": income, "without": [] if returns is not None else ["returns"]}
+
+
+@tables.step(params=result(stage))
+def write(report: dict[str, Any]) -> dict[str, Any]:
+    WAREHOUSE["reports"].append(report)
+    return report
 
 
 @flow.step(final="ended", params={"night": run_input("night")})
@@ -65,5 +88,6 @@ pipeline = flow.workflow
 
 def submit(client: Client, night: date = date(2030, 1, 31)) -> UUID:
     """The same night again is the same run, whether it has ended or not."""
+    tables.workflow.define(client)  # at a deployment: the step "load" runs it by its name
     key = night.isoformat()
     return pipeline.submit(client, {"night": key}, idempotency_key=key).run_id
