@@ -128,8 +128,8 @@ $$;
 -- broken rule, and none when all is well.
 --
 -- Rules: one_entry, node_load, capacity, term_count, away, max_per_domain, claim_login, run_work, run_join,
--- run_stuck, run_over, step_lease, step_due, wait_signal. detail names what is broken, what was found and
--- what was expected.
+-- run_items, run_stuck, run_over, run_nested, step_lease, step_due, step_nested, wait_signal. detail names
+-- what is broken, what was found and what was expected.
 --
 -- It reads everything, and is for operators and tests. It runs several statements, so call it in a
 -- repeatable read transaction while others work. Adopted leases, and nodes that were registered with
