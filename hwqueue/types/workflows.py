@@ -108,7 +108,13 @@ class SubmittedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run in a list; version: None for the run of a specification."""
+    """A run in a list.
+
+    Attributes:
+        version: None for the run of a specification.
+        parent_run_id: The run whose step this is; None for one that was submitted.
+        root_run_id: The submitted run above it, or itself.
+    """
 
     run_id: UUID
     shard_id: int
@@ -121,6 +127,8 @@ class RunSummary:
     attempt: int
     submitted_at: datetime
     finished_at: datetime | None
+    parent_run_id: UUID | None
+    root_run_id: UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +141,8 @@ class WorkflowRun:
         result: What its definition says, once it has completed.
         attempt: From 1; each retry adds one.
         step_counts: How many steps are in each state.
+        parent_run_id: The run whose step this is; None for one that was submitted.
+        root_run_id: The submitted run above it, or itself.
     """
 
     run_id: UUID
@@ -153,6 +163,8 @@ class WorkflowRun:
     submitted_at: datetime
     finished_at: datetime | None
     step_counts: Mapping[str, int]
+    parent_run_id: UUID | None
+    root_run_id: UUID
 
     @property
     def duration(self) -> timedelta | None:
@@ -173,11 +185,13 @@ class WorkflowStep:
         result: Of its lease, or what `skip_step` gave.
         waits_for: Its parents that have not ended.
         came_from: As in `CheckedStep`.
-        kind: What it is: `task`, `map`, `sleep` or `wait`. Only a task has a lease of its own.
+        kind: What it is: `task`, `map`, `sleep`, `wait` or `workflow`. Only a task has a
+            lease of its own.
         due_at: While it is open: when a sleep ends, or a wait times out.
         headline: What it waits for, in words, where it is no task.
         items: The length of a map's list; None: no map, or not released.
         items_done, items_failed: How many of them have ended, and how many of these failed.
+        nested_run_id: The run that a step of kind `workflow` is; None before it is submitted.
     """
 
     step_no: int
@@ -203,6 +217,7 @@ class WorkflowStep:
     items: int | None
     items_done: int | None
     items_failed: int | None
+    nested_run_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

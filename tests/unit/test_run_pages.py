@@ -39,6 +39,7 @@ def run(state: Any = "running", **more: Any) -> WorkflowRun:
         **{"state": state, "reason": None, "detail": None, "tenant": "", "labels": {}},
         **{"headers": {}, "priority": None, "input": {}, "result": None, "attempt": 1},
         **{"deadline": None, "submitted_at": START, "finished_at": None, "step_counts": {}},
+        **{"parent_run_id": None, "root_run_id": uuid4()},
     }
     return WorkflowRun(**(given | more))
 
@@ -52,6 +53,7 @@ def row(number: int, state: Any = "waiting", lease_state: str | None = None, **m
         **{"node_id": None, "attempt": None, "result": None, "error": None, "ended_at": None},
         **{"waits_for": (), "shard_id": 0, "came_from": None, "kind": "task", "due_at": None},
         **{"headline": None, "items": None, "items_done": None, "items_failed": None},
+        **{"nested_run_id": None},
     }
     return WorkflowStep(**(given | more))
 
