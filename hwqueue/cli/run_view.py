@@ -129,8 +129,9 @@ def _headline(run: WorkflowRun) -> str:
     lasted = (run.finished_at or datetime.now(UTC)) - run.submitted_at
     reason = f" ({run.reason})" if run.reason else ""
     steps = plural(sum(run.step_counts.values()), "step")
+    parent = f", a step of run {run.parent_run_id}" if run.parent_run_id else ""
     return (
-        f"run {run.run_id} of {run.workflow}{version}: {run.state}{reason} after "
+        f"run {run.run_id} of {run.workflow}{version}{parent}: {run.state}{reason} after "
         f"{duration(lasted)}; {steps}: {counts}"
     )
 
@@ -156,6 +157,20 @@ def _state(step: WorkflowStep) -> str:
 
 
 def _why(step: WorkflowStep, explained: Mapping[UUID, str]) -> str | None:
+    """How far its items are, the run that it is, what it waits for or why it did not complete."""
+    nested = f"run {step.nested_run_id}" if step.nested_run_id else None
+    return "; ".join(filter(None, (items_text(step), nested, _waits(step, explained)))) or None
+
+
+def items_text(step: WorkflowStep) -> str | None:
+    """`412/1,000 items, 3 failed`; None for a step without items."""
+    if step.items is None:
+        return None
+    failed = f", {step.items_failed:,} failed" if step.items_failed else ""
+    return f"{step.items_done or 0:,}/{step.items:,} items{failed}"
+
+
+def _waits(step: WorkflowStep, explained: Mapping[UUID, str]) -> str | None:
     """What it waits for, or why it did not complete."""
     if step.waits_for:
         some = ", ".join(step.waits_for[:_MOST_PARENTS])

@@ -1,0 +1,38 @@
+"""What the command line says of a step with items, of a nested run, and of the run above it."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from hwqueue.cli.run_view import _headline, _why, items_text
+from tests.unit.test_run_pages import row, run
+
+
+@pytest.mark.parametrize(
+    ("items", "done", "failed", "text"),
+    [
+        (None, None, None, None),
+        (0, 0, 0, "0/0 items"),
+        (1000, 412, 0, "412/1,000 items"),
+        (1000, 412, 3, "412/1,000 items, 3 failed"),
+    ],
+)
+def test_items(items: int | None, done: int | None, failed: int | None, text: str | None) -> None:
+    assert items_text(row(1, items=items, items_done=done, items_failed=failed)) == text
+
+
+def test_nested_run_and_what_it_waits_for() -> None:
+    nested = uuid4()
+    step = row(1, "running", kind="workflow", nested_run_id=nested, headline="waits for a run")
+    assert _why(step, {}) == f"run {nested}; waits for a run"
+    assert _why(row(1), {}) is None
+
+
+def test_headline_names_the_run_above() -> None:
+    above = uuid4()
+    assert f"training version 1, a step of run {above}: running" in _headline(
+        run(parent_run_id=above, step_counts={"running": 1})
+    )
+    assert "a step of" not in _headline(run(step_counts={"running": 1}))
