@@ -332,9 +332,11 @@ def test_figures_are_those_of_kept_ones(api: Api, clock: Clock) -> None:
     count_all(api.conn)
     kept, gone = (figures(api, queue) for queue in queues)
     assert kept == gone
-    assert [(row["claims"], row["completed"], row["retried"]) for row in gone] == [(4, 3, 1)]
+    # two rows where a minute began meanwhile
+    sums = {name: sum(row[name] for row in gone) for name in ("claims", "completed", "retried")}
+    assert sums == {"claims": 4, "completed": 3, "retried": 1}
     assert gone[0]["wait_p95"] == pytest.approx(5, rel=0.5)  # as fine as the histogram is
-    assert gone[0]["run_p50"] == pytest.approx(2, rel=0.5)
+    assert gone[-1]["run_p50"] == pytest.approx(2, rel=0.5)
 
 
 def test_with_an_idempotency_key_it_stays_until_prune(api: Api, clock: Clock) -> None:
