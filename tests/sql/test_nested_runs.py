@@ -12,6 +12,8 @@ from tests.flows import Flow, broken, each, fail, step
 from tests.nests import below, define, nested, sweep
 from tests.sql.api import Api, refusing
 
+pytestmark = pytest.mark.thorough
+
 HOUR = timedelta(hours=1)
 
 

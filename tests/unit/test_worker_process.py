@@ -24,7 +24,7 @@ from hwqueue.worker.process import environment_for, job_for, run_in_process
 from tests.unit.claims import claim
 from tests.unit.process_handlers import app
 
-pytestmark = pytest.mark.embedded
+pytestmark = [pytest.mark.embedded, pytest.mark.thorough]
 
 GRACE = timedelta(seconds=30)
 
