@@ -179,7 +179,8 @@ def _waits(step: WorkflowStep, explained: Mapping[UUID, str]) -> str | None:
     if step.error is not None and step.state == "failed":
         return ": ".join(filter(None, (step.reason, error_line(step.error))))
     told = explained.get(step.lease_id) if step.lease_id else None
-    return told or step.headline or step.reason
+    headline = step.headline if step.items is None else None  # of items it is their counts again
+    return told or headline or step.reason
 
 
 def _explained(client: Client, steps: list[WorkflowStep]) -> dict[UUID, str]:

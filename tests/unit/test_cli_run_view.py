@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -28,6 +29,11 @@ def test_nested_run_and_what_it_waits_for() -> None:
     step = row(1, "running", kind="workflow", nested_run_id=nested, headline="waits for a run")
     assert _why(step, {}) == f"run {nested}; waits for a run"
     assert _why(row(1), {}) is None
+
+
+def test_the_counts_of_items_are_told_once() -> None:
+    items: dict[str, Any] = {"items": 3, "items_done": 1, "items_failed": 0}
+    assert _why(row(1, "running", headline="1 of 3 items have ended", **items), {}) == "1/3 items"
 
 
 def test_headline_names_the_run_above() -> None:
