@@ -326,3 +326,25 @@ async def test_a_definition_that_would_be_refused_says_why(pages: Pages, sql: Cl
 async def test_jump_to_a_run(pages: Pages, running: Running) -> None:
     response = await pages.get(f"/jump?q={running.run}")
     assert response.headers["location"] == running.page
+
+
+async def test_a_map_counts_its_items_and_nested_runs_link_both_ways(
+    pages: Pages, sql: Client
+) -> None:
+    sql.create_queue("flow")
+    sql.define_workflow({"name": "inner", "queue": "flow", "steps": [STEPS[0]]})
+    steps: list[dict[str, Any]] = [
+        {"name": "load", "kind": "workflow", "workflow": "inner"},
+        {"name": "each", "task": "each", "kind": "map", "over": {"$input": ["shards"]}},
+    ]
+    run = sql.submit_spec(
+        {"name": "outer", "queue": "flow", "steps": steps}, {"shards": [1, 2, 3]}
+    ).run_id
+    for _ in range(3):
+        sql.advance_workflows()
+    [nested] = {step.nested_run_id for step in sql.list_workflow_steps(run)} - {None}
+    page = (await pages.get(f"/runs/{run}")).text
+    assert "0/3 items" in page
+    assert "items: 3 waiting" in page
+    assert f'href="/runs/{nested}"' in page
+    assert f'href="/runs/{run}"' in (await pages.get(f"/runs/{nested}")).text

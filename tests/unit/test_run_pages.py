@@ -269,3 +269,11 @@ def test_how_a_run_ended() -> None:
         "deadline exceeded",
     )
     assert says(run("cancelled", **over), row(1))[0] == "Cancelled after 1 min."
+
+
+def test_a_step_with_items_counts_them() -> None:
+    items: dict[str, Any] = {"items": 1000, "items_done": 412, "items_failed": 3}
+    first, second, *_ = graph(row(1, "running", **items), row(2)).steps
+    assert first.counts == {"completed": 409, "failed": 3, "waiting": 588}
+    assert "items: 409 completed, 3 failed, 588 waiting" in first.words
+    assert second.counts is None

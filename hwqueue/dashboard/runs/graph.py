@@ -31,7 +31,7 @@ class Step:
             whose lease is claimed is `running`. None: of a definition.
         parents: The steps it comes after, and how each must end.
         condition: What it asks besides, in words; empty for most.
-        counts: Of the items of a map, by state; empty for other kinds.
+        counts: Of its items, by state; None for a step without items.
         layer: Of the graph, from 0.
     """
 
@@ -66,6 +66,9 @@ class Step:
             parts.append(KINDS.get(self.kind, self.kind))
         if self.state:
             parts.append(self.state)
+        if self.counts:
+            told = ", ".join(f"{count} {state}" for state, count in self.counts.items())
+            parts.append(f"items: {told}")
         if self.parents:
             parts.append("after " + ", ".join(_after(*each) for each in self.parents.items()))
         if self.condition:
@@ -172,7 +175,17 @@ def _step(
         layer=layer,
         row=row,
         detail=detail,
+        counts=None if row is None else _item_counts(row),
     )
+
+
+def _item_counts(row: WorkflowStep) -> dict[str, int] | None:
+    """How many items have completed, failed and are left; None for a step without items."""
+    if not row.items:
+        return None
+    done, failed = row.items_done or 0, row.items_failed or 0
+    counts = {"completed": done - failed, "failed": failed, "waiting": row.items - done}
+    return {state: count for state, count in counts.items() if count}
 
 
 def shown(row: WorkflowStep) -> str:

@@ -73,7 +73,8 @@ def _going(by_state: Mapping[str | None, Sequence[Step]], names: Mapping[UUID, s
         says = idle[0].row.headline if idle[0].row else ""
         others = plural(len(idle) - 1, "other step waits", "other steps wait")
         more = f"{others} for a signal or a time, too." if len(idle) > 1 else ""
-        return Says("waiting", "", f"Step {idle[0].name} {says}.", more)
+        colon = ":" if idle[0].counts else ""
+        return Says("waiting", "", f"Step {idle[0].name}{colon} {says}.", more)
     if scheduled:
         return Says("scheduled", "", f"Waits for its time: {_named(scheduled)}.")
     return Says("waiting", "", "Waits for upkeep, which releases the steps that are due.")
