@@ -370,11 +370,10 @@ declare
       offset 0) l);
   v_locked jsonb := coalesce((
     select jsonb_object_agg(x.lease_id, true)
-    from (
+    from (select e.value::uuid from jsonb_each_text(v_known) e order by 1) i(lease_id)
+    cross join lateral (  -- by key as well
       select o.lease_id from hwqueue.outcome o
-      where o.shard_id = p_shard
-        and o.lease_id = any (array(select e.value::uuid from jsonb_each_text(v_known) e))
-      order by o.lease_id for update skip locked) x), '{}');
+      where o.shard_id = p_shard and o.lease_id = i.lease_id for update skip locked) x), '{}');
 begin
   held := (select min(e.key::int) from jsonb_each_text(v_known) e where not v_locked ? e.value);
   leases := case when held is null then v_known else (

@@ -32,16 +32,18 @@ language plpgsql volatile
 as $$
 declare
   v_ended hwqueue.outcome[] := array(
-    select o from hwqueue.outcome o
-    where o.shard_id = p_shard and o.lease_id = any (p_leases) order by o.lease_id for update skip locked);
+    select x.one
+    from (select l from unnest(p_leases) l order by l) i(lease_id)
+    cross join lateral (  -- by key, whatever the statistics say
+      select o as one from hwqueue.outcome o
+      where o.shard_id = p_shard and o.lease_id = i.lease_id for update skip locked) x);
   v_one hwqueue.outcome;
 begin
-  delete from hwqueue.outcome o where o.shard_id = p_shard
-    and o.lease_id = any (array(select e.lease_id from unnest(v_ended) e));
   -- roll_up may not have counted them yet
   insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
   select p_shard, e.queue_id, e.state, e.finished_at, e.lease_id from unnest(v_ended) e;
   foreach v_one in array v_ended loop  -- by key, however many leases there are
+    delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = v_one.lease_id;
     update hwqueue.lease l
     set claim_token = v_one.claim_token, node_id = v_one.node_id, claimed_at = v_one.claimed_at
     where l.shard_id = p_shard and l.lease_id = v_one.lease_id;

@@ -285,7 +285,7 @@ def test_a_sweep_of_a_nested_run(api: Api, change: str) -> None:
         api.rows("advance_workflows", limit=LIMIT)
     with explained(api.conn) as work:
         api.rows("advance_workflows", limit=LIMIT)
-    by_key(work, rows=3 * 10 * LIMIT + ROWS)  # as of any sweep
+    by_key(work, rows=3 * 10 * LIMIT + 2 * ROWS)  # as of any sweep, and of each of the two
     assert below(flow, "n").state == ("cancelled" if change == "cancel" else "running")
 
 
