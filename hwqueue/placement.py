@@ -355,7 +355,10 @@ class Placement:
     def max_per_domain(
         self, limit: int, *, domain: str, select: Selector | Mapping[str, Any]
     ) -> Placement:
-        """At most `limit` selected leases in the domain where this one runs, itself included."""
+        """At most `limit` selected leases in the domain where this one runs, itself included.
+
+        domain: `node`, `rack`, `label:KEY`, or `fleet`: at most so many at once, wherever they run.
+        """
         return self._spread_by(domain, select, max_per_domain=limit)
 
     def spread_targets(

@@ -159,6 +159,7 @@ language sql immutable parallel safe
 as $$
   select case when p_domain is null or p_domain = 'failure' then 'in the same failure domain'
               when p_domain in ('node', 'own:node') then 'on the same node'
+              when p_domain = 'fleet' then 'in the whole fleet'
               else 'in the same ' || left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60) end
 $$;
 
@@ -168,6 +169,7 @@ language sql stable
 as $$
   select case
     when p_domain in ('rack', 'own:rack') then 'rack ' || p_place
+    when p_domain = 'fleet' then 'the fleet'
     when p_domain in ('node', 'own:node') then 'node ' || coalesce(
       (select n.name from hwqueue.node n where n.shard_id = p_shard and n.node_id::text = p_place), p_place)
     else format('%s %s', left(regexp_replace(p_domain, '^(own:)?(label:)?', ''), 60),

@@ -159,7 +159,7 @@ as $$
       union
       select s.value ->> 'domain' from jsonb_array_elements(p_class.spread) s
       where not s.value ?| array['when', 'targets']) d
-    where d.domain <> 'node') end
+    where d.domain not in ('node', 'fleet')) end
 $$;
 
 -- Whether a node that is in no place of an expression's domain fails the expression.
@@ -290,7 +290,8 @@ $$;
 
 -- Returns a node's value in a topology domain. Nodes of one value are in the same place. Null when the
 -- node lacks the label, or its value is a list or an object.
--- own:rack is the rack as a failure domain: there a node without a rack is alone.
+-- own:rack is the rack as a failure domain: there a node without a rack is alone. All nodes are in the one
+-- place of fleet.
 -- One expression without subqueries, so that the planner inlines it.
 create or replace function hwqueue.domain_value(p_domain text, p_node uuid, p_rack bigint, p_labels jsonb)
 returns text
@@ -301,6 +302,7 @@ as $$
     when 'own:node' then p_node::text
     when 'rack' then p_rack::text
     when 'own:rack' then coalesce(p_rack::text, p_node::text)
+    when 'fleet' then 'fleet'
     else case
       when jsonb_typeof(p_labels -> substr(p_domain, strpos(p_domain, 'label:') + 6))
         in ('string', 'number', 'boolean')

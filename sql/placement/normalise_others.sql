@@ -21,7 +21,8 @@ end
 $$;
 
 -- Returns one rule: {"domain", "select"} and one of max_skew, max_per_domain or targets, with the
--- options of that kind.
+-- options of that kind. The domain fleet, which holds all nodes, goes with max_per_domain alone: it limits
+-- how many leases run at once.
 -- Raises: QHC03.
 create or replace function hwqueue.normalise_spread_rule(p_rule jsonb, p_field text) returns jsonb
 language plpgsql immutable
@@ -47,7 +48,9 @@ begin
   perform hwqueue.check_object(p_rule, array['domain', 'select', v_kinds[1]] || case v_kinds[1]
     when 'max_skew' then array['min_domains', 'when', 'count_nodes'] when 'targets' then array['weight']
       else '{}' end, p_field, 'QHC03');
-  v_domain := hwqueue.require_domain(p_rule -> 'domain', p_field || '.domain');
+  v_domain := case
+    when v_kinds[1] = 'max_per_domain' and p_rule -> 'domain' = '"fleet"' then 'fleet'
+    else hwqueue.require_domain(p_rule -> 'domain', p_field || '.domain') end;
   v_rule := jsonb_build_object('domain', v_domain,
     'select', hwqueue.normalise_selector(p_rule -> 'select', p_field || '.select'));
   if v_kinds[1] = 'targets' then

@@ -65,6 +65,8 @@ def place(domain: str, node: Node | None) -> Hashable | None:
         return node.node_id
     if domain == "rack":
         return node.rack
+    if domain == "fleet":
+        return "fleet"
     label: Any = node.labels.get(domain.removeprefix("label:"))
     if is_number(label):
         return ("number", exact(label).normalize())

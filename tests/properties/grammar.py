@@ -154,7 +154,11 @@ spreads: Exprs = st.one_of(
         optional={"count_nodes": _node_rules},
     ),
     st.fixed_dictionaries(
-        {"domain": _domains, "select": selectors, "max_per_domain": st.integers(1, 3)}
+        {
+            "domain": _domains | st.just("fleet"),
+            "select": selectors,
+            "max_per_domain": st.integers(1, 3),
+        }
     ),
     st.builds(
         lambda shares, rest: shares | rest,

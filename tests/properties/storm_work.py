@@ -158,6 +158,8 @@ def _about_a_lease(choose: Random, others: Sequence[UUID], domain: str) -> Optio
 def _spread(choose: Random) -> Options:
     domain = choose.choice(_DOMAINS)
     select = choose.choice([{"labels": {"app": choose.choice(_APPS)}}, {"same": "task"}])
+    if choose.random() < 0.1:
+        return {"domain": "fleet", "max_per_domain": 4, "select": select}
     if choose.random() < 0.5:
         return {"domain": domain, "max_per_domain": _MOST[domain], "select": select}
     return {"domain": domain, "max_skew": choose.randint(1, 2), "select": select}

@@ -143,6 +143,24 @@ def test_what_was_read_before_the_stripe_where_one_runs(
     assert broken(conn) == []
 
 
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_one_at_once_in_the_whole_fleet(
+    conn: psycopg.Connection, dsn: str, first_commits: bool
+) -> None:
+    """Two nodes of different racks claim at the same instant: the second leaves its lease."""
+    alone = lease("web", spread("web", "fleet", max_per_domain=1))
+    _first, second = two_queues(conn, (alone, alone))
+    one_node, two_node = place(conn, 1, 1), place(conn, 2, 2)
+    with interleave(dsn) as actor:
+        one, two = actor(), actor()
+        one.begin()
+        assert len(one.direct.claim(QUEUE, *one_node)) == 1
+        assert two.direct.claim(OTHER, *two_node) == []
+        one.commit() if first_commits else one.rollback()
+        assert ids(two.direct.claim(OTHER, *two_node)) == ([] if first_commits else [second])
+    assert broken(conn) == []
+
+
 @domains
 @KINDS
 def test_in_another_place(conn: psycopg.Connection, dsn: str, kind: str, domain: str) -> None:

@@ -101,6 +101,10 @@ def test_a_node_by_its_name(api: Api) -> None:
             "at most 2 of leases with app in web in the same rack",
         ),
         (
+            {"spread": [{"domain": "fleet", "max_per_domain": 2, "select": WEB}]},
+            "at most 2 of leases with app in web in the whole fleet",
+        ),
+        (
             {"spread": [{"domain": "label:zone", "max_skew": 1, "select": WEB}]},
             "spreads leases with app in web within 1 over zone",
         ),

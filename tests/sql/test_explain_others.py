@@ -148,6 +148,24 @@ def test_spread(api: Api, racks: list[Node], rule: Row, said: str) -> None:
     assert api.claimed(racks[2], queue) == [lease]
 
 
+def test_enough_run_in_the_whole_fleet(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    placement = {"spread": [{"domain": "fleet", "select": WEB, "max_per_domain": 1}]}
+    options = {"labels": WEB["labels"], "placement": placement}
+    api.spawn(queue, **options)
+    put_in_force(api)
+    [claim] = api.claim(racks[0], queue)
+    lease = api.spawn(queue, **options)
+    found = explain(api, lease)
+    assert (found["code"], found["nodes_free"]) == ("spread_exceeded", 0)
+    for node in racks:
+        [reason] = near(found, node)["reasons"]
+        assert reason["code"] == "spread_exceeded"
+        assert reason["wanted"] == "at most 1 of leases with app in web in the whole fleet"
+        assert (reason["has"], reason["place"]) == ("1 in the fleet", "the fleet")
+        assert [h["lease_id"] for h in reason["holders"]] == [str(claim["lease_id"])]
+
+
 def test_what_is_not_in_force_yet(api: Api, dsn: str, racks: list[Node]) -> None:
     """A session that has written something and stays open is named."""
     queue, labels = api.queue(), {"app": f"new-{uuid4().hex}"}

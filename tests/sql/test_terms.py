@@ -160,6 +160,34 @@ def test_expired_counts_for_a_cap(api: Api, fleet: list[Node], clock: Clock) -> 
     assert api.claimed(fleet[2], queue) == leases[1:]
 
 
+def test_so_many_at_once_in_the_whole_fleet(api: Api, fleet: list[Node]) -> None:
+    """Wherever they run: the next one starts when one of them ends."""
+    queue = api.queue()
+    leases = [web(api, queue, capped(2, "fleet")) for _ in range(4)]
+    other = web(api, queue)  # picked by the rule, and not held back by it
+    settle_terms(api)
+    assert api.claimed(fleet[0], queue) == leases[:1]
+    [claim] = api.claim(fleet[2], queue)
+    assert claim["lease_id"] == leases[1]
+    assert api.claimed(fleet[3], queue, qty=9) == [other]
+    api.rows("complete_lease", **token(claim))
+    assert api.claimed(fleet[1], queue) == []  # the other one counts
+    api.rows("complete_lease", **token(api.lease(other)))
+    assert api.claimed(fleet[1], queue, qty=9) == [leases[2]]
+    assert api.claimed(fleet[3], queue) == []
+    assert api.rows("verify_invariants") == []
+
+
+def test_a_node_without_rack_and_labels_is_in_the_fleet(api: Api, fleet: list[Node]) -> None:
+    queue, bare = api.queue(), api.node()
+    first, second = (web(api, queue, capped(1, "fleet")) for _ in range(2))
+    settle_terms(api)
+    assert api.claimed(bare, queue) == [first]
+    assert api.claimed(fleet[0], queue) == []
+    api.rows("complete_lease", **token(api.lease(first)))
+    assert api.claimed(fleet[0], queue) == [second]
+
+
 def test_the_asking_node_is_alive(api: Api, fleet: list[Node], clock: Clock) -> None:
     """It has been silent, but it asks: its own zone counts for the skew."""
     queue = api.queue()
