@@ -357,7 +357,8 @@ class Placement:
     ) -> Placement:
         """At most `limit` selected leases in the domain where this one runs, itself included.
 
-        domain: `node`, `rack`, `label:KEY`, or `fleet`: at most so many at once, wherever they run.
+        domain: `node`, `rack`, `label:KEY`, or `fleet`, which holds all nodes: a limit on what
+        runs at once.
         """
         return self._spread_by(domain, select, max_per_domain=limit)
 
