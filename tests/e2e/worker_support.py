@@ -21,7 +21,7 @@ from hwqueue.worker import run
 from tests.e2e.worker_app import app
 
 QUEUE = "work"
-BOUND_SECONDS = 30.0
+BOUND_SECONDS = 90.0
 
 
 def settings(dsn: str, **changes: Any) -> WorkerSettings:

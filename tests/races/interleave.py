@@ -24,7 +24,7 @@ from tests.direct import Direct
 
 Result = TypeVar("Result")
 
-TIMEOUT = 20.0  # seconds: only a broken test waits that long
+TIMEOUT = 60.0  # seconds: only a broken test waits that long
 _POLL = 0.002  # seconds between two looks at pg_stat_activity
 _PARKED = """
   select wait_event_type = 'Lock' from pg_stat_activity where pid = %s

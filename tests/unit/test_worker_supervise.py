@@ -26,7 +26,7 @@ for order in orders:
     if order == b"n" or sys.argv[2] == "polite":
         sys.exit(order == b"n")
 """
-BOUND_SECONDS = 30.0
+BOUND_SECONDS = 90.0
 
 
 @pytest.fixture(autouse=True)
