@@ -248,7 +248,8 @@ CREATE TYPE hwqueue.spawn_request AS (
 	on_conflict text,
 	run_id uuid,
 	step_no integer,
-	item_no integer
+	item_no integer,
+	gang_id uuid
 );
 
 CREATE TABLE hwqueue.queue (
@@ -454,7 +455,8 @@ CREATE TABLE hwqueue.lease (
     wire bytea,
     run_id uuid,
     step_no integer,
-    item_no integer
+    item_no integer,
+    gang_id uuid
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
@@ -467,6 +469,8 @@ COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended wit
 COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
 
 COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0, or among the items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
+
+COMMENT ON COLUMN hwqueue.lease.gang_id IS 'the gang that it starts with; null: it starts alone';
 
 CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -733,6 +737,7 @@ CREATE TABLE hwqueue.node_state (
     judged_class bigint,
     storage_path text,
     login text,
+    has_reserved boolean DEFAULT false NOT NULL,
     CONSTRAINT node_state_check CHECK (((judged_xid IS NULL) = (judged_class IS NULL))),
     CONSTRAINT node_state_node_epoch_check CHECK ((node_epoch > 0))
 )
@@ -759,6 +764,8 @@ COMMENT ON COLUMN hwqueue.node_state.awaits_terms IS 'its claims take a step for
 COMMENT ON COLUMN hwqueue.node_state.storage_path IS 'of the shard, when generation was read';
 
 COMMENT ON COLUMN hwqueue.node_state.login IS 'the role whose members may act for the node; null: any worker, until it registers again';
+
+COMMENT ON COLUMN hwqueue.node_state.has_reserved IS 'claims of the node may be reserved';
 
 CREATE FUNCTION hwqueue.after_claim(p_state hwqueue.node_state, p_queue_ids integer[], p_entry hwqueue.ready, p_granted boolean, p_moves boolean, p_drawn bigint, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -900,6 +907,55 @@ CREATE FUNCTION hwqueue.asks_lock_holders() RETURNS boolean
 
 CREATE FUNCTION hwqueue.asks_others(p_exprs jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE TABLE hwqueue.gang (
+    shard_id integer NOT NULL,
+    gang_id uuid NOT NULL,
+    queue_id integer NOT NULL,
+    tenant text NOT NULL,
+    rank bigint NOT NULL,
+    "position" bigint NOT NULL,
+    size integer NOT NULL,
+    together text[] NOT NULL,
+    same text[] NOT NULL,
+    on_lost text NOT NULL,
+    hold interval NOT NULL,
+    state text NOT NULL,
+    reason text,
+    tries integer DEFAULT 0 NOT NULL,
+    losses integer DEFAULT 0 NOT NULL,
+    next_try_at timestamp with time zone NOT NULL,
+    place text,
+    created_at timestamp with time zone NOT NULL,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.gang IS 'leases that start together: its members are the leases with its gang_id';
+
+COMMENT ON COLUMN hwqueue.gang.rank IS 'that of its first member: what starts first; then position';
+
+COMMENT ON COLUMN hwqueue.gang.together IS 'domains, the first that will do: all members run in one place of it; {}: anywhere';
+
+COMMENT ON COLUMN hwqueue.gang.same IS 'node labels whose values are equal for all members';
+
+COMMENT ON COLUMN hwqueue.gang.on_lost IS 'what happens when a member that was running waits again: stop (the others start again with it) or replace (the others go on)';
+
+COMMENT ON COLUMN hwqueue.gang.hold IS 'how long its nodes have for fetching their members';
+
+COMMENT ON COLUMN hwqueue.gang.state IS 'waiting, reserved, running, stopping, cancelling; then completed, failed or cancelled';
+
+COMMENT ON COLUMN hwqueue.gang.reason IS 'why it was not reserved at the last try, or why it stops';
+
+COMMENT ON COLUMN hwqueue.gang.tries IS 'how often it was not reserved since it waits';
+
+COMMENT ON COLUMN hwqueue.gang.losses IS 'how often it has lost a member, or a reservation';
+
+COMMENT ON COLUMN hwqueue.gang.place IS 'where its members are, of the domain that they are together in';
+
+CREATE FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) RETURNS boolean
     LANGUAGE plpgsql;
@@ -1212,6 +1268,10 @@ CREATE FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_diges
 
 CREATE FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8, p_shard integer) RETURNS boolean
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1528,7 +1588,9 @@ CREATE TABLE hwqueue.claim (
     login text,
     eligible_at timestamp with time zone,
     is_awaited boolean DEFAULT false NOT NULL,
-    is_step boolean
+    is_step boolean,
+    gang_id uuid,
+    is_reserved boolean
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
@@ -1545,6 +1607,10 @@ COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be cl
 COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'somebody listens for the end of the lease (await_leases)';
 
 COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement goes on with a run (lease.run_id); false: of an item of a map; null: nobody waits for this lease';
+
+COMMENT ON COLUMN hwqueue.claim.gang_id IS 'as in lease';
+
+COMMENT ON COLUMN hwqueue.claim.is_reserved IS 'its node has not fetched it yet; null: it has, as every claim that a node has asked for';
 
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -1597,6 +1663,9 @@ CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
 
 CREATE FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(node_id uuid, rack bigint, labels jsonb, copies integer)
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) RETURNS record
     LANGUAGE plpgsql;
@@ -1674,6 +1743,9 @@ CREATE FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text DEFAULT NUL
 
 CREATE FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.copies_that_fit(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_most integer) RETURNS integer
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer DEFAULT 0) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1929,6 +2001,9 @@ CREATE FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bigint[],
 CREATE FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -2129,6 +2204,9 @@ CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueu
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
@@ -2139,6 +2217,9 @@ CREATE FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone,
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) RETURNS bigint
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.find_gang(p_gang uuid, p_shard integer) RETURNS hwqueue.gang
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) RETURNS bigint
@@ -2247,6 +2328,26 @@ CREATE FUNCTION hwqueue.full_words(p_concurrency integer) RETURNS text
 
 CREATE FUNCTION hwqueue.funnel_stages() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) RETURNS text[]
+    LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(place text, node_ids uuid[])
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, ready boolean, size integer, members jsonb, retry_after interval)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, together text[], same text[], on_lost text, hold interval, place text, tries integer, losses integer, next_try_at timestamp with time zone, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone, members jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
 
 CREATE FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, queue text, task_name text, state text, priority smallint, tenant text, service_id uuid, labels jsonb, placement jsonb, params jsonb, headers jsonb, attempt smallint, max_attempts smallint, available_at timestamp with time zone, deadline timestamp with time zone, created_at timestamp with time zone, claimed_at timestamp with time zone, finished_at timestamp with time zone, expires_at timestamp with time zone, node_id uuid, claim_token bigint, assignment jsonb, result jsonb, error jsonb, attempts jsonb, idempotency_key text, stop_reason text, wire bytea, progress jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2780,6 +2881,10 @@ CREATE FUNCTION hwqueue.list_events(p_after bigint DEFAULT NULL::bigint, p_filte
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.list_gangs(p_state text DEFAULT NULL::text, p_limit integer DEFAULT 50, p_before timestamp with time zone DEFAULT NULL::timestamp with time zone, p_shard integer DEFAULT 0) RETURNS TABLE(gang_id uuid, shard_id integer, queue text, tenant text, state text, reason text, size integer, place text, created_at timestamp with time zone, started_at timestamp with time zone, finished_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid, p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_custom_plan';
@@ -2902,6 +3007,9 @@ CREATE FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_eligible 
 
 CREATE FUNCTION hwqueue.login_hint(p_login text) RETURNS text
     LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
 
 CREATE TABLE hwqueue.low_water (
     shard_id integer NOT NULL,
@@ -3038,6 +3146,9 @@ CREATE FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits integer
 CREATE FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard integer) RETURNS hwqueue.workflow
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.never_due() RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.new_event_id(p_base bigint) RETURNS bigint
     LANGUAGE sql;
 
@@ -3062,6 +3173,9 @@ CREATE FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now t
 CREATE FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) RETURNS record
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'on';
+
+CREATE FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) RETURNS text
+    LANGUAGE sql IMMUTABLE;
 
 CREATE TABLE hwqueue.shard (
     shard_id integer NOT NULL,
@@ -3136,6 +3250,9 @@ CREATE FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_sh
 
 CREATE FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
+
+CREATE FUNCTION hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.node_taints(p_node hwqueue.node) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3245,6 +3362,9 @@ CREATE FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer,
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT state text, OUT progress hwqueue.run_progress) RETURNS record
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) RETURNS void
@@ -3525,6 +3645,9 @@ CREATE FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_shard int
 CREATE FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.prune_gangs(p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -3618,6 +3741,9 @@ CREATE FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) RET
 
 CREATE FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -3746,6 +3872,9 @@ CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now tim
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
@@ -3817,6 +3946,9 @@ CREATE FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch b
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer DEFAULT NULL::integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.refuse_gang(p_gang uuid, p_message text) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) RETURNS void
@@ -3940,6 +4072,26 @@ CREATE FUNCTION hwqueue.require_read_committed() RETURNS void
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request[]
+    LANGUAGE plpgsql;
+
+CREATE TABLE hwqueue.scheduled (
+    shard_id integer NOT NULL,
+    queue_id integer NOT NULL,
+    tier smallint NOT NULL,
+    attempt_count smallint NOT NULL,
+    claim_count integer NOT NULL,
+    rank bigint NOT NULL,
+    class_id bigint NOT NULL,
+    lease_id uuid NOT NULL,
+    available_at timestamp with time zone NOT NULL,
+    deadline timestamp with time zone
+)
+WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
+
+CREATE FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone, p_shard integer) RETURNS void
@@ -4277,6 +4429,10 @@ CREATE FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p_bad uu
 CREATE FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb DEFAULT '{}'::jsonb, p_shard integer DEFAULT 0) RETURNS TABLE(ordinal integer, lease_id uuid, gang_id uuid, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, p_shard integer, OUT spawned integer, OUT failed integer, OUT held integer) RETURNS record
     LANGUAGE plpgsql;
 
@@ -4386,6 +4542,9 @@ CREATE FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time z
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) RETURNS integer
@@ -4547,20 +4706,6 @@ CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwq
 CREATE FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer) RETURNS uuid[]
     LANGUAGE plpgsql;
 
-CREATE TABLE hwqueue.scheduled (
-    shard_id integer NOT NULL,
-    queue_id integer NOT NULL,
-    tier smallint NOT NULL,
-    attempt_count smallint NOT NULL,
-    claim_count integer NOT NULL,
-    rank bigint NOT NULL,
-    class_id bigint NOT NULL,
-    lease_id uuid NOT NULL,
-    available_at timestamp with time zone NOT NULL,
-    deadline timestamp with time zone
-)
-WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
-
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
@@ -4676,6 +4821,12 @@ CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, 
 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
@@ -4872,6 +5023,9 @@ CREATE FUNCTION hwqueue.without_nulls(p_object jsonb) RETURNS jsonb
 CREATE FUNCTION hwqueue.without_terms(p_expr jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.worker_is_full(p_node uuid, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE
     SET enable_seqscan TO 'off'
@@ -4888,6 +5042,9 @@ CREATE FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases int
 
 CREATE FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) RETURNS void
     LANGUAGE sql;
+
+CREATE FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.gang
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.write_load(p_load hwqueue.node_load) RETURNS void
     LANGUAGE plpgsql;
@@ -5379,6 +5536,44 @@ CREATE SEQUENCE hwqueue.event_number
     NO MINVALUE
     NO MAXVALUE
     CACHE 1;
+
+CREATE TABLE hwqueue.gang_change (
+    shard_id integer NOT NULL,
+    change_id bigint NOT NULL,
+    gang_id uuid NOT NULL
+)
+WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON TABLE hwqueue.gang_change IS 'something has happened to a member: reap looks at the gang again';
+
+ALTER TABLE hwqueue.gang_change ALTER COLUMN change_id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.gang_change_change_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE hwqueue.gang_member (
+    shard_id integer NOT NULL,
+    gang_id uuid NOT NULL,
+    ordinal integer NOT NULL,
+    lease_id uuid NOT NULL
+);
+
+COMMENT ON TABLE hwqueue.gang_member IS 'the roster of a gang; the rows stay as long as the gang does';
+
+COMMENT ON COLUMN hwqueue.gang_member.ordinal IS 'the rank of the member in the job, from 0';
+
+ALTER TABLE hwqueue.gang ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME hwqueue.gang_position_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE hwqueue.ignored_label (
     shard_id integer NOT NULL,
@@ -5977,6 +6172,15 @@ ALTER TABLE ONLY hwqueue.class_range
 ALTER TABLE ONLY hwqueue.death
     ADD CONSTRAINT death_pkey PRIMARY KEY (shard_id, lease_id);
 
+ALTER TABLE ONLY hwqueue.gang_change
+    ADD CONSTRAINT gang_change_pkey PRIMARY KEY (shard_id, change_id);
+
+ALTER TABLE ONLY hwqueue.gang_member
+    ADD CONSTRAINT gang_member_pkey PRIMARY KEY (shard_id, gang_id, ordinal);
+
+ALTER TABLE ONLY hwqueue.gang
+    ADD CONSTRAINT gang_pkey PRIMARY KEY (shard_id, gang_id);
+
 ALTER TABLE ONLY hwqueue.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (shard_id, tenant, queue_id, idempotency_key);
 
@@ -6390,6 +6594,12 @@ CREATE INDEX event_9_shard_id_lease_id_event_id_idx ON hwqueue.event_9 USING btr
 CREATE INDEX event_9_shard_id_node_id_event_id_idx ON hwqueue.event_9 USING btree (shard_id, node_id, event_id) WHERE (node_id IS NOT NULL);
 
 CREATE INDEX event_9_shard_id_queue_event_id_idx ON hwqueue.event_9 USING btree (shard_id, queue, event_id) WHERE (queue IS NOT NULL);
+
+CREATE INDEX gang_change_gang ON hwqueue.gang_change USING btree (gang_id);
+
+CREATE INDEX gang_finished ON hwqueue.gang USING btree (shard_id, finished_at) WHERE (finished_at IS NOT NULL);
+
+CREATE INDEX gang_waiting ON hwqueue.gang USING btree (shard_id, rank, "position") WHERE (state = 'waiting'::text);
 
 CREATE INDEX lease_class ON hwqueue.lease USING btree (class_id);
 
@@ -6825,6 +7035,8 @@ REVOKE ALL ON FUNCTION hwqueue.asks_lock_holders() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.asks_others(p_exprs jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.assemble_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.assign_target_class(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.assigned_cores(p_node hwqueue.node, p_taken integer[], p_isolation text) FROM PUBLIC;
@@ -6931,6 +7143,11 @@ REVOKE ALL ON FUNCTION hwqueue.cached_range(p_class_id bigint, p_now timestamp w
 REVOKE ALL ON FUNCTION hwqueue.cached_skew_reason(p_spread jsonb, p_fact jsonb, p_digest bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.caches_know_of_drop(p_term_id bigint, p_dropped xid8, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.cancel_gang(p_gang uuid, p_reason text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cancel_lease(p_lease uuid, p_reason text, p_shard integer) TO hwqueue_producer;
@@ -7124,6 +7341,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_reasons(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_rooms(p_class hwqueue.placement_class, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_scan_start(p_class_id bigint, p_tiers smallint[], p_ranks bigint[], p_positions bigint[], p_tier smallint, p_rank bigint, p_position bigint, p_shard integer, OUT tier smallint, OUT rank bigint, OUT "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_scan_starts(p_classes bigint[], p_from hwqueue.scan_starts, p_shard integer) FROM PUBLIC;
@@ -7171,6 +7390,8 @@ GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_sh
 GRANT ALL ON FUNCTION hwqueue.confirm_node(p_node uuid, p_instance_id text, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.contended_headline(p_class hwqueue.placement_class, p_fleet jsonb, p_shard integer, OUT headline text, OUT code text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.copies_that_fit(p_class hwqueue.placement_class, p_node hwqueue.node, p_load hwqueue.node_load, p_most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.cordon_node(p_node uuid, p_shard integer) TO hwqueue_operator;
@@ -7306,6 +7527,8 @@ REVOKE ALL ON FUNCTION hwqueue.end_completed_claims(p_leases uuid[], p_tokens bi
 
 REVOKE ALL ON FUNCTION hwqueue.end_due_steps(p_limit integer, p_from timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.end_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.end_older_claims(p_node uuid, p_epoch bigint, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_parent_step(p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7396,6 +7619,8 @@ REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.final_below(p_shard integer) FROM PUBLIC;
@@ -7403,6 +7628,8 @@ REVOKE ALL ON FUNCTION hwqueue.final_below(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.find_adhoc(p_spec jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_class(p_content hwqueue.class_content, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.find_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.find_judged_profile(p_node hwqueue.node, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -7473,6 +7700,23 @@ REVOKE ALL ON FUNCTION hwqueue.full_nodes(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.full_words(p_concurrency integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.funnel_stages() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_domains(p_together jsonb, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_places(p_class_ids bigint[], p_together text[], p_same text[], p_place text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_roster(p_gang uuid, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.get_gang(p_gang uuid, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.get_lease(p_lease uuid, p_shard integer) TO hwqueue_producer;
@@ -7787,6 +8031,11 @@ REVOKE ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_lim
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.list_events(p_after bigint, p_filter jsonb, p_limit integer, p_shard integer) TO hwqueue_admin;
 
+REVOKE ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_gangs(p_state text, p_limit integer, p_before timestamp with time zone, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.list_lease_ids(p_filter hwqueue.lease_filter, p_limit integer, p_from uuid, p_before uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.list_leases(p_filter jsonb, p_limit integer, p_before uuid, p_shard integer) FROM PUBLIC;
@@ -7874,6 +8123,8 @@ REVOKE ALL ON FUNCTION hwqueue.lock_window(p_request hwqueue.claim_request, p_el
 
 REVOKE ALL ON FUNCTION hwqueue.login_hint(p_login text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.low_water_at(p_marks hwqueue.low_water, p_tier smallint, p_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.map_headline(p_step hwqueue.step, p_items integer, p_done integer, p_failed integer) FROM PUBLIC;
@@ -7955,6 +8206,8 @@ REVOKE ALL ON FUNCTION hwqueue.needs_of(p_class hwqueue.placement_class, p_bits 
 
 REVOKE ALL ON FUNCTION hwqueue.nested_workflow(p_settings jsonb, p_tenant text, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.never_due() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.new_event_id(p_base bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.new_id() FROM PUBLIC;
@@ -7970,6 +8223,8 @@ REVOKE ALL ON FUNCTION hwqueue.newest_loads(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.next_attempt_at(p_lease uuid, p_attempt integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_classes(p_from hwqueue.judging_progress, p_anchors text[], p_pinned boolean, p_limit integer, p_shard integer, OUT batch bigint[], OUT judged hwqueue.judging_progress, OUT more boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting integer, p_reserved integer, p_running integer, p_failed integer, p_cancelled integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.next_generation(p_shard hwqueue.shard, p_timeline integer, p_system bigint, p_path text) FROM PUBLIC;
 
@@ -7998,6 +8253,8 @@ REVOKE ALL ON FUNCTION hwqueue.node_numbers(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.node_payload(p_key uuid, p_node uuid, p_login text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_place(p_node hwqueue.node, p_what text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.node_suits(p_class_id bigint, p_node hwqueue.node, p_now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.node_taints(p_node hwqueue.node) FROM PUBLIC;
 
@@ -8072,6 +8329,8 @@ REVOKE ALL ON FUNCTION hwqueue.note_deaths(p_leases uuid[], p_now timestamp with
 REVOKE ALL ON FUNCTION hwqueue.note_event(p_code text, p_message text, p_shard integer, p_detail jsonb, p_node uuid, p_queue text, p_class bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_failures(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer, OUT state text, OUT progress hwqueue.run_progress) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.note_generation(p_from bigint, p_to bigint, p_shard integer) FROM PUBLIC;
 
@@ -8252,6 +8511,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_events(p_now timestamp with time zone, p_sh
 
 REVOKE ALL ON FUNCTION hwqueue.prune_fleets(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_gangs(p_limit integer, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_leases(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_minutes(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8305,6 +8566,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, 
 REVOKE ALL ON FUNCTION hwqueue.read_after(p_after jsonb, p_name text, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_count(p_term_id bigint, p_place text, p_shard integer, OUT leases bigint, OUT holders bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_gang(p_options jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_kind(p_step jsonb, p_kind text, p_name text, p_field text, OUT settings jsonb, OUT steps text[], OUT binds boolean) FROM PUBLIC;
 
@@ -8389,6 +8652,8 @@ REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_
 
 REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_scheduled(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8438,6 +8703,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_element(p_queue hwqueue.queue, p_leases js
 REVOKE ALL ON FUNCTION hwqueue.refuse_epoch(p_node uuid, p_node_epoch bigint, p_epoch bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_foreign(p_what text, p_field text, p_hint text, p_index integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_gang(p_gang uuid, p_message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_nested(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
@@ -8520,6 +8787,10 @@ REVOKE ALL ON FUNCTION hwqueue.require_domain(p_domain jsonb, p_field text) FROM
 REVOKE ALL ON FUNCTION hwqueue.require_read_committed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reserve_keys(p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reset_run(p_run hwqueue.run, p_steps integer[], p_mode text, p_input jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8727,6 +8998,11 @@ REVOKE ALL ON FUNCTION hwqueue.spawn_again(p_requests hwqueue.spawn_request[], p
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_class(p_queue_id integer, p_task text, p_options jsonb, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.spawn_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_now timestamp with time zone, p_shard integer, OUT spawned integer, OUT failed integer, OUT held integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.spawn_kind(p_element jsonb) FROM PUBLIC;
@@ -8808,6 +9084,8 @@ REVOKE ALL ON FUNCTION hwqueue.still_same_entries(INOUT ctids tid[], OUT some_mo
 REVOKE ALL ON FUNCTION hwqueue.stop_claims(p_leases uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_items(p_run uuid, p_step integer, p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.stop_run(p_run hwqueue.run, p_limit integer, p_shard integer) FROM PUBLIC;
 
@@ -8971,6 +9249,10 @@ REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[], p_node_ids uuid[], p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.uncordon_node(p_node uuid, p_shard integer) FROM PUBLIC;
@@ -9108,6 +9390,8 @@ REVOKE ALL ON FUNCTION hwqueue.without_nulls(p_object jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.without_terms(p_expr jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.worker_is_full(p_node uuid, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.workflow_metrics(p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.would_start_group(p_class hwqueue.placement_class, p_facts jsonb) FROM PUBLIC;
@@ -9117,6 +9401,8 @@ REVOKE ALL ON FUNCTION hwqueue.write_checkpoint(p_row hwqueue.checkpoint) FROM P
 REVOKE ALL ON FUNCTION hwqueue.write_count(p_term_id bigint, p_place text, p_leases integer, p_holders integer, p_is_less boolean, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_first_low_water(p_queue_id integer, p_class_id bigint, p_version bigint, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[], p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.write_load(p_load hwqueue.node_load) FROM PUBLIC;
 

@@ -13,7 +13,7 @@
 
 -- Ends a claim that did not complete. It deletes the claim, releases its room, writes the attempt, and
 -- puts the lease back at p_next. With p_next null, or when the lease is cancelled, it writes the outcome
--- instead. Returns the new state.
+-- instead. A reservation, which no worker knows of, uses up no attempt. Returns the new state.
 -- Locks: the caller holds the claim, and node_state if room is allocated for it; then the lease row, if
 -- it goes back. Not idempotent.
 create or replace function hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb,
@@ -22,20 +22,24 @@ language plpgsql volatile
 as $$
 declare
   v_cancelled boolean := p_claim.stop_reason is not distinct from 'cancelled';
-  v_attempts int := p_claim.attempt - case when p_outcome = 'released' and not v_cancelled then 1 else 0 end;
+  v_outcome text := case when p_claim.is_reserved then 'released' else p_outcome end;
+  v_attempts int := p_claim.attempt - case when v_outcome = 'released' and not v_cancelled then 1 else 0 end;
   v_state text := case when v_cancelled then 'cancelled' else 'failed' end;
 begin
   perform hwqueue.remove_claim(p_claim.lease_id, p_shard);
   insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
     ended_at, error)
   values (p_shard, p_claim.lease_id, p_claim.claim_token, p_claim.attempt, p_claim.node_id,
-    case when v_cancelled then 'cancelled' else p_outcome end, p_claim.claimed_at, p_now, p_error);
-  if p_next is not null and not v_cancelled then
+    case when v_cancelled then 'cancelled' else v_outcome end, p_claim.claimed_at, p_now, p_error);
+  if (p_next is not null or p_claim.is_reserved) and not v_cancelled then
     update hwqueue.lease l
     set claim_token = p_claim.claim_token, node_id = p_claim.node_id, claimed_at = p_claim.claimed_at
     where l.shard_id = p_shard and l.lease_id = p_claim.lease_id;
     return hwqueue.put_back(p_claim.lease_id, v_attempts,
-      (p_claim.claim_token & ((1::bigint << 40) - 1))::int, p_next, p_now, p_shard);
+      (p_claim.claim_token & ((1::bigint << 40) - 1))::int, coalesce(p_next, p_now), p_now, p_shard);
+  end if;
+  if p_claim.gang_id is not null then
+    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_claim.gang_id);
   end if;
   insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
     attempt, state, error, is_step)
@@ -99,6 +103,7 @@ declare
   v_eligible_at timestamptz;
   v_is_awaited boolean;
   v_is_step boolean;
+  v_gang_id uuid;
 begin
   delete from hwqueue.claim c
   where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token
@@ -106,9 +111,9 @@ begin
     and (c.node_id = p_node or p_node is null and hwqueue.is_own(c.login))
     and (p_holds or c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
   returning c.queue_id, c.node_id, c.attempt, c.claimed_at, c.assignment, c.term_deltas, c.eligible_at,
-    c.is_awaited, c.is_step
+    c.is_awaited, c.is_step, c.gang_id
   into v_queue_id, v_node_id, v_attempt, v_claimed_at, v_assignment, v_deltas, v_eligible_at, v_is_awaited,
-    v_is_step;
+    v_is_step, v_gang_id;
   if not found then
     return false;
   end if;
@@ -135,6 +140,9 @@ begin
   elsif not v_is_step then
     perform hwqueue.item_ended(p_lease, 'completed', p_node is not null, p_shard);
   end if;
+  if v_gang_id is not null then
+    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, v_gang_id);
+  end if;
   return true;
 end
 $$;
@@ -154,6 +162,7 @@ declare
   v_awaited uuid[];
   v_steps uuid[];
   v_items uuid[];
+  v_gangs uuid[];
 begin
   lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
   v_now := hwqueue.clock();
@@ -164,7 +173,7 @@ begin
       and c.assignment is null and c.term_deltas is null
       and (c.xmax = '0' or hwqueue.is_unlocked(c.xmax))
     returning i.ordinal, c.lease_id, c.queue_id, c.attempt, c.claim_token, c.node_id, c.claimed_at,
-      c.eligible_at, c.is_awaited, c.is_step
+      c.eligible_at, c.is_awaited, c.is_step, c.gang_id
   ), noted as (
     insert into hwqueue.outcome (shard_id, lease_id, queue_id, finished_at, claimed_at, claim_token, node_id,
       attempt, state, eligible_at, is_step)
@@ -174,8 +183,9 @@ begin
   )
   select coalesce(array_agg(e.ordinal), '{}'), array_agg(e.lease_id) filter (where e.eligible_at is not null),
          array_agg(e.lease_id) filter (where e.is_awaited), array_agg(e.lease_id) filter (where e.is_step),
-         array_agg(e.lease_id) filter (where not e.is_step)
-  into v_done, v_gone, v_awaited, v_steps, v_items from ended e;
+         array_agg(e.lease_id) filter (where not e.is_step),
+         array_agg(distinct e.gang_id) filter (where e.gang_id is not null)
+  into v_done, v_gone, v_awaited, v_steps, v_items, v_gangs from ended e;
   if v_awaited is not null then
     perform hwqueue.notify_ended(v_awaited, p_shard);
   end if;
@@ -187,6 +197,9 @@ begin
   end if;
   if v_items is not null then
     perform hwqueue.items_ended(v_items, 'completed', p_node is not null, p_shard);
+  end if;
+  if v_gangs is not null then
+    insert into hwqueue.gang_change (shard_id, gang_id) select p_shard, g from unnest(v_gangs) g;
   end if;
   return v_done;
 end

@@ -198,7 +198,8 @@ language plpgsql volatile
 as $$
 begin
   perform hwqueue.note_leases('claim_expired', array[p_claim.lease_id],
-    format('attempt %s expired, its node gave no heartbeat', p_claim.attempt), p_shard,
+    case when p_claim.is_reserved then 'reserved in vain: its node did not fetch it'
+      else format('attempt %s expired, its node gave no heartbeat', p_claim.attempt) end, p_shard,
     jsonb_build_object('attempt', p_claim.attempt, 'expires_at', p_claim.expires_at), p_claim.node_id);
   perform hwqueue.end_claim(p_claim, 'expired',
     jsonb_build_object('reason', 'claim_expired', 'expires_at', p_claim.expires_at),

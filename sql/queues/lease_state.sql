@@ -11,6 +11,12 @@
 -- Reading order: lease_state, lease_end, find_lease, take_entry, hold_state, end_waiting, then
 -- read_lease_filter, list_lease_ids, and lease_pages for what bulk calls read.
 
+-- For when members of gangs that wait are scheduled: no clock gets there, and clients can read it in any
+-- time zone, other than infinity.
+create or replace function hwqueue.never_due() returns timestamptz
+language sql immutable parallel safe
+as $$ select timestamptz '9999-01-01 00:00:00+00' $$;
+
 -- Writes the outcome of leases that were waiting, and returns those of them that are steps of runs, for
 -- steps_ended. The caller has deleted their entries, and read the clock after that. p_error null: they
 -- passed their deadline. The caller holds the entries. Not idempotent.
@@ -33,6 +39,9 @@ begin
     returning o.lease_id, o.is_step
   )
   select coalesce(array_agg(e.lease_id) filter (where e.is_step), '{}') into v_steps from ended e;
+  insert into hwqueue.gang_change (shard_id, gang_id)
+  select distinct p_shard, l.gang_id from hwqueue.lease l
+  where l.shard_id = p_shard and l.lease_id = any (p_leases) and l.gang_id is not null;
   return v_steps;
 end
 $$;

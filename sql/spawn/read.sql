@@ -195,6 +195,7 @@ as $$
     case when p_options ? 'unique' then p_options #>> '{unique,on_conflict}' end,
     null,
     null,
+    null,
     null
   )::hwqueue.spawn_request
 $$;

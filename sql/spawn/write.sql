@@ -237,17 +237,18 @@ begin
   end if;
   insert into hwqueue.lease (shard_id, lease_id, queue_id, class_id, task_name, params, headers, priority,
     tier, rank, position, max_attempts, retry, claim_timeout, deadline, idempotency_key, available_at,
-    created_at, wire, run_id, step_no, item_no)
+    created_at, wire, run_id, step_no, item_no, gang_id)
   select p_shard, s.lease_id, p_queue.queue_id, s.class_id, s.task_name, s.params, s.headers, s.priority, 0,
     hwqueue.lease_rank(p_queue.ageing_step, greatest(s.available_at, p_now), s.priority),
     case when s.available_at <= p_now then s.position else 0 end, s.max_attempts, s.retry, s.claim_timeout,
     s.deadline, s.idempotency_key, s.available_at, p_now, s.wire, s.run_id, s.step_no,
-    s.item_no
+    s.item_no, s.gang_id
   from unnest(p_spawns) s;
 end
 $$;
 
--- Makes an open lease claimable again at p_at, with a new position and the rank that it always had.
+-- Makes an open lease claimable again at p_at, with a new position and the rank that it always had. A
+-- member of a gang waits for its gang instead.
 -- p_since: since when it has been claimable, if it was. Returns the new state. Wakes waiting workers
 -- when the lease is claimable at once.
 -- Locks: the lease row; its class, skip locked, if that waits. The caller has deleted its former entry.
@@ -263,6 +264,10 @@ declare
 begin
   select l.* into v_lease from hwqueue.lease l
   where l.shard_id = p_shard and l.lease_id = p_lease for no key update;
+  if v_lease.gang_id is not null then
+    p_at := hwqueue.never_due();
+    insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, v_lease.gang_id);
+  end if;
   if p_at > p_now then
     insert into hwqueue.scheduled (shard_id, queue_id, tier, attempt_count, claim_count, rank, class_id,
       lease_id, available_at, deadline)

@@ -21,7 +21,7 @@ as $$
     hwqueue.normalise_retry(p_options -> 'retry', 'options.retry'),
     hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout'), null,
     p_now + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
-    null, null, null, p_run.run_id, p_step, null)::hwqueue.spawn_request
+    null, null, null, p_run.run_id, p_step, null, null)::hwqueue.spawn_request
 $$;
 
 -- Deletes the outcomes of leases that have ended, so that they can be claimed again, and returns the ids of

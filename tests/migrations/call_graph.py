@@ -20,6 +20,7 @@ LAYERS = (
     "claim",
     "nodes",
     "fleet",
+    "gangs",
     "upkeep",
     "explain",
     "api",

@@ -1,0 +1,151 @@
+-- Public: gangs, leases that start together or not at all.
+--
+-- Producers spawn, read and cancel gangs; the handler of a member asks gang_status until all are there. An
+-- example: spawn_gang('train', '[{"task": "train", "count": 4, "options": {"placement": {"resources":
+-- {"gpu": 8}}}}]', '{"together": "rack"}') waits until a rack has four nodes with 8 free GPUs, and reserves
+-- all four. Each worker gets its member with its next claim. The handler begins once all four have.
+--
+-- Invariant: no member is granted before there is room for all. Members are leases like others: they are
+-- listed, explained, cancelled and settled as such.
+--
+-- Read spawn_gang and gang_status. The work is done in gangs/spawn, gangs/assemble and gangs/change.
+
+-- Spawns a gang, and returns its members in their order. p_members: [{"task", "params", "options", "count"}],
+-- 2 to 1,000 in all; options as of spawn_lease, but for keys and times. p_options: gang_id; together, a
+-- domain ("node", "rack" or "label:KEY") or a list of them, of which the first that has room is taken: all
+-- members run in one place of it; same, node labels whose values all have in common; on_lost, what happens
+-- when a running member waits again: "stop" (default), the others stop and start again with it, or "replace",
+-- it is placed again beside them; hold, how long nodes have for fetching their members (30 seconds); and
+-- options of spawn_lease that all members have by default. Their headers have gang_id, gang_rank (from 0)
+-- and gang_size.
+-- Locks: new rows, and ids that the producer chose. Raises: QHQ01, QHA01, QHC03, QHC04, QHW01, QHG02, QHL06,
+-- QHA03. Not idempotent: with an own gang_id a second call raises QHG02.
+create or replace function hwqueue.spawn_gang(p_queue text, p_members jsonb, p_options jsonb default '{}',
+  p_shard int default 0)
+returns table (ordinal int, lease_id uuid, gang_id uuid, shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  -- also assigns the transaction its id, as in spawn_lease
+  v_queue hwqueue.queue := (hwqueue.find_spawn_queue(p_queue, null, p_shard)).queue;
+  v_now timestamptz := hwqueue.clock();
+  v_options jsonb := coalesce(nullif(p_options, 'null'), '{}');
+  v_gang hwqueue.gang := hwqueue.read_gang(v_options, v_now, p_shard);
+  v_elements jsonb := hwqueue.gang_elements(p_members, v_options, v_gang.gang_id);
+  v_spawns hwqueue.spawn_request[];
+begin
+  begin
+    v_spawns := hwqueue.read_spawns(v_queue, v_elements, v_now, p_shard);
+  exception when others then
+    if sqlstate like 'QH%' then
+      perform hwqueue.refuse_element(v_queue, v_elements, v_now, p_shard);
+    end if;
+    raise;  -- no fault of an element
+  end;
+  if hwqueue.my_tenants() is not null then
+    perform hwqueue.check_own_spawns(v_spawns, true, p_shard);
+  end if;
+  v_gang := hwqueue.write_gang(v_gang, v_spawns, v_queue, v_now, p_shard);
+  return query
+    select m.ordinal, m.lease_id, m.gang_id, m.shard_id from hwqueue.gang_member m
+    where m.shard_id = p_shard and m.gang_id = v_gang.gang_id order by m.ordinal;
+end
+$$;
+
+-- Returns a gang: its state, why it was not reserved at the last try (reason), where it is, and its members
+-- [{"ordinal", "lease_id", "state", "node_id", "node", "reserved_until"}]. state is one of waiting, reserved,
+-- running, stopping, cancelling, completed, failed and cancelled.
+-- Raises: QHG01.
+create or replace function hwqueue.get_gang(p_gang uuid, p_shard int default 0)
+returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
+  together text[], same text[], on_lost text, hold interval, place text, tries int, losses int,
+  next_try_at timestamptz, created_at timestamptz, started_at timestamptz, finished_at timestamptz,
+  members jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_gang hwqueue.gang := hwqueue.find_gang(p_gang, p_shard);
+begin
+  return query
+    select v_gang.gang_id, p_shard, q.name, v_gang.tenant, v_gang.state, v_gang.reason, v_gang.size,
+           v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.place, v_gang.tries,
+           v_gang.losses, case when v_gang.state = 'waiting' then v_gang.next_try_at end, v_gang.created_at,
+           v_gang.started_at, v_gang.finished_at, hwqueue.gang_roster(p_gang, p_shard)
+    from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = v_gang.queue_id;
+end
+$$;
+
+-- Returns gangs, the newest first, at most p_limit; p_state: only of this state.
+-- Raises: QHA01.
+create or replace function hwqueue.list_gangs(p_state text default null, p_limit int default 50,
+  p_before timestamptz default null, p_shard int default 0)
+returns table (gang_id uuid, shard_id int, queue text, tenant text, state text, reason text, size int,
+  place text, created_at timestamptz, started_at timestamptz, finished_at timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again with p_before for more'),
+    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'reserved', 'running', 'stopping',
+      'cancelling', 'completed', 'failed', 'cancelled']);
+  return query
+    select g.gang_id, g.shard_id, q.name, g.tenant, g.state, g.reason, g.size, g.place, g.created_at,
+           g.started_at, g.finished_at
+    from hwqueue.gang g
+    join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id
+    where g.shard_id = p_shard and (p_state is null or g.state = p_state)
+      and (p_before is null or g.created_at < p_before)
+      and (hwqueue.my_tenants() is null or g.tenant = any (hwqueue.my_tenants()))
+    order by g.created_at desc, g.gang_id limit p_limit;
+end
+$$;
+
+-- Asks a gang to end, and returns its state: cancelling, or how it has ended. Members that wait are cancelled
+-- within about a second, those that run are asked to stop.
+-- Locks: the gang. Raises: QHG01, QHA02. Idempotent.
+create or replace function hwqueue.cancel_gang(p_gang uuid, p_reason text default null,
+  p_shard int default 0) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_gang hwqueue.gang;
+begin
+  perform hwqueue.require_read_committed(), hwqueue.check_payload(to_jsonb(p_reason), 'p_reason', 1024);
+  perform hwqueue.find_gang(p_gang, p_shard);
+  update hwqueue.gang g set state = 'cancelling', reason = p_reason
+  where g.shard_id = p_shard and g.gang_id = p_gang and g.finished_at is null returning g.* into v_gang;
+  if not found then
+    return (hwqueue.find_gang(p_gang, p_shard)).state;
+  end if;
+  insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang);
+  return v_gang.state;
+end
+$$;
+
+-- Returns whether all members of the gang of a claimed lease are there: the barrier that a handler passes
+-- before it begins, and the roster that it then needs. members: those of get_gang, with the labels of their
+-- nodes. retry_after: when to ask again while they are not.
+-- Raises: QHL01, QHL02, QHL03, QHL04, QHL05, QHL08, QHG01 for a lease of no gang.
+create or replace function hwqueue.gang_status(p_lease uuid, p_token bigint, p_shard int default 0)
+returns table (gang_id uuid, shard_id int, ready boolean, size int, members jsonb, retry_after interval)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_gang_id uuid;
+begin
+  perform hwqueue.require_claim(p_lease, p_token, p_shard);
+  select c.gang_id into v_gang_id from hwqueue.claim c
+  where c.shard_id = p_shard and c.lease_id = p_lease and c.claim_token = p_token;
+  if v_gang_id is null then
+    perform hwqueue.refuse_gang(null, format('lease %s is of no gang', p_lease));
+  end if;
+  return query
+    select g.gang_id, p_shard, r.is_complete, g.size, r.members,
+           case when not r.is_complete then interval '0.2 seconds' end
+    from hwqueue.gang g
+    cross join lateral (
+      select m.members, not jsonb_path_exists(m.members,
+        '$[*] ? (@.state == "scheduled" || exists(@.reserved_until))') as is_complete
+      from (select hwqueue.gang_roster(g.gang_id, p_shard) as members) m) r
+    where g.shard_id = p_shard and g.gang_id = v_gang_id;
+end
+$$;

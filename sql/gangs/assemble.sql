@@ -1,0 +1,198 @@
+-- Assembling gangs: reserving room for all members that wait, on several nodes, in one transaction.
+--
+-- reap (gangs/change) calls assemble_gang for gangs that wait, in their order. Example: a gang of four needs
+-- a GPU for each member. assemble_gang locks the four nodes, books a GPU on each, and writes four claims that
+-- are reserved. The nodes fetch them with their next claims (claim/reserved). If one node turns out to be too
+-- full, nothing is kept: the subtransaction is aborted, and its locks go with it.
+--
+-- Invariant: at each commit a gang has room for all of its members or for none. So two gangs never hold a
+-- part each. All locks are taken with skip locked, so assembling deadlocks with nobody and waits for nobody.
+--
+-- Read assemble_gang, try_place, reserve_members, then reserve_member.
+
+-- Reserves room for the members of a gang that wait. Returns null when it has, else why not:
+-- gang_incomplete: another session holds an entry of a member, or a member still runs.
+-- insufficient_capacity: no place has room for all of them.
+-- busy: others hold nodes or lock stripes that it needs.
+-- Locks: the caller holds the gang; entries, node_state, lock stripes and counters, all skip locked. Wakes:
+-- waiting workers. Not idempotent.
+create or replace function hwqueue.assemble_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns text
+language plpgsql volatile
+as $$
+declare
+  v_entries hwqueue.scheduled[] := array(
+    select s from hwqueue.gang_member m
+    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
+      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    join hwqueue.placement_class c on c.shard_id = p_shard and c.class_id = s.class_id
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
+    order by c.gpu_count desc, c.gpu_milli desc, c.cpu_milli desc, s.class_id, m.ordinal
+    for update of s skip locked);
+  v_place record;
+  v_reason text;
+begin
+  if cardinality(v_entries) < (
+      select count(*) from hwqueue.gang_member m
+      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
+        and hwqueue.lease_state(m.lease_id, p_shard) = 'scheduled') then
+    return 'gang_incomplete';
+  end if;
+  v_reason := 'insufficient_capacity';
+  for v_place in
+    select g.place, g.node_ids
+    from hwqueue.gang_places(array(select e.class_id from unnest(v_entries) e), p_gang.together, p_gang.same,
+      p_gang.place, p_now, p_shard) g
+  loop
+    v_reason := hwqueue.try_place(p_gang, v_entries, v_place.node_ids, p_now, p_shard);
+    if v_reason is null then
+      update hwqueue.gang g set state = 'reserved', reason = null, tries = 0, place = v_place.place
+      where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+      perform hwqueue.wake_workers(q, p_shard) from hwqueue.queue q
+      where q.shard_id = p_shard and q.queue_id = p_gang.queue_id;
+      return null;
+    end if;
+  end loop;
+  return v_reason;
+end
+$$;
+
+-- Reserves all these entries on these nodes, or nothing: first on as many nodes as should do, then, if one of
+-- them is held by others or fuller than it seemed, on all of them. Returns null, or why not.
+-- Locks and wakes as assemble_gang.
+create or replace function hwqueue.try_place(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
+  p_node_ids uuid[], p_now timestamptz, p_shard int) returns text
+language plpgsql volatile
+as $$
+declare
+  v_reason text;
+begin
+  for v_try in 1 .. 2 loop
+    exit when v_try = 2 and cardinality(p_node_ids) <= cardinality(p_entries);
+    begin
+      v_reason := hwqueue.reserve_members(p_gang, p_entries, case when v_try = 1
+        then p_node_ids[: cardinality(p_entries)] else p_node_ids end, p_now, p_shard);
+      if v_reason is null then
+        return null;
+      end if;
+      perform hwqueue.abort_subtransaction();
+    exception when sqlstate 'HWX01' then  -- what it has booked is undone, and its locks are released
+    end;
+  end loop;
+  return v_reason;
+end
+$$;
+
+-- Locks nodes and reserves entries on them, one class after the other: each node takes as many as fit.
+-- Returns null when all have room, else why not. What it has written until then is for the caller to undo.
+-- Locks: node_state by node_id, skip locked; as reserve_member.
+create or replace function hwqueue.reserve_members(p_gang hwqueue.gang, p_entries hwqueue.scheduled[],
+  p_node_ids uuid[], p_now timestamptz, p_shard int) returns text
+language plpgsql volatile
+as $$
+declare
+  v_locked uuid[] := array(
+    select s.node_id from hwqueue.node_state s
+    where s.shard_id = p_shard and s.node_id = any (p_node_ids)
+    order by s.node_id for no key update skip locked);
+  v_nodes uuid[] := array(
+    select i.node_id from unnest(p_node_ids) with ordinality i(node_id, turn)
+    where i.node_id = any (v_locked) order by i.turn);
+  v_entry hwqueue.scheduled;
+  v_class_id bigint := 0;
+  v_turn int;  -- the node that the next member of the class is tried on
+  v_verdict text;
+  v_reason text := case when cardinality(v_locked) < cardinality(p_node_ids) then 'busy'
+    else 'insufficient_capacity' end;
+begin
+  foreach v_entry in array p_entries loop
+    if v_entry.class_id <> v_class_id then
+      v_class_id := v_entry.class_id;
+      v_turn := 1;
+    end if;
+    loop
+      if v_turn > cardinality(v_nodes) then
+        return v_reason;
+      end if;
+      v_verdict := hwqueue.reserve_member(p_gang, v_entry, v_nodes[v_turn], p_now, p_shard);
+      exit when v_verdict is null;
+      v_turn := v_turn + 1;
+      v_reason := case when v_verdict = 'insufficient_capacity' then v_reason else v_verdict end;
+    end loop;
+  end loop;
+  return null;
+end
+$$;
+
+-- Writes a reservation: the claim of one entry on one node, with what it allocates and counts there. The
+-- entry is deleted. Returns null, or why the node cannot have it: then nothing is written. The checks are
+-- those of a claim, read after the node was locked.
+-- Locks: the caller holds node_state and the entry; as decide_class. Not idempotent.
+create or replace function hwqueue.reserve_member(p_gang hwqueue.gang, p_entry hwqueue.scheduled, p_node uuid,
+  p_now timestamptz, p_shard int) returns text
+language plpgsql volatile
+as $$
+declare
+  v_state hwqueue.node_state;
+  v_node hwqueue.node;
+  v_load hwqueue.node_load;
+  v_class hwqueue.placement_class;
+  v_entered record;
+  v_deltas jsonb;
+  v_taken record;
+  v_assignment jsonb;
+begin
+  select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard and s.node_id = p_node;
+  select n.* into v_node from hwqueue.node n
+  where n.shard_id = p_shard and n.node_id = p_node and n.deregistered_at is null
+    and n.cordoned_at is null and hwqueue.is_live(n, v_state, p_now);
+  if not found or not hwqueue.node_suits(p_entry.class_id, v_node, p_now)
+    or hwqueue.worker_is_full(p_node, p_shard) then
+    return 'insufficient_capacity';
+  end if;
+  select c.* into v_class from hwqueue.placement_class c
+  where c.shard_id = p_shard and c.class_id = p_entry.class_id;
+  v_load := hwqueue.read_load(p_node, p_shard);
+  if hwqueue.class_shortage(v_class, v_node, v_load) > 0 then
+    return 'insufficient_capacity';
+  end if;
+  if hwqueue.must_be_checked(v_class, hwqueue.best_affinity(v_class), p_shard) then
+    v_entered := hwqueue.admit_class(v_class, p_entry.lease_id, v_node, true, p_now, p_shard);
+    if v_entered.reason is not null then
+      return v_entered.reason;
+    end if;
+    v_deltas := hwqueue.add_counts(v_entered.term_deltas, 1, p_shard);
+    if v_entered.is_named then
+      perform hwqueue.wake_classes_of_lease(p_entry.lease_id, p_shard);
+    end if;
+  end if;
+  if v_state.has_limits then
+    v_taken := hwqueue.allocate_for_class(p_entry.class_id, v_node, p_shard, v_load);
+    perform hwqueue.write_load(v_taken.p_load);
+    v_assignment := v_taken.assignment;
+  end if;
+  delete from hwqueue.scheduled s
+  where s.shard_id = p_shard and s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
+    and s.lease_id = p_entry.lease_id;
+  insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id, is_reserved)
+  select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
+         (hwqueue.current_generation(p_shard) << 40) + p_entry.claim_count + 1, p_entry.attempt_count + 1,
+         q.claim_timeout, p_now, p_now + p_gang.hold, p_now + p_gang.hold, v_assignment,
+         v_deltas, v_state.login, p_gang.gang_id, true
+  from hwqueue.queue q where q.shard_id = p_shard and q.queue_id = p_entry.queue_id;
+  update hwqueue.node_state s set has_reserved = true
+  where s.shard_id = p_shard and s.node_id = p_node and not s.has_reserved;
+  return null;
+end
+$$;
+
+-- Whether the worker of a node runs as many leases as it takes at a time, reservations among them.
+create or replace function hwqueue.worker_is_full(p_node uuid, p_shard int) returns boolean
+language sql stable
+as $$
+  select exists (
+    select from hwqueue.served v
+    where v.shard_id = p_shard and v.node_id = p_node and v.concurrency <= (
+      select count(*) from hwqueue.claim c where c.shard_id = p_shard and c.node_id = p_node))
+$$;

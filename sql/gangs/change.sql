@@ -1,0 +1,238 @@
+-- What becomes of a gang when something happens to its members, and the tick that looks.
+--
+-- reap calls reap_gangs. Whatever ends, puts back or fetches a member leaves a row in gang_change, and waits
+-- for nobody. Example: member 2 of a running gang expires. Its end puts the lease back to wait for the gang,
+-- and leaves a change. The next tick finds one member waiting and three running, asks these to stop, and
+-- once all four wait it reserves room for them again.
+--
+-- Invariant: a change stays until a tick has looked at its gang, in the transaction that deletes it. States:
+-- waiting -> reserved -> running -> completed, failed or cancelled; from reserved and running to stopping,
+-- and back to waiting; from each of them to cancelling.
+--
+-- Read reap_gangs, next_gang_state, then stop_members.
+
+-- Looks at up to p_limit gangs that have changed, then tries to assemble up to p_limit that wait, in order of
+-- rank and age. Stops after p_until (real clock), but does one of each first. Returns how many it has looked
+-- at or tried.
+-- Locks: gangs, skip locked; as look_at_gang and assemble_gang.
+create or replace function hwqueue.reap_gangs(p_limit int, p_now timestamptz, p_until timestamptz,
+  p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_gang_id uuid;
+  v_gang hwqueue.gang;
+  v_count int := 0;
+begin
+  for v_gang_id in
+    select c.gang_id
+    from (select x.gang_id, x.change_id from hwqueue.gang_change x
+          where x.shard_id = p_shard order by x.change_id limit 20 * p_limit) c
+    group by c.gang_id order by min(c.change_id) limit p_limit
+  loop
+    select g.* into v_gang from hwqueue.gang g
+    where g.shard_id = p_shard and g.gang_id = v_gang_id for no key update skip locked;
+    continue when not found;
+    perform hwqueue.look_at_gang(v_gang, p_now, p_shard);
+    v_count := v_count + 1;
+    exit when clock_timestamp() >= p_until;
+  end loop;
+  for v_gang_id in
+    select g.gang_id from hwqueue.gang g
+    join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id and q.paused_at is null
+    where g.shard_id = p_shard and g.state = 'waiting' and g.next_try_at <= p_now
+    order by g.rank, g.position limit p_limit
+  loop
+    select g.* into v_gang from hwqueue.gang g
+    where g.shard_id = p_shard and g.gang_id = v_gang_id and g.state = 'waiting'
+    for no key update skip locked;
+    continue when not found;
+    perform hwqueue.try_gang(v_gang, p_now, p_shard);
+    v_count := v_count + 1;
+    exit when clock_timestamp() >= p_until;
+  end loop;
+  return v_count;
+end
+$$;
+
+-- Tries to assemble a gang. When that fails, the next try is after 1, 2, 4, 8, then 15 seconds; at the next
+-- tick, when others held what it needs or an affinity term is not published yet.
+-- Locks: the caller holds the gang; as assemble_gang.
+create or replace function hwqueue.try_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int) returns void
+language plpgsql volatile
+as $$
+declare
+  v_reason text := hwqueue.assemble_gang(p_gang, p_now, p_shard);
+  v_is_soon boolean := v_reason in ('busy', 'unpublished', 'cache_miss', 'gang_incomplete');
+begin
+  if v_reason is not null then
+    update hwqueue.gang g
+    set reason = v_reason, tries = g.tries + (not v_is_soon)::int,
+        next_try_at = p_now + case when v_is_soon then interval '0'
+          else least(interval '1 second' * 2 ^ least(g.tries, 4), interval '15 seconds') end
+    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+  end if;
+end
+$$;
+
+-- Works off the changes of a gang: brings its state up to date, and stops members that may not go on.
+-- Locks: the caller holds the gang; as stop_members and end_members.
+create or replace function hwqueue.look_at_gang(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_found record;
+  v_next text;
+begin
+  delete from hwqueue.gang_change c where c.gang_id = p_gang.gang_id and c.shard_id = p_shard;
+  select count(*) filter (where s.state = 'scheduled') as waiting,
+         count(*) filter (where s.is_reserved) as reserved,
+         count(*) filter (where s.state = 'claimed' and not s.is_reserved) as running,
+         count(*) filter (where s.state = 'failed') as failed,
+         count(*) filter (where s.state = 'cancelled') as cancelled
+  into v_found
+  from (select hwqueue.lease_state(m.lease_id, p_shard) as state,
+               coalesce(c.is_reserved, false) as is_reserved
+        from hwqueue.gang_member m
+        left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+        where m.shard_id = p_shard and m.gang_id = p_gang.gang_id) s;
+  v_next := hwqueue.next_gang_state(p_gang, v_found.waiting::int, v_found.reserved::int, v_found.running::int,
+    v_found.failed::int, v_found.cancelled::int);
+  if v_next = 'cancelling' and v_found.waiting > 0 then
+    perform hwqueue.end_members(p_gang, p_now, p_shard);
+  end if;
+  if v_next in ('cancelling', 'stopping') and v_found.reserved + v_found.running > 0 then
+    perform hwqueue.stop_members(p_gang, p_now, p_shard);
+  end if;
+  if v_next <> p_gang.state then
+    update hwqueue.gang g
+    set state = v_next, losses = g.losses + case when v_next = 'waiting' then 1 else 0 end,
+        place = case when v_next = 'waiting' and v_found.running = 0 then null else g.place end,
+        next_try_at = case when v_next = 'waiting'
+          then p_now + least(interval '1 second' * 2 ^ least(g.losses, 7), interval '2 minutes')
+          else g.next_try_at end,
+        started_at = case when v_next = 'running' then coalesce(g.started_at, p_now) else g.started_at end,
+        finished_at = case when v_next in ('completed', 'failed', 'cancelled') then p_now end
+    where g.shard_id = p_shard and g.gang_id = p_gang.gang_id;
+    perform hwqueue.note_gang(p_gang, v_next, p_shard);
+  end if;
+end
+$$;
+
+-- Returns the state that a gang goes to, from how many of its members wait, are reserved, run, have failed
+-- and were cancelled; the others have completed. One that has failed or was cancelled for good ends the gang.
+create or replace function hwqueue.next_gang_state(p_gang hwqueue.gang, p_waiting int, p_reserved int,
+  p_running int, p_failed int, p_cancelled int) returns text
+language sql immutable
+as $$
+  select case
+    when p_waiting + p_reserved + p_running = 0 then case
+      when p_failed > 0 then 'failed' when p_cancelled > 0 then 'cancelled' else 'completed' end
+    when p_gang.state = 'cancelling' or p_failed + p_cancelled > 0 then 'cancelling'
+    when p_waiting = 0 then case when p_reserved > 0 then 'reserved' else 'running' end
+    when p_gang.on_lost = 'replace' and p_running > 0 and p_gang.started_at is not null then 'waiting'
+    when p_reserved + p_running > 0 then 'stopping'
+    else 'waiting' end
+$$;
+
+-- Stops the members of a gang that have claims: reservations end at once, workers of running ones are told
+-- (verdict preempted), which uses up no attempt. What others hold is left to a later tick.
+-- Locks: the caller holds the gang; node_state and claims, skip locked; as end_claim.
+create or replace function hwqueue.stop_members(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_claim hwqueue.claim;
+  v_node_id uuid;
+  v_leases uuid[];
+begin
+  for v_node_id in
+    select distinct c.node_id from hwqueue.gang_member m
+    join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id order by c.node_id
+  loop
+    perform 1 from hwqueue.node_state s
+    where s.shard_id = p_shard and s.node_id = v_node_id for no key update skip locked;
+    if not found then
+      insert into hwqueue.gang_change (shard_id, gang_id) values (p_shard, p_gang.gang_id);
+      continue;
+    end if;
+    v_leases := '{}';
+    for v_claim in
+      select c.* from hwqueue.gang_member m
+      join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+      where m.shard_id = p_shard and m.gang_id = p_gang.gang_id and c.node_id = v_node_id
+      order by c.lease_id for update of c skip locked
+    loop
+      if v_claim.is_reserved then
+        perform hwqueue.end_claim(v_claim, 'released', null, p_now, hwqueue.clock(), p_shard);
+      else
+        v_leases := v_leases || v_claim.lease_id;
+      end if;
+    end loop;
+    perform hwqueue.ask_to_stop(v_node_id, v_leases, null, 'its gang does not run as a whole', p_now,
+      p_shard);
+  end loop;
+end
+$$;
+
+-- Cancels the members of a gang that wait. Their ends are changes of the gang.
+-- Locks: the caller holds the gang; the entries, skip locked.
+create or replace function hwqueue.end_members(p_gang hwqueue.gang, p_now timestamptz, p_shard int)
+returns void
+language plpgsql volatile
+as $$
+declare
+  v_entries hwqueue.scheduled[] := array(
+    select s from hwqueue.gang_member m
+    join hwqueue.scheduled s on s.shard_id = m.shard_id and s.queue_id = p_gang.queue_id
+      and s.available_at = hwqueue.never_due() and s.lease_id = m.lease_id
+    where m.shard_id = p_shard and m.gang_id = p_gang.gang_id
+    order by s.lease_id for update of s skip locked);
+  v_leases uuid[] := array(select e.lease_id from unnest(v_entries) e);
+begin
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  delete from hwqueue.scheduled s
+  where s.shard_id = p_shard and s.queue_id = p_gang.queue_id and s.available_at = hwqueue.never_due()
+    and s.lease_id = any (v_leases);
+  perform hwqueue.end_waiting(v_leases, 'cancelled', jsonb_build_object('reason', 'gang_incomplete',
+    'gang_id', p_gang.gang_id, 'detail', p_gang.reason), hwqueue.clock(), p_shard);
+  perform hwqueue.note_leases('lease_cancelled', v_leases, 'cancelled: its gang has ended', p_shard,
+    jsonb_build_object('gang_id', p_gang.gang_id));
+end
+$$;
+
+-- Writes the event of a gang's new state.
+create or replace function hwqueue.note_gang(p_gang hwqueue.gang, p_state text, p_shard int) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.note_event('gang_' || p_state, format('gang %s is %s', p_gang.gang_id, p_state), p_shard,
+    jsonb_build_object('gang_id', p_gang.gang_id, 'from', p_gang.state, 'size', p_gang.size),
+    p_queue => (select q.name from hwqueue.queue q
+                where q.shard_id = p_shard and q.queue_id = p_gang.queue_id));
+end
+$$;
+
+-- Deletes gangs that have ended and none of whose leases is left, and returns how many.
+-- Locks: the gangs, skip locked.
+create or replace function hwqueue.prune_gangs(p_limit int, p_shard int) returns int
+language plpgsql volatile
+as $$
+declare
+  v_gangs uuid[] := array(
+    select g.gang_id from hwqueue.gang g
+    where g.shard_id = p_shard and g.finished_at is not null and not exists (
+      select from hwqueue.gang_member m
+      join hwqueue.lease l on l.shard_id = m.shard_id and l.lease_id = m.lease_id
+      where m.shard_id = p_shard and m.gang_id = g.gang_id)
+    order by g.finished_at limit p_limit for update skip locked);
+begin
+  delete from hwqueue.gang_member m where m.shard_id = p_shard and m.gang_id = any (v_gangs);
+  delete from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = any (v_gangs);
+  delete from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = any (v_gangs);
+  return cardinality(v_gangs);
+end
+$$;

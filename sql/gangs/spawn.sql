@@ -1,0 +1,181 @@
+-- Spawning gangs: the options of a gang, its members, and their roster.
+--
+-- api/gangs.spawn_gang calls read_gang and write_gang. Example: {"task": "train", "count": 4} becomes four
+-- leases of one class, scheduled for a time that never comes. Nothing claims them one by one; gangs/assemble
+-- takes all four at once.
+--
+-- Invariant: a gang and all its members are written in one transaction, and no lock is taken that a claim or
+-- another spawn waits for.
+--
+-- Read read_gang, gang_elements, then write_gang; find_gang and gang_roster are for those who ask.
+
+-- Returns the row of a gang that options ask for, but for its queue, its rank and its size.
+-- Raises: QHA01.
+create or replace function hwqueue.read_gang(p_options jsonb, p_now timestamptz, p_shard int)
+returns hwqueue.gang
+language plpgsql volatile
+as $$
+declare
+  v_gang hwqueue.gang;
+begin
+  perform hwqueue.check_object(p_options, array['gang_id', 'together', 'same', 'on_lost', 'hold', 'priority',
+    'tenant', 'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'deadline'], 'options');
+  v_gang.shard_id := p_shard;
+  v_gang.gang_id := coalesce(hwqueue.json_uuid(p_options -> 'gang_id', 'options.gang_id'), hwqueue.new_id());
+  v_gang.together := hwqueue.gang_domains(p_options -> 'together', 'options.together');
+  v_gang.same := array(
+    select hwqueue.json_text(s.value, format('options.same[%s]', s.ordinality - 1), 253)
+    from jsonb_array_elements(hwqueue.json_list(nullif(p_options -> 'same', 'null'), 'options.same', 5,
+      'a list of at most 5 node labels', 'for example ["gpu_model"]')) with ordinality s);
+  v_gang.on_lost := coalesce(hwqueue.json_choice(p_options -> 'on_lost', 'options.on_lost',
+    array['stop', 'replace']), 'stop');
+  v_gang.hold := coalesce(hwqueue.json_short_interval(p_options -> 'hold', 'options.hold', '1 second',
+    '1 hour'), '30 seconds');
+  v_gang.state := 'waiting';
+  v_gang.next_try_at := p_now;
+  v_gang.created_at := p_now;
+  return v_gang;
+end
+$$;
+
+-- Returns the domains of the option together: one, or a list of levels.
+-- Raises: QHA01.
+create or replace function hwqueue.gang_domains(p_together jsonb, p_field text) returns text[]
+language sql immutable
+as $$
+  select array(
+    select coalesce(hwqueue.json_domain(d.value, p_field), hwqueue.refuse_value(d.value, p_field,
+      '"node", "rack" or "label:KEY"', 'name a domain, or leave together out', 'QHA01'))
+    from jsonb_array_elements(case when jsonb_typeof(p_together) = 'string'
+      then jsonb_build_array(p_together) else hwqueue.json_list(nullif(p_together, 'null'), p_field, 5,
+        'a domain, or a list of at most 5', 'for example ["rack", "label:zone"]') end) with ordinality d
+    order by d.ordinality)
+$$;
+
+-- Returns the members of a gang as spawn_leases takes them, one element for each: those with a count are
+-- repeated. They have the options of the gang where they say nothing themselves, and in their headers
+-- gang_id, gang_rank and gang_size.
+-- Raises: QHA01 for fewer than 2 members or more than 1,000, and for options that a member cannot have.
+create or replace function hwqueue.gang_elements(p_members jsonb, p_options jsonb, p_gang_id uuid)
+returns jsonb
+language plpgsql immutable
+as $$
+declare
+  v_shared jsonb := p_options - array['gang_id', 'together', 'same', 'on_lost', 'hold'];
+  v_member jsonb;
+  v_field text;
+  v_elements jsonb := '[]';
+begin
+  for v_member, v_field in
+    select m.value, format('members[%s]', m.ordinality - 1)
+    from jsonb_array_elements(hwqueue.json_list(p_members, 'members', 1000, 'a list of 1 to 1000 members',
+      'for example [{"task": "train", "count": 4}]')) with ordinality m
+  loop
+    perform hwqueue.check_object(v_member, array['task', 'params', 'options', 'count'], v_field);
+    perform hwqueue.check_object(coalesce(nullif(v_member -> 'options', 'null'), '{}'), array['placement',
+      'affinity_tags', 'affinity_with', 'anti_affinity_with', 'wire', 'priority', 'tenant', 'service_id',
+      'labels', 'headers', 'max_attempts', 'retry', 'claim_timeout', 'deadline', 'lease_id'],
+      v_field || '.options');
+    v_elements := v_elements || (
+      select jsonb_agg(v_member - 'count' || jsonb_build_object('options',
+        v_shared || coalesce(nullif(v_member -> 'options', 'null'), '{}')))
+      from generate_series(1, coalesce(hwqueue.json_integer(v_member -> 'count', v_field || '.count', 1,
+        1000), 1)));
+  end loop;
+  if jsonb_array_length(v_elements) not between 2 and 1000 then
+    perform hwqueue.refuse('QHA01',
+      format('a gang has 2 to 1000 members, this one has %s', jsonb_array_length(v_elements)),
+      jsonb_build_object('field', 'members'), 'spawn a single lease with spawn_lease');
+  end if;
+  return (
+    select jsonb_agg(jsonb_set(e.value, '{options,headers}',
+      coalesce(nullif(e.value #> '{options,headers}', 'null'), '{}') || jsonb_build_object(
+        'gang_id', p_gang_id, 'gang_rank', e.ordinality - 1,
+        'gang_size', jsonb_array_length(v_elements))) order by e.ordinality)
+    from jsonb_array_elements(v_elements) with ordinality e);
+end
+$$;
+
+-- Writes a gang and its members. Returns the gang.
+-- Locks: new rows, and ids that the producer chose. Raises: QHG02 for the id of a gang that is there, QHL06,
+-- QHA01 for members of several tenants.
+create or replace function hwqueue.write_gang(p_gang hwqueue.gang, p_spawns hwqueue.spawn_request[],
+  p_queue hwqueue.queue, p_now timestamptz, p_shard int) returns hwqueue.gang
+language plpgsql volatile
+as $$
+declare
+  v_gang hwqueue.gang := p_gang;
+  v_spawns hwqueue.spawn_request[] := p_spawns;
+  v_tenants text[];
+begin
+  for v_index in 1 .. cardinality(v_spawns) loop
+    v_spawns[v_index].available_at := hwqueue.never_due();
+    v_spawns[v_index].gang_id := v_gang.gang_id;
+  end loop;
+  v_tenants := array(
+    select distinct c.tenant from hwqueue.placement_class c
+    where c.shard_id = p_shard and c.class_id = any (array(select s.class_id from unnest(v_spawns) s)));
+  if cardinality(v_tenants) > 1 then
+    perform hwqueue.refuse('QHA01', 'the members of a gang must be of one tenant',
+      jsonb_build_object('field', 'options.tenant'), 'give tenant once, for the gang');
+  end if;
+  begin
+    insert into hwqueue.gang (shard_id, gang_id, queue_id, tenant, rank, size, together, same, on_lost, hold,
+      state, next_try_at, created_at)
+    values (p_shard, v_gang.gang_id, p_queue.queue_id, v_tenants[1],
+      hwqueue.lease_rank(p_queue.ageing_step, p_now, v_spawns[1].priority), cardinality(v_spawns),
+      v_gang.together, v_gang.same, v_gang.on_lost, v_gang.hold, v_gang.state, p_now, p_now)
+    returning * into v_gang;
+  exception when unique_violation then
+    perform hwqueue.refuse('QHG02', format('gang %s exists already', p_gang.gang_id),
+      jsonb_build_object('field', 'options.gang_id', 'gang_id', p_gang.gang_id),
+      'use a fresh id; the same id never makes a second gang');
+  end;
+  v_spawns := hwqueue.write_spawns(v_spawns, p_queue, p_now, p_shard);
+  insert into hwqueue.gang_member (shard_id, gang_id, ordinal, lease_id)
+  select p_shard, v_gang.gang_id, s.ordinal - 1, s.lease_id from unnest(v_spawns) s;
+  return v_gang;
+end
+$$;
+
+-- Returns a gang. For a caller limited to other tenants it does not exist.
+-- Raises: QHG01.
+create or replace function hwqueue.find_gang(p_gang uuid, p_shard int) returns hwqueue.gang
+language plpgsql volatile
+as $$
+declare
+  v_gang hwqueue.gang;
+begin
+  select g.* into v_gang from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = p_gang;
+  if not found or hwqueue.my_tenants() is not null and v_gang.tenant <> all (hwqueue.my_tenants()) then
+    perform hwqueue.refuse_gang(p_gang, format('gang %s does not exist', coalesce(p_gang::text, 'null')));
+  end if;
+  return v_gang;
+end
+$$;
+
+-- Raises QHG01.
+create or replace function hwqueue.refuse_gang(p_gang uuid, p_message text) returns void
+language plpgsql volatile
+as $$
+begin
+  perform hwqueue.refuse('QHG01', p_message, jsonb_build_object('gang_id', p_gang),
+    'check the id; a gang goes when the last of its leases has gone');
+end
+$$;
+
+-- Returns the members of a gang: [{"ordinal", "lease_id", "state", "node_id", "node", "labels",
+-- "reserved_until"}]. reserved_until: the node has not fetched it yet. node: where it runs, or ran last.
+create or replace function hwqueue.gang_roster(p_gang uuid, p_shard int) returns jsonb
+language sql stable
+as $$
+  select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('ordinal', m.ordinal,
+           'lease_id', m.lease_id, 'state', hwqueue.lease_state(m.lease_id, p_shard),
+           'node_id', n.node_id, 'node', n.name, 'labels', n.labels,
+           'reserved_until', case when c.is_reserved then c.expires_at end)) order by m.ordinal), '[]')
+  from hwqueue.gang_member m
+  left join hwqueue.claim c on c.shard_id = m.shard_id and c.lease_id = m.lease_id
+  left join hwqueue.outcome o on o.shard_id = m.shard_id and o.lease_id = m.lease_id
+  left join hwqueue.node n on n.shard_id = m.shard_id and n.node_id = coalesce(c.node_id, o.node_id)
+  where m.shard_id = p_shard and m.gang_id = p_gang
+$$;

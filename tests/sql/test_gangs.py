@@ -1,0 +1,385 @@
+"""Gangs: members start together or not at all, and what happens when one is lost."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.patience import looks
+from tests.sql.api import Api, Node, token
+
+GPU: Row = {"placement": {"resources": {"gpu": 1}}}
+
+
+def gpus(count: int) -> list[Row]:
+    return [{"resource_id": str(uuid4())} for _ in range(count)]
+
+
+@pytest.fixture
+def racks(api: Api) -> list[Node]:
+    """Two nodes with a GPU in rack 1, three in rack 2; no other nodes and gangs."""
+    for row in api.rows("list_gangs", limit=1000):
+        api.rows("cancel_gang", gang=row["gang_id"])
+    reap(api)
+    for row in api.rows("list_nodes"):
+        api.rows("deregister_node", node=row["node_id"])
+    return [api.node(rack=rack, gpus=gpus(1)) for rack in (1, 1, 2, 2, 2)]
+
+
+def spawn(api: Api, queue: str, count: int, /, member: Row | None = None, **options: Any) -> UUID:
+    """Spawn a gang of equal members; its id."""
+    members = [{"task": "train", "count": count, "options": member or {}}]
+    rows = api.rows("spawn_gang", queue=queue, members=Jsonb(members), options=options)
+    assert [row["ordinal"] for row in rows] == list(range(count))
+    gang_id = rows[0]["gang_id"]
+    assert isinstance(gang_id, UUID)
+    return gang_id
+
+
+def gang(api: Api, gang_id: UUID) -> Row:
+    return api.row("get_gang", gang=gang_id)
+
+
+def leases(api: Api, gang_id: UUID) -> list[UUID]:
+    return [UUID(member["lease_id"]) for member in gang(api, gang_id)["members"]]
+
+
+def nodes(api: Api, gang_id: UUID) -> set[str | None]:
+    return {member.get("node") for member in gang(api, gang_id)["members"]}
+
+
+def reap(api: Api) -> None:
+    """As upkeep does about once a second; several times, since changes make others."""
+    for _ in range(4):
+        api.rows("reap")
+
+
+def test_members_start_together(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU)
+    assert api.claimed(racks[0], queue) == []  # nobody has reserved room yet
+    reap(api)
+    assert gang(api, gang_id)["state"] == "reserved"
+    claims = [claim for node in racks for claim in api.claim(node, queue)]
+    assert sorted(claim["lease_id"] for claim in claims) == sorted(leases(api, gang_id))
+    assert all(claim["assignment"]["gpus"] for claim in claims)
+    assert [claim["headers"]["gang_size"] for claim in claims] == [2, 2]
+    assert {claim["headers"]["gang_rank"] for claim in claims} == {0, 1}
+    reap(api)
+    assert gang(api, gang_id)["state"] == "running"
+    for claim in claims:
+        api.rows("complete_lease", **token(claim))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "completed"
+    assert api.rows("verify_invariants") == []
+
+
+def test_no_room_for_all_is_room_for_none(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    held = [api.running(queue, node, **GPU) for node in racks[:3]]
+    gang_id = spawn(api, queue, 3, GPU)
+    reap(api)
+    found = gang(api, gang_id)
+    assert (found["state"], found["reason"]) == ("waiting", "insufficient_capacity")
+    other = api.spawn(queue, **GPU)
+    assert api.claimed(racks[3], queue) == [other]  # a gang that waits holds nothing
+    for claim in (*held[:2], api.lease(other)):
+        api.rows("complete_lease", **token(claim))
+    assert api.rows("verify_invariants") == []
+
+
+def test_together_in_the_tightest_rack(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    first = spawn(api, queue, 2, GPU, together="rack")
+    reap(api)
+    assert gang(api, first)["place"] == "rack 1"
+    second = spawn(api, queue, 3, GPU, together=["rack"])
+    reap(api)
+    assert gang(api, second)["place"] == "rack 2"
+    third = spawn(api, queue, 2, GPU, together="rack")
+    reap(api)
+    assert gang(api, third)["state"] == "waiting"
+
+
+def test_the_next_level_when_the_first_has_no_room(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 4, GPU, together=["rack", "node"])
+    reap(api)
+    assert gang(api, gang_id)["state"] == "waiting"
+    wide = spawn(api, queue, 4, GPU)
+    reap(api)
+    assert gang(api, wide)["state"] == "reserved"
+
+
+def test_nodes_alike(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    for model in ("A100", "H100", "H100"):
+        api.node(labels={"model": model}, gpus=gpus(1))
+    gang_id = spawn(api, queue, 2, GPU, same=["model"])
+    reap(api)
+    [place] = {member["labels"]["model"] for member in gang(api, gang_id)["members"]}
+    assert place == "H100"
+
+
+def test_several_members_on_a_node(api: Api, racks: list[Node]) -> None:
+    queue, big = api.queue(), api.node(gpus=gpus(4), labels={"big": True})
+    gang_id = spawn(api, queue, 4, GPU, together="node")
+    reap(api)
+    assert nodes(api, gang_id) == {big.name}
+    assert len(api.claimed(big, queue, qty=10)) == 4
+    assert api.rows("verify_invariants") == []
+
+
+def test_members_of_several_kinds(api: Api, racks: list[Node]) -> None:
+    queue, head = api.queue(), api.node(labels={"head": True})
+    members = [
+        {"task": "lead", "options": {"affinity_tags": {"head": True}}},
+        {"task": "train", "count": 2, "options": GPU},
+    ]
+    [lead, *others] = api.rows("spawn_gang", queue=queue, members=Jsonb(members))
+    reap(api)
+    assert api.claimed(head, queue) == [lead["lease_id"]]
+    taken = [lease for node in racks for lease in api.claimed(node, queue)]
+    assert sorted(taken) == sorted(row["lease_id"] for row in others)
+
+
+def test_what_is_reserved_nobody_else_gets(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    spawn(api, queue, 5, GPU)
+    reap(api)
+    api.spawn(queue, priority=9, **GPU)
+    for node in racks:
+        [claim] = api.claim(node, queue, qty=5)
+        assert claim["headers"]["gang_size"] == 5
+
+
+def test_the_barrier(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU, together="rack")
+    reap(api)
+    [first] = api.claim(racks[0], queue)
+    status = api.row("gang_status", **token(first))
+    assert (status["ready"], status["retry_after"]) == (False, timedelta(seconds=0.2))
+    [second] = api.claim(racks[1], queue)
+    for claim in (first, second):
+        status = api.row("gang_status", **token(claim))
+        assert (status["ready"], status["gang_id"], status["size"]) == (True, gang_id, 2)
+        assert {m["node"] for m in status["members"]} == {racks[0].name, racks[1].name}
+
+
+def test_a_reservation_that_is_not_fetched(api: Api, racks: list[Node], clock: Clock) -> None:
+    """What the others hold is given up with it, and no attempt is used up."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU, together="rack", hold="10 s")
+    reap(api)
+    [claim] = api.claim(racks[0], queue)
+    clock.advance(timedelta(seconds=11))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "stopping"
+    [verdict] = api.rows("heartbeat_node", **racks[0].who, claims=Jsonb([ids(claim)]))
+    assert verdict["verdict"] == "preempted"
+    api.rows("release_lease", **token(claim))
+    reap(api)
+    found = gang(api, gang_id)
+    assert (found["state"], found["losses"]) == ("waiting", 1)
+    clock.advance(timedelta(seconds=2))
+    for node in racks:
+        api.rows("heartbeat_node", **node.who, claims=Jsonb([]))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "reserved"
+    [again] = [
+        c for node in racks for c in api.claim(node, queue) if c["lease_id"] == claim["lease_id"]
+    ]
+    assert again["attempt"] == 1
+    assert again["claim_token"] > claim["claim_token"]
+    assert api.rows("verify_invariants") == []
+
+
+def ids(claim: Row) -> Row:
+    return {"lease_id": str(claim["lease_id"]), "claim_token": claim["claim_token"]}
+
+
+def start(api: Api, racks: list[Node], queue: str) -> list[Row]:
+    """Claim what is reserved, wherever it is."""
+    reap(api)
+    return [claim for node in racks for claim in api.claim(node, queue, qty=10)]
+
+
+def test_one_that_fails_stops_the_others(api: Api, racks: list[Node], clock: Clock) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU)
+    first, second = start(api, racks, queue)
+    assert api.value("fail_lease", **token(first), error={"message": "no"}) == "scheduled"
+    reap(api)
+    assert gang(api, gang_id)["state"] == "stopping"
+    assert api.lease(second["lease_id"])["stop_reason"] == "preempted"
+    api.rows("release_lease", **token(second))
+    reap(api)
+    clock.advance(timedelta(seconds=2))
+    again = start(api, racks, queue)
+    assert {c["lease_id"]: c["attempt"] for c in again} == {
+        first["lease_id"]: 2,
+        second["lease_id"]: 1,
+    }
+
+
+def test_one_that_fails_for_good_ends_the_gang(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU, max_attempts=1)
+    first, second = start(api, racks, queue)
+    api.rows("fail_lease", **token(first), error={"message": "no"})
+    reap(api)
+    assert gang(api, gang_id)["state"] == "cancelling"
+    api.rows("release_lease", **token(second))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "failed"
+    assert api.state(second["lease_id"]) == "cancelled"
+    assert api.lease(second["lease_id"])["error"]["reason"] == "gang_incomplete"
+
+
+def test_a_lost_member_is_replaced(api: Api, racks: list[Node], clock: Clock) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU, on_lost="replace", together="rack")
+    first, second = start(api, racks[2:] + racks[:2], queue)
+    reap(api)
+    place = gang(api, gang_id)["place"]
+    api.rows("fail_lease", **token(first), error={"message": "no"})
+    reap(api)
+    assert api.lease(second["lease_id"])["stop_reason"] is None
+    clock.advance(timedelta(seconds=2))
+    [again] = start(api, racks, queue)
+    assert again["lease_id"] == first["lease_id"]
+    reap(api)
+    assert (gang(api, gang_id)["state"], gang(api, gang_id)["place"]) == ("running", place)
+
+
+def test_cancel_a_gang_that_waits(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 9, GPU)
+    assert api.value("cancel_gang", gang=gang_id, reason="not needed") == "cancelling"
+    reap(api)
+    assert gang(api, gang_id)["state"] == "cancelled"
+    assert {api.state(lease) for lease in leases(api, gang_id)} == {"cancelled"}
+    assert api.value("cancel_gang", gang=gang_id) == "cancelled"
+    assert api.rows("verify_invariants") == []
+
+
+def test_cancel_a_gang_that_is_reserved_and_runs(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU, together="rack")
+    reap(api)
+    [claim] = api.claim(racks[0], queue)
+    api.rows("cancel_gang", gang=gang_id)
+    reap(api)
+    api.rows("release_lease", **token(claim))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "cancelled"
+    assert api.rows("verify_invariants") == []
+
+
+def test_a_member_that_is_cancelled_ends_the_gang(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 9, GPU)
+    api.rows("cancel_lease", lease=leases(api, gang_id)[3])
+    reap(api)
+    assert gang(api, gang_id)["state"] == "cancelled"
+
+
+def test_a_changed_member_still_waits_for_its_gang(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 9, GPU)
+    [lease, *_] = leases(api, gang_id)
+    assert api.value("update_lease", lease=lease, changes={"priority": 5}) == "scheduled"
+    api.rows("update_lease", lease=lease, changes={"available_at": "2020-01-01T00:00:00Z"})
+    assert api.claimed(racks[0], queue) == []
+
+
+def test_a_node_that_is_cordoned_meanwhile(api: Api, racks: list[Node]) -> None:
+    """It does not fetch: the gang gives up, and goes elsewhere."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU, together="rack")
+    reap(api)
+    api.rows("cordon_node", node=racks[0].node_id)
+    assert api.claimed(racks[0], queue) == []
+    reap(api)
+    assert gang(api, gang_id)["state"] == "waiting"
+    assert api.rows("verify_invariants") == []
+
+
+def test_a_new_instance_of_a_node(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU, together="rack")
+    reap(api)
+    api.node(racks[0].node_id, name=racks[0].name, rack=1, gpus=gpus(1), instance_id="second")
+    reap(api)
+    assert gang(api, gang_id)["state"] == "waiting"
+    assert {api.lease(lease)["attempt"] for lease in leases(api, gang_id)} == {0}
+    assert api.rows("verify_invariants") == []
+
+
+def test_limits_about_other_leases_hold(api: Api, racks: list[Node], clock: Clock) -> None:
+    """At most one in each rack: a gang of three finds no third rack."""
+    queue = api.queue()
+    web = {"labels": {"app": "web"}}
+    rule = {"domain": "rack", "max_per_domain": 1, "select": web}
+    member = {**web, "placement": {"resources": {"gpu": 1}, "spread": [rule]}}
+    two, three = spawn(api, queue, 2, member), spawn(api, queue, 3, member)
+    for _ in looks():
+        clock.advance(timedelta(seconds=1))
+        reap(api)
+        if gang(api, two)["state"] == "reserved" and gang(api, three)["tries"]:
+            break
+    assert gang(api, two)["state"] == "reserved"
+    assert {m["node"] in (racks[0].name, racks[1].name) for m in gang(api, two)["members"]} == {
+        True,
+        False,
+    }
+    assert gang(api, three)["state"] == "waiting"
+    assert api.rows("verify_invariants") == []
+
+
+@pytest.mark.parametrize(
+    ("field", "members", "options"),
+    [
+        ("members", [{"task": "a"}], {}),
+        ("members", [], {}),
+        ("members[0].count", [{"task": "a", "count": 0}], {}),
+        ("members", [{"task": "a", "count": 600}, {"task": "b", "count": 600}], {}),
+        ("members[0].options.delay", [{"task": "a", "count": 2, "options": {"delay": 1}}], {}),
+        ("options.together", [{"task": "a", "count": 2}], {"together": "zone"}),
+        ("options.together", [{"task": "a", "count": 2}], {"together": [None]}),
+        ("options.on_lost", [{"task": "a", "count": 2}], {"on_lost": "weep"}),
+        ("options.hold", [{"task": "a", "count": 2}], {"hold": 0}),
+        ("options.size", [{"task": "a", "count": 2}], {"size": 2}),
+    ],
+)
+def test_bad_gangs(api: Api, field: str, members: Any, options: Row) -> None:
+    queue = api.queue()
+    refusal = api.refused(
+        "QHA01", "spawn_gang", queue=queue, members=Jsonb(members), options=options
+    )
+    assert refusal.field == field
+
+
+def test_unknown_gangs(api: Api) -> None:
+    for function in ("get_gang", "cancel_gang"):
+        api.refused("QHG01", function, gang=uuid4())
+    api.refused("QHG01", "gang_status", **token(api.running(api.queue())))
+
+
+def test_an_own_id_is_taken_once(api: Api) -> None:
+    queue, gang_id = api.queue(), uuid4()
+    spawn(api, queue, 2, gang_id=str(gang_id))
+    members = [{"task": "train", "count": 2}]
+    refusal = api.refused(
+        "QHG02",
+        "spawn_gang",
+        queue=queue,
+        members=Jsonb(members),
+        options={"gang_id": str(gang_id)},
+    )
+    assert refusal.field == "options.gang_id"
