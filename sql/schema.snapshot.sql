@@ -2204,7 +2204,7 @@ CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueu
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
+CREATE FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) RETURNS TABLE(lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb, headers jsonb, score double precision, expires_at timestamp with time zone, assignment jsonb, shard_id integer)
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
@@ -3872,8 +3872,14 @@ CREATE FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_now tim
 CREATE FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone, p_shard integer) RETURNS integer
-    LANGUAGE plpgsql;
+CREATE FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET jit TO 'off';
 
 CREATE FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -7619,7 +7625,7 @@ REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request, p_state hwqueue.node_state) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.fetch_reserved(p_request hwqueue.claim_request) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
@@ -8652,7 +8658,7 @@ REVOKE ALL ON FUNCTION hwqueue.reap_dropped(p_limit integer, p_again boolean, p_
 
 REVOKE ALL ON FUNCTION hwqueue.reap_fleets(p_after bigint, p_limit integer, p_again boolean, p_now timestamp with time zone, p_shard integer, OUT fleets integer, OUT next_after bigint, OUT look hwqueue.fleet_snapshot) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_now timestamp with time zone, p_until timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.reap_gangs(p_limit integer, p_budget interval, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.reap_positions(p_sweeps boolean, p_shard integer) FROM PUBLIC;
 

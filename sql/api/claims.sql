@@ -14,8 +14,9 @@
 -- Grants a node up to p_qty leases that it may run now, best first. No rows: there are none.
 -- p_tasks: only leases of these tasks; null: of all. p_claim_timeout: for leases that set none; null:
 -- the queue's. expires_at is when the claim ends unless it is heartbeated.
--- The claim takes the head of the node's queues if nothing has to be decided there (claim_at_head).
--- Otherwise it compares classes (claim_general).
+-- What is reserved for the node comes first, and alone (fetch_reserved). Else the claim takes the head of the
+-- node's queues if nothing has to be decided there (claim_at_head). Otherwise it compares classes
+-- (claim_general).
 -- Locks: node_state, then scheduled and ready entries (skip locked); now and then the low-water marks,
 -- skip locked.
 -- Raises: QHQ01, QHN01, QHN03, QHN04, QHA01, QHA02. Not idempotent: after a lost connection treat the
@@ -38,6 +39,13 @@ declare
 begin
   select s.* into v_state from hwqueue.node_state s where s.shard_id = p_shard
     and s.node_id = p_node for no key update;
+  if v_state.has_reserved and v_state.node_epoch = p_epoch and v_state.login = session_user then
+    return query select f.* from hwqueue.fetch_reserved(
+      row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null)) f;
+    if found then
+      return;
+    end if;
+  end if;
   v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
     p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard);
   if v_head.lease_id is not null then
@@ -117,6 +125,14 @@ begin
   end if;
   if p_qty = 0 then
     return;
+  elsif v_state.has_reserved then
+    return query select 'claimed', null::int, f.lease_id, null::text, 'claimed', f.claim_token, f.attempt,
+        f.queue, f.task_name, f.params, f.headers, f.score, f.expires_at, f.assignment, p_shard
+      from hwqueue.fetch_reserved(
+        row(p_shard, p_node, p_epoch, p_queues, p_tasks, p_qty, p_claim_timeout, null, null)) f;
+    if found then
+      return;
+    end if;
   end if;
   v_head := hwqueue.claim_at_head(v_state, p_queues, case when v_state.node_epoch = p_epoch then p_qty end,
     p_tasks, p_claim_timeout, v_moves, v_drawn, p_shard);

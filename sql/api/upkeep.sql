@@ -11,7 +11,8 @@
 --
 -- It ends expired claims, makes due leases pending, and fails leases past their deadline. It asks claims
 -- to stop that have to leave a tainted node or whose queue was dropped. It does what settlements of steps
--- had to leave (advance_workflows), and lets runs fail past their deadline. It also publishes affinity
+-- had to leave (advance_workflows), lets runs fail past their deadline, and reserves room for gangs
+-- (reap_gangs). It also publishes affinity
 -- terms, counts what ended for the statistics, computes which nodes suit a class, judges new classes
 -- ahead of claims, and reports silent nodes and classes that no node may run.
 --
@@ -47,6 +48,9 @@ begin
   select t.* into v_lead from hwqueue.lead_reap(p_unless_within, v_now, p_shard) t;
   if v_lead.goes then
     return query select * from hwqueue.reap_all(p_limit, v_lead.reap_cursor, v_lead.holds, v_now, p_shard);
+    if v_lead.holds then
+      perform hwqueue.reap_gangs(least(p_limit, 20), hwqueue.upkeep_budget() / 4, v_now, p_shard);
+    end if;
   else
     return query select 0, 0, 0, 0, false;
   end if;

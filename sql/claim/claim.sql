@@ -28,7 +28,6 @@ declare
   v_generation bigint;
   v_open record;
   v_left int := p_request.qty;
-  v_fetched int;
   v_chosen record;
   v_ctids tid[];
   v_mover hwqueue.ready;  -- a random one of those granted, so each class has its turn
@@ -45,11 +44,6 @@ begin
   p_request.now := hwqueue.clock();
   v_state.awaits_terms := v_state.awaits_terms
     and hwqueue.take_publish_step(p_request.node_id, p_request.now, shard_id);
-  if v_state.has_reserved then  -- first, because it may release room
-    return query select f.* from hwqueue.fetch_reserved(p_request, v_state) f;
-    get diagnostics v_fetched = row_count;
-    v_left := v_left - v_fetched;
-  end if;
   v_open := hwqueue.open_claim(p_request, v_state, p_queue_head);
   p_request.queue_ids := v_open.queue_ids;
   while v_left > 0 loop

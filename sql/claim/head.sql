@@ -12,9 +12,8 @@
 -- is what both ways of claiming do now and then once they have granted.
 
 -- Grants one lease at the head of a node's queues. No lease_id: the fast path does not apply, or found
--- nothing. It applies to one lease (p_qty 1) on a node without limits or reservations, where the first
--- entry after the low-water mark is the best one and no class of the node must be checked
--- (must_be_checked).
+-- nothing. It applies to one lease (p_qty 1) on a node without limits, where the first entry after the
+-- low-water mark is the best one and no class of the node must be checked (must_be_checked).
 -- queue_head: what it has read of the queues. Where that is_tried, other sessions hold what is there.
 -- p_moves, p_drawn: as in claim_general.
 -- Locks: the caller holds node_state; scheduled and ready entries, skip locked; now and then the
@@ -36,8 +35,7 @@ declare
   v_is_step boolean;
 begin
   if (p_qty = 1 and p_state.login = session_user and p_state.on_fast_path and not p_state.has_limits
-      and not p_state.awaits_terms and not p_state.has_reserved
-      and p_state.server_started_at = pg_postmaster_start_time()
+      and not p_state.awaits_terms and p_state.server_started_at = pg_postmaster_start_time()
       and p_state.storage_path = pg_relation_filepath('hwqueue.shard'::regclass)
       and cardinality(p_queues) <= 16) is not true then
     return;

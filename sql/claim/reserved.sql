@@ -1,9 +1,10 @@
 -- Reservations: claims that a node has not fetched yet.
 --
 -- gangs/assemble writes them: the room of all members of a gang is booked in one transaction, on several
--- nodes, and the next claim of each node fetches its members. claim/claim calls fetch_reserved before it
--- looks for other work. Example: member 3 of a gang is reserved on gpu-1 until 10:00:30. gpu-1 asks for work
--- at 10:00:01 and gets it, with its devices and the token that the reservation has.
+-- nodes, and the next claim of each node fetches its members. claim_task and settle_and_claim (api/claims)
+-- call fetch_reserved before they look for other work. Example: member 3 of a gang is reserved on gpu-1
+-- until 10:00:30. gpu-1 asks for work at 10:00:01 and gets it, with its devices and the token that the
+-- reservation has.
 --
 -- Invariant: a reservation is a claim in all other respects. It counts for capacity and affinity terms, it
 -- expires, and its end puts the lease back (end_claim), but uses up no attempt.
@@ -11,14 +12,13 @@
 -- Returns reservations of a node as claims that begin now, up to the number that is asked for, of the queues
 -- and tasks that are asked for. One that the node may not run any more is released: its gang is placed again.
 -- Locks: the caller holds node_state; the claims by lease_id, skip locked; as end_claim. Not idempotent.
-create or replace function hwqueue.fetch_reserved(p_request hwqueue.claim_request,
-  p_state hwqueue.node_state)
+create or replace function hwqueue.fetch_reserved(p_request hwqueue.claim_request)
 returns table (lease_id uuid, claim_token bigint, attempt smallint, queue text, task_name text, params jsonb,
   headers jsonb, score double precision, expires_at timestamptz, assignment jsonb, shard_id int)
 language plpgsql volatile
 as $$
 declare
-  v_now timestamptz := p_request.now;
+  v_now timestamptz := hwqueue.clock();
   v_node hwqueue.node := hwqueue.read_node(p_request.node_id, p_request.shard_id);
   v_claims hwqueue.claim[];
   v_claim hwqueue.claim;

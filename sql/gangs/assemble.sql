@@ -175,7 +175,8 @@ begin
   where s.shard_id = p_shard and s.queue_id = p_entry.queue_id and s.available_at = p_entry.available_at
     and s.lease_id = p_entry.lease_id;
   insert into hwqueue.claim (shard_id, lease_id, queue_id, class_id, node_id, node_epoch, claim_token,
-    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id, is_reserved)
+    attempt, claim_timeout, claimed_at, expires_at, check_at, assignment, term_deltas, login, gang_id,
+    is_reserved)
   select p_shard, p_entry.lease_id, p_entry.queue_id, p_entry.class_id, p_node, v_state.node_epoch,
          (hwqueue.current_generation(p_shard) << 40) + p_entry.claim_count + 1, p_entry.attempt_count + 1,
          q.claim_timeout, p_now, p_now + p_gang.hold, p_now + p_gang.hold, v_assignment,

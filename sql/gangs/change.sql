@@ -12,17 +12,21 @@
 -- Read reap_gangs, next_gang_state, then stop_members.
 
 -- Looks at up to p_limit gangs that have changed, then tries to assemble up to p_limit that wait, in order of
--- rank and age. Stops after p_until (real clock), but does one of each first. Returns how many it has looked
--- at or tried.
+-- rank and age. Each part stops after p_budget, but does one gang first. Returns how many it has looked at or
+-- tried. One session does it at a time: the one that leads upkeep.
 -- Locks: gangs, skip locked; as look_at_gang and assemble_gang.
-create or replace function hwqueue.reap_gangs(p_limit int, p_now timestamptz, p_until timestamptz,
+create or replace function hwqueue.reap_gangs(p_limit int, p_budget interval, p_now timestamptz,
   p_shard int) returns int
 language plpgsql volatile
+  -- generic plans by index, as reap_all
+  set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+  set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
   v_gang_id uuid;
   v_gang hwqueue.gang;
   v_count int := 0;
+  v_until timestamptz := clock_timestamp() + p_budget;
 begin
   for v_gang_id in
     select c.gang_id
@@ -35,8 +39,9 @@ begin
     continue when not found;
     perform hwqueue.look_at_gang(v_gang, p_now, p_shard);
     v_count := v_count + 1;
-    exit when clock_timestamp() >= p_until;
+    exit when clock_timestamp() >= v_until;
   end loop;
+  v_until := clock_timestamp() + p_budget;
   for v_gang_id in
     select g.gang_id from hwqueue.gang g
     join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id and q.paused_at is null
@@ -49,7 +54,7 @@ begin
     continue when not found;
     perform hwqueue.try_gang(v_gang, p_now, p_shard);
     v_count := v_count + 1;
-    exit when clock_timestamp() >= p_until;
+    exit when clock_timestamp() >= v_until;
   end loop;
   return v_count;
 end

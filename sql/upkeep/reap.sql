@@ -93,10 +93,6 @@ begin
   expired := hwqueue.expire_claims(p_limit, p_now, p_shard, v_from.claims_from, v_until);
   v_stays := hwqueue.reap_tolerated(p_limit, p_now, p_shard);
   v_dropped := hwqueue.reap_dropped(p_limit, coalesce(v_again, true), p_now, p_shard);
-  if p_holds then
-    perform hwqueue.reap_gangs(least(p_limit, 20), p_now, clock_timestamp() + hwqueue.upkeep_budget() / 4,
-      p_shard);
-  end if;
   more := v_uncounted or expired > 0 and clock_timestamp() >= v_until
     or p_limit in (promoted, deadlines, v_scheduled, v_postponed, expired, v_stays, v_dropped);
   deadlines := deadlines + v_scheduled;
