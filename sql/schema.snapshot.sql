@@ -1173,6 +1173,9 @@ CREATE FUNCTION hwqueue.broken_counts(p_shard integer) RETURNS TABLE(term_id big
 CREATE FUNCTION hwqueue.broken_entries(p_shard integer) RETURNS TABLE(lease_id uuid, detail jsonb)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.broken_gangs(p_shard integer) RETURNS TABLE(rule text, subject uuid, detail jsonb)
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.broken_joins(p_shard integer) RETURNS TABLE(rule text, run_id uuid, detail jsonb)
     LANGUAGE sql;
 
@@ -7117,6 +7120,8 @@ REVOKE ALL ON FUNCTION hwqueue.broken_checkpoints(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.broken_counts(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_entries(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.broken_gangs(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.broken_joins(p_shard integer) FROM PUBLIC;
 

@@ -45,6 +45,7 @@ begin
   for v_gang_id in
     select g.gang_id from hwqueue.gang g
     join hwqueue.queue q on q.shard_id = g.shard_id and q.queue_id = g.queue_id and q.paused_at is null
+      and q.dropped_at is null
     where g.shard_id = p_shard and g.state = 'waiting' and g.next_try_at <= p_now
     order by g.rank, g.position limit p_limit
   loop
@@ -221,23 +222,70 @@ begin
 end
 $$;
 
--- Deletes gangs that have ended and none of whose leases is left, and returns how many.
+-- Deletes gangs none of whose leases is left, of the p_limit that ended first and the p_limit oldest ones of
+-- dropped queues, and returns how many.
 -- Locks: the gangs, skip locked.
 create or replace function hwqueue.prune_gangs(p_limit int, p_shard int) returns int
 language plpgsql volatile
 as $$
 declare
+  v_old uuid[] := array(
+    (select g.gang_id from hwqueue.gang g where g.shard_id = p_shard and g.finished_at is not null
+     order by g.finished_at limit p_limit)
+    union all
+    (select g.gang_id from hwqueue.gang g
+     where g.shard_id = p_shard and g.state = 'waiting' and not exists (
+       select from hwqueue.queue q
+       where q.shard_id = p_shard and q.queue_id = g.queue_id and q.dropped_at is null)
+     order by g.rank, g.position limit p_limit));
   v_gangs uuid[] := array(
     select g.gang_id from hwqueue.gang g
-    where g.shard_id = p_shard and g.finished_at is not null and not exists (
+    where g.shard_id = p_shard and g.gang_id = any (v_old) and not exists (
       select from hwqueue.gang_member m
       join hwqueue.lease l on l.shard_id = m.shard_id and l.lease_id = m.lease_id
       where m.shard_id = p_shard and m.gang_id = g.gang_id)
-    order by g.finished_at limit p_limit for update skip locked);
+    order by g.gang_id for update skip locked);
 begin
   delete from hwqueue.gang_member m where m.shard_id = p_shard and m.gang_id = any (v_gangs);
   delete from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = any (v_gangs);
   delete from hwqueue.gang g where g.shard_id = p_shard and g.gang_id = any (v_gangs);
   return cardinality(v_gangs);
 end
+$$;
+
+-- Returns gangs and members that contradict each other, for verify_invariants. What a change says is to be
+-- looked at is left out.
+create or replace function hwqueue.broken_gangs(p_shard int)
+returns table (rule text, subject uuid, detail jsonb)
+language sql stable
+as $$
+  -- a member that waits is where no claim finds it
+  select 'gang_entry', l.lease_id, jsonb_build_object('gang_id', l.gang_id,
+         'is_ready', r.lease_id is not null, 'scheduled_for', s.available_at)
+  from hwqueue.lease l
+  left join hwqueue.ready r on r.shard_id = l.shard_id and r.class_id = l.class_id and r.lease_id = l.lease_id
+  left join hwqueue.scheduled s on s.shard_id = l.shard_id and s.lease_id = l.lease_id
+  where l.shard_id = p_shard and l.gang_id is not null
+    and (r.lease_id is not null or s.available_at <> hwqueue.never_due())
+  union all
+  -- a gang that waits holds nothing; one that is reserved or runs holds room for every member
+  select 'gang_members', g.gang_id, jsonb_build_object('state', g.state, 'waiting', m.waiting,
+         'claimed', m.claimed)
+  from hwqueue.gang g
+  cross join lateral (
+    select count(*) filter (where x.state = 'scheduled') as waiting,
+           count(*) filter (where x.state = 'claimed') as claimed
+    from (select hwqueue.lease_state(k.lease_id, p_shard) as state from hwqueue.gang_member k
+          where k.shard_id = p_shard and k.gang_id = g.gang_id) x) m
+  where g.shard_id = p_shard
+    and not exists (select from hwqueue.gang_change c where c.shard_id = p_shard and c.gang_id = g.gang_id)
+    and case when g.state = 'waiting' then m.claimed > 0 and (g.on_lost = 'stop' or g.started_at is null)
+             when g.state in ('reserved', 'running') then m.waiting > 0
+             when g.finished_at is not null then m.waiting + m.claimed > 0
+             else false end
+  union all
+  select 'gang_reserved', c.lease_id, jsonb_build_object('node_id', c.node_id, 'gang_id', c.gang_id)
+  from hwqueue.claim c
+  join hwqueue.node_state s on s.shard_id = c.shard_id and s.node_id = c.node_id
+  where c.shard_id = p_shard and c.is_reserved and (not s.has_reserved or c.gang_id is null)
 $$;

@@ -1,11 +1,13 @@
 """Gangs: members start together or not at all, and what happens when one is lost."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from psycopg.types.json import Jsonb
+from psycopg.types.numeric import Int8
 
 from hwqueue.testing import Clock
 from tests.calls import Row
@@ -339,6 +341,151 @@ def test_limits_about_other_leases_hold(api: Api, racks: list[Node], clock: Cloc
         False,
     }
     assert gang(api, three)["state"] == "waiting"
+    assert api.rows("verify_invariants") == []
+
+
+def test_members_without_devices(api: Api, racks: list[Node]) -> None:
+    """Nodes that count nothing: fetched while settling, and completed in one call."""
+    queue, plain = api.queue(), [api.node(labels={"plain": True}) for _ in range(2)]
+    away = {"leases": {"labels": {"app": "x"}}, "domain": "node", "away": True}
+    member = {
+        "labels": {"app": "x"},
+        "affinity_tags": {"plain": True},
+        "placement": {"require": [away]},
+    }
+    gang_id = spawn(api, queue, 2, member)
+    for _ in looks():
+        reap(api)
+        if gang(api, gang_id)["state"] == "reserved":
+            break
+    rows = [
+        api.row("settle_and_claim", **node.who, settle=Jsonb([]), queues=[queue]) for node in plain
+    ]
+    assert [row["kind"] for row in rows] == ["claimed", "claimed"]
+    left = api.rows(
+        "complete_leases",
+        lease_ids=[row["lease_id"] for row in rows],
+        tokens=[Int8(row["claim_token"]) for row in rows],
+    )
+    assert left == []
+    reap(api)
+    assert gang(api, gang_id)["state"] == "completed"
+    assert api.rows("verify_invariants") == []
+
+
+def test_what_a_worker_does_not_serve_is_not_reserved_there(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    mute = api.node(gpus=gpus(2), tasks=["other"], labels={"big": True})
+    slow = api.node(gpus=gpus(4), concurrency=2, labels={"big": True})
+    gang_id = spawn(api, queue, 3, {**GPU, "affinity_tags": {"big": True}})
+    reap(api)
+    assert gang(api, gang_id)["reason"] == "insufficient_capacity"
+    two = spawn(api, queue, 2, {**GPU, "affinity_tags": {"big": True}})
+    reap(api)
+    assert nodes(api, two) == {slow.name}
+    assert api.claimed(mute, queue, tasks=["other"]) == []
+
+
+def test_only_the_queues_and_tasks_that_are_asked_for(api: Api, racks: list[Node]) -> None:
+    queue, other = api.queue(), api.queue()
+    spawn(api, queue, 2, GPU, together="rack")
+    reap(api)
+    assert api.claimed(racks[0], other) == []
+    assert api.claimed(racks[0], queue, tasks=["other"]) == []
+    api.rows("pause_queue", queue=queue)
+    assert api.claimed(racks[0], queue) == []
+    api.rows("resume_queue", queue=queue)
+    assert len(api.claimed(racks[0], queue, tasks=["train"])) == 1
+
+
+def test_a_deadline_that_has_passed(api: Api, racks: list[Node], clock: Clock) -> None:
+    queue = api.queue()
+    until = (clock.now() + timedelta(seconds=5)).isoformat()
+    gang_id = spawn(api, queue, 9, GPU, deadline=until)
+    clock.advance(timedelta(seconds=6))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "failed"
+    assert {api.state(lease) for lease in leases(api, gang_id)} == {"failed"}
+
+
+def test_a_dropped_queue_takes_its_gangs_along(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU)
+    api.rows("drop_queue", queue=queue, force=True)
+    reap(api)
+    assert gang(api, gang_id)["state"] == "waiting"
+    for _ in looks():
+        api.rows("prune")
+        if api.conn.execute("select from hwqueue.gang where gang_id = %s", [gang_id]).rowcount == 0:
+            break
+    api.refused("QHG01", "get_gang", gang=gang_id)
+
+
+def test_gangs_go_with_their_leases(api: Api, racks: list[Node], clock: Clock) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 9, GPU)
+    api.rows("cancel_gang", gang=gang_id)
+    reap(api)
+    clock.advance(timedelta(days=60))
+    for _ in range(3):
+        api.rows("prune")
+    api.refused("QHG01", "get_gang", gang=gang_id)
+
+
+def test_the_list(api: Api, racks: list[Node]) -> None:
+    queue = api.queue()
+    first, second = spawn(api, queue, 9, GPU), spawn(api, queue, 2, GPU)
+    reap(api)
+    states = {row["gang_id"]: row["state"] for row in api.rows("list_gangs")}
+    assert (states[first], states[second]) == ("waiting", "reserved")
+    assert [r["gang_id"] for r in api.rows("list_gangs", state="waiting")] == [first]
+    api.refused("QHA01", "list_gangs", state="sleeping")
+
+
+def test_gangs_of_other_tenants(api: Api, racks: list[Node]) -> None:
+    """They do not exist for a caller limited to one."""
+    queue = api.queue()
+    mine, others = (spawn(api, queue, 9, tenant=tenant) for tenant in ("mine", "theirs"))
+    with api.conn.transaction():
+        api.conn.execute("select set_config('hwqueue.tenant', 'mine', true)")
+        assert gang(api, mine)["tenant"] == "mine"
+        assert [r["gang_id"] for r in api.rows("list_gangs")] == [mine]
+        for function in ("get_gang", "cancel_gang"):
+            with pytest.raises(psycopg.Error) as caught, api.conn.transaction():
+                api.rows(function, gang=others)
+            assert caught.value.sqlstate == "QHG01"
+        with pytest.raises(psycopg.Error) as caught, api.conn.transaction():
+            spawn(api, queue, 2, tenant="theirs")
+        assert caught.value.sqlstate == "QHA03"
+
+
+def test_members_of_two_tenants(api: Api) -> None:
+    members = [{"task": "a", "options": {"tenant": tenant}} for tenant in ("one", "two")]
+    refusal = api.refused("QHA01", "spawn_gang", queue=api.queue(), members=Jsonb(members))
+    assert refusal.field == "options.tenant"
+
+
+@pytest.mark.parametrize(
+    ("broken", "rule"),
+    [
+        ("update hwqueue.scheduled set available_at = now() where lease_id = %s", "gang_entry"),
+        ("update hwqueue.gang set state = 'running' where gang_id = %s", "gang_members"),
+        ("update hwqueue.node_state set has_reserved = false where node_id = %s", "gang_reserved"),
+    ],
+)
+def test_what_verify_invariants_finds(
+    api: Api, racks: list[Node], broken: LiteralString, rule: str
+) -> None:
+    queue = api.queue()
+    waiting, reserved = spawn(api, queue, 9, GPU), spawn(api, queue, 2, GPU)
+    reap(api)
+    [lease, *_] = leases(api, waiting)
+    node = gang(api, reserved)["members"][0]["node_id"]
+    broken_id = {"gang_entry": lease, "gang_members": waiting, "gang_reserved": node}[rule]
+    with api.conn.transaction(force_rollback=True):
+        api.conn.execute(broken, [broken_id])
+        found = {row["rule"] for row in api.rows("verify_invariants")}
+    assert rule in found
     assert api.rows("verify_invariants") == []
 
 
