@@ -15,6 +15,7 @@ MODULES = {
     "queues": "Queues and services",
     "leases": "Leases: spawn, read, change",
     "bulk": "Many leases by a filter",
+    "gangs": "Gangs",
     "tasks": "Tasks and their defaults",
     "nodes": "Nodes",
     "claims": "Claims: take, keep, settle",

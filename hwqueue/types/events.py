@@ -64,6 +64,14 @@ EVENT_CODES = (
     "workflow_run_retried",
     "workflow_step_skipped",
     "workflow_wait_timed_out",
+    "gang_waiting",
+    "gang_reserved",
+    "gang_running",
+    "gang_stopping",
+    "gang_cancelling",
+    "gang_completed",
+    "gang_failed",
+    "gang_cancelled",
 )
 """What this release writes; the table is in docs/explanation/events.md. Later ones add codes."""
 

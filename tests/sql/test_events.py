@@ -7,9 +7,14 @@ import pytest
 
 from hwqueue.testing import Clock
 from tests.calls import Row
+from tests.sql import event_cases
 from tests.sql.api import Api, token
-from tests.sql.event_cases import CASES, FIND_OUT, MINUTE, NO_EXECUTE, TURN, WATCH_THE_LAST, Stage
+from tests.sql.event_cases import FIND_OUT, MINUTE, NO_EXECUTE, TURN, WATCH_THE_LAST, Stage
+from tests.sql.gang_event_cases import GANG_CASES
 from tests.unit.test_event_codes import codes_in_sql
+
+CASES = event_cases.CASES | GANG_CASES
+NOT_YET = pytest.mark.xfail(reason="assemble_gang writes no event", strict=True)
 
 
 @pytest.fixture
@@ -42,7 +47,10 @@ def of_queue(queue: str, events: list[Row]) -> list[Row]:
     return [event for event in events if event["queue"] == queue]
 
 
-@pytest.mark.parametrize("code", CASES)
+@pytest.mark.parametrize(
+    "code",
+    [pytest.param(code, marks=NOT_YET if code == "gang_reserved" else ()) for code in CASES],
+)
 def test_each_is_told_once(stage: Stage, code: str) -> None:
     before = newest(stage.api)
     expected = CASES[code](stage)

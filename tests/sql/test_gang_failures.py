@@ -1,0 +1,161 @@
+"""What users report of other gang schedulers does not happen, and what gangs.md says besides."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from hwqueue.testing import Clock
+from tests.calls import Row
+from tests.sql.api import Api, Node, token
+from tests.sql.test_gangs import GPU, gang, gpus, leases, nodes, reap, spawn, start
+
+PAST_BACK_OFF = timedelta(seconds=20)
+
+
+@pytest.fixture
+def machines(api: Api) -> list[Node]:
+    """Five nodes with a GPU each; no other nodes and gangs."""
+    for row in api.rows("list_gangs", limit=1000):
+        api.rows("cancel_gang", gang=row["gang_id"])
+    reap(api)
+    for row in api.rows("list_nodes"):
+        api.rows("deregister_node", node=row["node_id"])
+    return [api.node(gpus=gpus(1)) for _ in range(5)]
+
+
+def advance(api: Api, clock: Clock, machines: list[Node]) -> None:
+    """Let a gang's back-off pass; the nodes stay alive."""
+    clock.advance(PAST_BACK_OFF)
+    for node in machines:
+        api.rows("heartbeat_node", **node.who, claims=Jsonb([]))
+
+
+def test_of_two_gangs_one_starts_and_the_other_holds_nothing(
+    api: Api, machines: list[Node], clock: Clock
+) -> None:
+    """Three and three members, five GPUs: a scheduler that grants one by one can block both."""
+    queue = api.queue()
+    first, second = spawn(api, queue, 3, GPU), spawn(api, queue, 3, GPU)
+    claims = start(api, machines, queue)
+    assert {claim["lease_id"] for claim in claims} == set(leases(api, first))
+    assert (gang(api, second)["state"], nodes(api, second)) == ("waiting", {None})
+    for claim in claims:
+        api.rows("complete_lease", **token(claim))
+    advance(api, clock, machines)
+    assert {claim["lease_id"] for claim in start(api, machines, queue)} == set(leases(api, second))
+
+
+@pytest.mark.parametrize("needs", [(30, 50), (50, 30)])
+@pytest.mark.usefixtures("machines")
+def test_the_larger_member_is_placed_first(api: Api, needs: tuple[int, int]) -> None:
+    """Nodes with 53 and 31 CPUs: the member that needs 30 must leave the large one alone."""
+    queue = api.queue()
+    for size in (53, 31):
+        api.node(capacity={"cpu_milli": 1000 * size})
+    members: list[dict[str, Any]] = [
+        {"task": "train", "options": {"placement": {"resources": {"cpu_milli": 1000 * need}}}}
+        for need in needs
+    ]
+    [row, _] = api.rows("spawn_gang", queue=queue, members=Jsonb(members))
+    reap(api)
+    assert gang(api, row["gang_id"])["state"] == "reserved"
+
+
+def test_assembling_that_is_rolled_back_leaves_nothing(api: Api, machines: list[Node]) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 3, GPU)
+    with api.conn.transaction(force_rollback=True):
+        reap(api)
+        assert gang(api, gang_id)["state"] == "reserved"
+    assert (gang(api, gang_id)["state"], nodes(api, gang_id)) == ("waiting", {None})
+    assert [api.claimed(node, queue) for node in machines] == [[]] * 5
+    assert len(start(api, machines, queue)) == 3
+
+
+def test_back_off_while_there_is_no_room(api: Api, machines: list[Node], clock: Clock) -> None:
+    queue = api.queue()
+    gang_id = spawn(api, queue, 6, GPU)
+    waits = []
+    for _ in range(6):
+        api.rows("reap")
+        found = gang(api, gang_id)
+        waits.append((found["next_try_at"] - clock.now()).total_seconds())
+        clock.advance(timedelta(seconds=waits[-1]))
+        for node in machines:
+            api.rows("heartbeat_node", **node.who, claims=Jsonb([]))
+    assert waits == [1, 2, 4, 8, 15, 15]
+    assert found["tries"] == 6
+
+
+def test_a_paused_queue_starts_no_gang(api: Api, machines: list[Node], clock: Clock) -> None:
+    queue = api.queue()
+    reserved = spawn(api, queue, 2, GPU)
+    reap(api)
+    api.rows("pause_queue", queue=queue)
+    waiting = spawn(api, queue, 2, GPU)
+    assert start(api, machines, queue) == []
+    clock.advance(timedelta(seconds=31))
+    advance(api, clock, machines)
+    reap(api)
+    assert {gang(api, gang_id)["state"] for gang_id in (reserved, waiting)} == {"waiting"}
+    api.rows("resume_queue", queue=queue)
+    advance(api, clock, machines)
+    assert len(start(api, machines, queue)) == 4
+
+
+@pytest.mark.usefixtures("machines")
+def test_a_deadline_that_passes_ends_the_gang(api: Api, clock: Clock) -> None:
+    queue = api.queue()
+    deadline: Row = {"deadline": (clock.now() + timedelta(seconds=5)).isoformat()}
+    members: list[dict[str, Any]] = [
+        {"task": "train", "options": GPU | deadline},
+        {"task": "train", "count": 8, "options": GPU},
+    ]
+    [row, *others] = api.rows("spawn_gang", queue=queue, members=Jsonb(members))
+    clock.advance(timedelta(seconds=6))
+    reap(api)
+    assert gang(api, row["gang_id"])["state"] == "failed"
+    assert {api.state(other["lease_id"]) for other in others} == {"cancelled"}
+
+
+def test_a_requeued_member_opens_its_gang_again(
+    api: Api, machines: list[Node], clock: Clock
+) -> None:
+    """Alone, where the others have completed."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU, max_attempts=1)
+    first, second = start(api, machines, queue)
+    api.rows("complete_lease", **token(second))
+    api.rows("fail_lease", **token(first), error={"message": "no"})
+    reap(api)
+    assert gang(api, gang_id)["state"] == "failed"
+    api.rows("requeue_lease", lease=first["lease_id"])
+    reap(api)
+    assert gang(api, gang_id)["state"] == "waiting"
+    advance(api, clock, machines)
+    [again] = start(api, machines, queue)
+    assert again["lease_id"] == first["lease_id"]
+    assert api.row("gang_status", **token(again))["ready"] is True
+    api.rows("complete_lease", **token(again))
+    reap(api)
+    assert gang(api, gang_id)["state"] == "completed"
+
+
+def test_all_that_ended_are_requeued_together(api: Api, machines: list[Node], clock: Clock) -> None:
+    """One alone is cancelled again, since another one is."""
+    queue = api.queue()
+    gang_id = spawn(api, queue, 2, GPU)
+    api.rows("cancel_gang", gang=gang_id)
+    reap(api)
+    first, second = leases(api, gang_id)
+    api.rows("requeue_lease", lease=first)
+    reap(api)
+    assert api.state(first) == "cancelled"
+    with api.conn.transaction():
+        for lease in (first, second):
+            api.rows("requeue_lease", lease=lease)
+    reap(api)
+    advance(api, clock, machines)
+    assert len(start(api, machines, queue)) == 2
