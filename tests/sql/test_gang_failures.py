@@ -48,10 +48,13 @@ def test_of_two_gangs_one_starts_and_the_other_holds_nothing(
 
 
 @pytest.mark.parametrize("needs", [(30, 50), (50, 30)])
-@pytest.mark.usefixtures("machines")
-def test_the_larger_member_is_placed_first(api: Api, needs: tuple[int, int]) -> None:
+def test_the_larger_member_is_placed_first(
+    api: Api, machines: list[Node], needs: tuple[int, int]
+) -> None:
     """Nodes with 53 and 31 CPUs: the member that needs 30 must leave the large one alone."""
     queue = api.queue()
+    for node in machines:  # they count no CPUs: anything would fit there
+        api.rows("deregister_node", node=node.node_id)
     for size in (53, 31):
         api.node(capacity={"cpu_milli": 1000 * size})
     members: list[dict[str, Any]] = [
@@ -96,6 +99,7 @@ def test_a_paused_queue_starts_no_gang(api: Api, machines: list[Node], clock: Cl
     api.rows("pause_queue", queue=queue)
     waiting = spawn(api, queue, 2, GPU)
     assert start(api, machines, queue) == []
+    assert (gang(api, reserved)["state"], gang(api, waiting)["state"]) == ("reserved", "waiting")
     clock.advance(timedelta(seconds=31))
     advance(api, clock, machines)
     reap(api)
