@@ -17,7 +17,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, ParamSpec, Self
 from uuid import UUID
 
 from hwqueue import steps
@@ -39,6 +39,8 @@ from hwqueue.types import (
     StepResult,
     SubmittedRun,
 )
+
+P = ParamSpec("P")
 
 Report = dict[str, Any]
 """What a handler has said of its progress, as the database takes it."""
@@ -342,7 +344,7 @@ class LeaseContext(_LeaseFacts):
         found: SubmittedRun = self.ask("add_steps", spec=plain(spec, "spec"))
         return found
 
-    def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
+    def step(self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Json:
         """Call `fn(*args, **kwargs)` once for the lease, and keep what it returns.
 
         A later run of the handler, after a failure or a suspension, gets the result without the
@@ -507,7 +509,9 @@ class AsyncLeaseContext(_LeaseFacts):
         found: SubmittedRun = await self.ask("add_steps", spec=plain(spec, "spec"))
         return found
 
-    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
+    async def step(
+        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Json:
         """See `LeaseContext.step`. `fn` may be async; one that is not runs in the event loop."""
         name = self.memory.name(name)
         if saved := await self._found(name):

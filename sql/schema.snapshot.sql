@@ -154,6 +154,8 @@ CREATE TABLE hwqueue.ready (
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1');
 
+COMMENT ON TABLE hwqueue.ready IS 'a lease that is claimable now; rows are inserted and deleted, never updated';
+
 COMMENT ON COLUMN hwqueue.ready.claim_count IS 'claims granted so far: the lower 40 bits of the next token, less one';
 
 CREATE TYPE hwqueue.picked_entries AS (
@@ -292,9 +294,11 @@ CREATE TABLE hwqueue.queue (
     CONSTRAINT queue_window_size_check CHECK (((window_size >= 1) AND (window_size <= 10000)))
 );
 
-COMMENT ON COLUMN hwqueue.queue.window_size IS 'entries of the global order that a claim walks';
+COMMENT ON TABLE hwqueue.queue IS 'a queue and its policy';
 
-COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may look up beyond the window';
+COMMENT ON COLUMN hwqueue.queue.window_size IS 'entries of the global order that a claim scans';
+
+COMMENT ON COLUMN hwqueue.queue.probe_size IS 'classes whose head a claim may read beyond the window';
 
 COMMENT ON COLUMN hwqueue.queue.dropped_before IS 'transactions from this one on cannot have found the queue (purge_queues)';
 
@@ -375,7 +379,9 @@ CREATE TABLE hwqueue.placement_class (
     CONSTRAINT placement_class_memory_mib_check CHECK ((memory_mib >= 0))
 );
 
-COMMENT ON COLUMN hwqueue.placement_class.anchors IS 'the alternatives of one required positive equality, {*} if there is none: what a node is looked up by';
+COMMENT ON TABLE hwqueue.placement_class IS 'what decides where and whether a lease may run; leases that ask the same share a class';
+
+COMMENT ON COLUMN hwqueue.placement_class.anchors IS 'the alternatives of one required positive equality, {*} if there is none: an index over them finds the classes of a node';
 
 COMMENT ON COLUMN hwqueue.placement_class.is_pinned IS 'names a node or a resource: judged per node, not per profile';
 
@@ -393,11 +399,11 @@ COMMENT ON COLUMN hwqueue.placement_class.away_from IS 'services that its own on
 
 COMMENT ON COLUMN hwqueue.placement_class.patience IS 'null: the queue''s';
 
-COMMENT ON COLUMN hwqueue.placement_class.trusts IS 'trust domains that its requirements mention: attestations expire, so a claim looks again';
+COMMENT ON COLUMN hwqueue.placement_class.trusts IS 'trust domains that its requirements mention: attestations expire, so a claim checks them again';
 
-COMMENT ON COLUMN hwqueue.placement_class.cpu_isolation IS 'the class asked for; null: whatever the node''s default is. Likewise gpu_exclusivity';
+COMMENT ON COLUMN hwqueue.placement_class.cpu_isolation IS 'the class asked for; null: the node''s default. Likewise gpu_exclusivity';
 
-COMMENT ON COLUMN hwqueue.placement_class.waits IS 'it must be with a lease that has not started yet: nobody judges it before that';
+COMMENT ON COLUMN hwqueue.placement_class.waits IS 'it must be with a lease that has not started yet: no claim judges it before that';
 
 COMMENT ON COLUMN hwqueue.placement_class.is_woken IS 'created_xid is of the transaction that made it a candidate, not of the one that wrote it';
 
@@ -457,6 +463,8 @@ CREATE TABLE hwqueue.lease (
     item_no integer
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
+
+COMMENT ON TABLE hwqueue.lease IS 'the permanent record of a unit of work; neither a claim nor a completion writes to it';
 
 COMMENT ON COLUMN hwqueue.lease.priority IS 'higher runs first';
 
@@ -535,6 +543,8 @@ CREATE TABLE hwqueue.workflow (
     retired_before xid8
 );
 
+COMMENT ON TABLE hwqueue.workflow IS 'a version of a definition of a workflow; it never changes';
+
 COMMENT ON COLUMN hwqueue.workflow.version IS 'from 1; null: the definition of ad hoc runs';
 
 COMMENT ON COLUMN hwqueue.workflow.settings IS 'the specification without its steps';
@@ -585,6 +595,8 @@ CREATE TABLE hwqueue.node (
     CONSTRAINT node_slots_check CHECK ((slots >= 0))
 );
 
+COMMENT ON TABLE hwqueue.node IS 'what a node is; registration and operators write it';
+
 COMMENT ON COLUMN hwqueue.node.taints IS 'those it registered with, each with the time it came ("since"); a registration replaces them';
 
 COMMENT ON COLUMN hwqueue.node.operator_taints IS 'those that operators put on it; no registration takes them away';
@@ -624,7 +636,9 @@ CREATE TABLE hwqueue.node_load (
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'counted claims; claims that set nothing aside are not counted';
+COMMENT ON TABLE hwqueue.node_load IS 'what claims have allocated on a node; the newest version counts';
+
+COMMENT ON COLUMN hwqueue.node_load.claim_count IS 'claims that allocated something; the others are not counted';
 
 COMMENT ON COLUMN hwqueue.node_load.gpu_used IS 'thousandths in use, device by device, in the order of node.gpu_ids';
 
@@ -671,29 +685,31 @@ CREATE TABLE hwqueue.reap_cursor (
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
+COMMENT ON TABLE hwqueue.reap_cursor IS 'when reap last ran, and where its scans start; the newest version counts';
+
 COMMENT ON COLUMN hwqueue.reap_cursor.full_scan_at IS 'when the scans last began at the very start';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.claims_from IS 'no claim has an earlier check_at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.deadlines_from IS 'the same of ready entries and their deadlines';
+COMMENT ON COLUMN hwqueue.reap_cursor.deadlines_from IS 'no ready entry has an earlier deadline, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.scheduled_from IS 'the same of scheduled entries and available_at';
+COMMENT ON COLUMN hwqueue.reap_cursor.scheduled_from IS 'no scheduled entry has an earlier available_at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.next_after_xid IS 'only transactions below this one can still bring what lies before next_from: once they have ended, marks may go up to it';
+COMMENT ON COLUMN hwqueue.reap_cursor.next_after_xid IS 'only transactions below this one can still insert before next_from: once they have ended, the scans may start there';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.class_id IS 'how far classes have been looked at that may have no estimate of their reach';
+COMMENT ON COLUMN hwqueue.reap_cursor.class_id IS 'the last class that was checked for a missing estimate of its reach';
 
 COMMENT ON COLUMN hwqueue.reap_cursor.counted_to IS 'what ended before is in minute_stat, and nothing more can come from before';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.count_next_after_xid IS 'only transactions below this one can still bring what ended before count_next_to (roll_up)';
+COMMENT ON COLUMN hwqueue.reap_cursor.count_next_after_xid IS 'only transactions below this one can still insert what ended before count_next_to (roll_up)';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'how far nodes have been looked at; likewise watched_class';
+COMMENT ON COLUMN hwqueue.reap_cursor.watched_node IS 'the last node that was checked for a change to report; likewise watched_class';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was looked at for classes to judge';
+COMMENT ON COLUMN hwqueue.reap_cursor.judged_profile IS 'the last profile that was checked for classes to judge';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'the same of arrivals and their at';
+COMMENT ON COLUMN hwqueue.reap_cursor.arrivals_from IS 'no arrival has an earlier at, and none can get one';
 
-COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'the same of steps and their due_at';
+COMMENT ON COLUMN hwqueue.reap_cursor.steps_from IS 'no running step has an earlier due_at, and none can get one';
 
 CREATE FUNCTION hwqueue.advance_reap_cursor(p_cursor hwqueue.reap_cursor, p_from hwqueue.reap_cursor, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
@@ -738,9 +754,11 @@ CREATE TABLE hwqueue.node_state (
 )
 WITH (fillfactor='40', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.05');
 
+COMMENT ON TABLE hwqueue.node_state IS 'what a claim must know of the node; claims, settlements and changes of the node lock this row first';
+
 COMMENT ON COLUMN hwqueue.node_state.classes_seen IS 'as of a profile, for classes that are judged per node; likewise classes_unseen, judged_xid';
 
-COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, without GPUs, custom countables and counted cores: its claims go mostly by age';
+COMMENT ON COLUMN hwqueue.node_state.on_fast_path IS 'registered, not cordoned, without GPUs, custom countables and cores counted one by one: most of its claims take the oldest entry';
 
 COMMENT ON COLUMN hwqueue.node_state.has_limits IS 'claims on the node may allocate something';
 
@@ -748,9 +766,9 @@ COMMENT ON COLUMN hwqueue.node_state.pinned_queues IS 'queues in which node_elig
 
 COMMENT ON COLUMN hwqueue.node_state.generation IS 'of the shard, as long as the server has not been started since server_started_at';
 
-COMMENT ON COLUMN hwqueue.node_state.met_blocked IS 'its last claims came upon classes that may not run there now: the next one asks all at once first';
+COMMENT ON COLUMN hwqueue.node_state.met_blocked IS 'its last claims met classes that are blocked now: the next one reads all that are blocked before it starts';
 
-COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it came back to life';
+COMMENT ON COLUMN hwqueue.node_state.moved_xid IS 'the transaction that last changed what the node is, or in which it became live again';
 
 COMMENT ON COLUMN hwqueue.node_state.next_constrained_class IS 'the class that its last claim tried when it gave up; the next such claim begins behind it';
 
@@ -831,6 +849,8 @@ CREATE TABLE hwqueue.run (
 )
 WITH (fillfactor='80');
 
+COMMENT ON TABLE hwqueue.run IS 'one execution of a workflow; the settlement of a step does not write it';
+
 COMMENT ON COLUMN hwqueue.run.level IS 'where all its steps are to run, as workflow and submission ask';
 
 COMMENT ON COLUMN hwqueue.run.policy IS 'on_failure, retain and result, from its definition';
@@ -873,6 +893,8 @@ CREATE TABLE hwqueue.tally (
     low integer
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.tally IS 'a count: parents of a step that have ended, open work of a run, or items of a map';
 
 COMMENT ON COLUMN hwqueue.tally.part IS '0: parents, or the open work of the run; above: items, one row, with a new part every 64 items: need is the number of the next one, arrived counts those that have ended. For a task that has added items both begin at -1, which is its own lease';
 
@@ -961,6 +983,8 @@ CREATE TABLE hwqueue.step (
 )
 WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
 
+COMMENT ON TABLE hwqueue.step IS 'a step of a run, and its state';
+
 COMMENT ON COLUMN hwqueue.step.state IS 'waiting, held (due, but the run is paused), running, completed, failed, cancelled or skipped';
 
 COMMENT ON COLUMN hwqueue.step.lease_id IS 'null: of a kind without a lease of its own';
@@ -997,6 +1021,8 @@ CREATE TABLE hwqueue.workflow_step (
     near jsonb,
     settings jsonb
 );
+
+COMMENT ON TABLE hwqueue.workflow_step IS 'a step of a definition; numbers are in topological order';
 
 COMMENT ON COLUMN hwqueue.workflow_step.class_no IS 'steps of equal numbers ask the same placement: their leases share a class; null: it spawns none';
 
@@ -1083,7 +1109,7 @@ CREATE TABLE hwqueue.node_candidates (
     valid_until timestamp with time zone NOT NULL
 );
 
-COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a claim of a node has to look at in these queues: all that it may run but those that are blocked, which the other columns prove. The newest version counts';
+COMMENT ON TABLE hwqueue.node_candidates IS 'classes that a claim of a node still has to read in these queues: all that it may run but those that are blocked, which the other columns prove. The newest version counts';
 
 COMMENT ON COLUMN hwqueue.node_candidates.has_unproved IS 'some of the classes were blocked, and nothing here proves it';
 
@@ -1097,7 +1123,7 @@ COMMENT ON COLUMN hwqueue.node_candidates.term_ids IS 'with places and by_holder
 
 COMMENT ON COLUMN hwqueue.node_candidates.fleet_next IS 'with fleet_unseen: which moves of nodes were seen, as in class_range; null: no class waits for one';
 
-COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease may have waited enough, or in 10 seconds: then a claim finds out again what is blocked';
+COMMENT ON COLUMN hwqueue.node_candidates.valid_until IS 'when the first lease reaches its patience, or in 10 seconds: then a claim reads again what is blocked';
 
 CREATE FUNCTION hwqueue.blocked_classes(p_classes bigint[], p_node hwqueue.node, p_now timestamp with time zone, p_shard integer, OUT blocked bigint[], OUT lasting bigint[], OUT known hwqueue.node_candidates) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -1179,7 +1205,7 @@ COMMENT ON COLUMN hwqueue.spread_fleet.doubtful IS 'nodes there that were dead, 
 
 COMMENT ON COLUMN hwqueue.spread_fleet.live_until IS 'until then no node can have died that lived';
 
-COMMENT ON COLUMN hwqueue.spread_fleet.next_xid IS 'it knows nothing of transactions from this one on, nor of those in unseen';
+COMMENT ON COLUMN hwqueue.spread_fleet.next_xid IS 'computed without transactions from this one on, and without those in unseen';
 
 CREATE FUNCTION hwqueue.cached_fleet(p_spec jsonb, p_domain text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spread_fleet
     LANGUAGE plpgsql STABLE;
@@ -1200,7 +1226,7 @@ CREATE TABLE hwqueue.class_range (
     worst_node uuid
 );
 
-COMMENT ON TABLE hwqueue.class_range IS 'how well the best and the worst of the live nodes that could run a class suit it, when somebody last looked; the newest row counts';
+COMMENT ON TABLE hwqueue.class_range IS 'the scores of the best and the worst live node for a class, as of the last scan; the newest row counts';
 
 COMMENT ON COLUMN hwqueue.class_range.live_until IS 'infinity, unless a node may prove to be alive that has been silent for too long';
 
@@ -1468,7 +1494,9 @@ CREATE TABLE hwqueue.webhook_delivery (
     CONSTRAINT webhook_delivery_state_check CHECK ((state = ANY (ARRAY['waiting'::text, 'delivered'::text, 'dead'::text])))
 );
 
-COMMENT ON COLUMN hwqueue.webhook_delivery.created_at IS 'when what it tells of happened';
+COMMENT ON TABLE hwqueue.webhook_delivery IS 'what is to be sent to a webhook, or was sent';
+
+COMMENT ON COLUMN hwqueue.webhook_delivery.created_at IS 'when the event happened';
 
 COMMENT ON COLUMN hwqueue.webhook_delivery.available_at IS 'when it may be sent next, while it waits';
 
@@ -1532,19 +1560,21 @@ CREATE TABLE hwqueue.claim (
 )
 WITH (fillfactor='60', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
 
+COMMENT ON TABLE hwqueue.claim IS 'a running lease: which node runs it, with which token, until when';
+
 COMMENT ON COLUMN hwqueue.claim.assignment IS 'what was allocated; null when nothing is counted for it';
 
-COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is told; in the future while a taint is tolerated for a time';
+COMMENT ON COLUMN hwqueue.claim.stop_requested_at IS 'when the worker is asked to stop; in the future while a taint is tolerated for a time';
 
-COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term has to do with it';
+COMMENT ON COLUMN hwqueue.claim.term_deltas IS 'what it has added to term_counter; null when no term selects it';
 
 COMMENT ON COLUMN hwqueue.claim.login IS 'that of its node, copied: who settles a claim reads this row and not the node''s';
 
 COMMENT ON COLUMN hwqueue.claim.eligible_at IS 'since when its lease could be claimed; null: the lease stays when it completes, as its queue says or its idempotency key wants it';
 
-COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'somebody listens for the end of the lease (await_leases)';
+COMMENT ON COLUMN hwqueue.claim.is_awaited IS 'a session listens for the end of the lease (await_leases)';
 
-COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement goes on with a run (lease.run_id); false: of an item of a map; null: nobody waits for this lease';
+COMMENT ON COLUMN hwqueue.claim.is_step IS 'not null: the settlement continues a run (lease.run_id); false: of an item of a map; null: no run waits for this lease';
 
 CREATE FUNCTION hwqueue.claimed_story(p_claim hwqueue.claim, p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer, OUT headline text, OUT code text) RETURNS record
     LANGUAGE plpgsql STABLE;
@@ -1575,7 +1605,7 @@ CREATE TABLE hwqueue.class_nodes (
     serving bit varying
 );
 
-COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that suit a class, and what is in the way, by the numbers that nodes have with this digest';
+COMMENT ON TABLE hwqueue.class_nodes IS 'the nodes that meet a class, and why the others do not, as bit strings over the nodes with this digest';
 
 CREATE FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS SETOF hwqueue.class_nodes
     LANGUAGE sql STABLE;
@@ -1720,6 +1750,8 @@ CREATE TABLE hwqueue.webhook (
 )
 WITH (fillfactor='50');
 
+COMMENT ON TABLE hwqueue.webhook IS 'a receiver of events: its address, its filter, its secret, and what has been routed to it';
+
 COMMENT ON COLUMN hwqueue.webhook.codes IS 'of events, or lease_completed; null: every event';
 
 COMMENT ON COLUMN hwqueue.webhook.tenant IS 'null: all tenants, and events that are no tenant''s';
@@ -1770,7 +1802,9 @@ CREATE TABLE hwqueue.affinity_term (
     published_at timestamp with time zone
 );
 
-COMMENT ON COLUMN hwqueue.affinity_term.written_xid IS 'the transaction that last told a class of it; 0 before the first';
+COMMENT ON TABLE hwqueue.affinity_term IS 'a selection of leases, and the domain (node, rack, label) in which they are counted';
+
+COMMENT ON COLUMN hwqueue.affinity_term.written_xid IS 'the transaction that last linked a class to it; 0 before the first';
 
 COMMENT ON COLUMN hwqueue.affinity_term.publish_after_xid IS 'published once all transactions below this one have ended: they may not know of it';
 
@@ -1967,13 +2001,15 @@ CREATE TABLE hwqueue.profile_queue (
     classes_unseen xid8[] DEFAULT '{}'::xid8[] NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.profile_queue IS 'all classes of a queue that nodes of a profile without GPUs and custom countables may run';
+
 COMMENT ON COLUMN hwqueue.profile_queue.classes IS 'up to 200 of them; 201 when there are more';
 
 COMMENT ON COLUMN hwqueue.profile_queue.task_names IS 'up to 50 of their tasks, each once; 51 when there are more';
 
 COMMENT ON COLUMN hwqueue.profile_queue.most_cpu_milli IS 'no class needs more; likewise memory';
 
-COMMENT ON COLUMN hwqueue.profile_queue.scores_equal IS 'no class is liked more or less than others: what comes first is a matter of age';
+COMMENT ON COLUMN hwqueue.profile_queue.scores_equal IS 'all classes have the same score: entries are ordered by age alone';
 
 COMMENT ON COLUMN hwqueue.profile_queue.classes_seen IS 'that of the profile';
 
@@ -2430,6 +2466,8 @@ CREATE TABLE hwqueue.profile (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500');
 
+COMMENT ON TABLE hwqueue.profile IS 'all nodes with the same labels, rack, taints and isolation; a class is judged once for a profile';
+
 COMMENT ON COLUMN hwqueue.profile.classes_seen IS 'classes of transactions below this one have been judged, but for those of classes_unseen; next_xid of what the last judge has seen';
 
 COMMENT ON COLUMN hwqueue.profile.taints IS 'those of the nodes and those of operators, without their times';
@@ -2440,7 +2478,7 @@ COMMENT ON COLUMN hwqueue.profile.judged_xid IS 'of the classes of this transact
 
 COMMENT ON COLUMN hwqueue.profile.judged_as IS 'the profile that is judged for this one: the same without some labels; null: itself';
 
-COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes of the profiles which are judged as this one have besides; no class that mentions one suits it';
+COMMENT ON COLUMN hwqueue.profile.left_out IS 'labels that nodes judged as this profile have in addition; a class that mentions one does not match it';
 
 CREATE FUNCTION hwqueue.imagined_nodes(p_nodes jsonb, p_shard integer) RETURNS TABLE(node hwqueue.node, profile hwqueue.profile, how_many bigint)
     LANGUAGE plpgsql STABLE;
@@ -2675,7 +2713,9 @@ CREATE TABLE hwqueue.prune_cursor (
     leases_policy text
 );
 
-COMMENT ON COLUMN hwqueue.prune_cursor.pruned_at IS 'when somebody last pruned';
+COMMENT ON TABLE hwqueue.prune_cursor IS 'when prune last ran, and where its scans start; the session that locks the row prunes';
+
+COMMENT ON COLUMN hwqueue.prune_cursor.pruned_at IS 'when prune last ran';
 
 COMMENT ON COLUMN hwqueue.prune_cursor.leases_at IS 'when a call last deleted all leases past their retention: what it left is kept for runs';
 
@@ -2865,6 +2905,8 @@ CREATE TABLE hwqueue.idempotency (
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
+COMMENT ON TABLE hwqueue.idempotency IS 'the idempotency key of a producer, or the key of the option unique';
+
 COMMENT ON COLUMN hwqueue.idempotency.held_until IS 'of the option unique: until then another spawn finds the lease; infinity: while it is open. Null: of an idempotency key, for as long as the lease is kept';
 
 CREATE FUNCTION hwqueue.lock_keys(p_leases uuid[], p_waits boolean, p_shard integer) RETURNS hwqueue.idempotency[]
@@ -2915,6 +2957,8 @@ CREATE TABLE hwqueue.low_water (
     blocked_to_version bigint DEFAULT 0 NOT NULL
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
+
+COMMENT ON TABLE hwqueue.low_water IS 'low-water marks: where scans of ready start, one mark for each tier and rank; the newest version counts';
 
 COMMENT ON COLUMN hwqueue.low_water.moved IS 'the version that moved each mark last';
 
@@ -3082,6 +3126,8 @@ CREATE TABLE hwqueue.shard (
     CONSTRAINT shard_generation_check CHECK (((generation >= 1) AND (generation <= 4194303))),
     CONSTRAINT shard_shard_id_check CHECK ((shard_id >= 0))
 );
+
+COMMENT ON TABLE hwqueue.shard IS 'one row for each shard: its generation, with which claim tokens begin, and settings of the installation';
 
 COMMENT ON COLUMN hwqueue.shard.event_base IS 'added to the ids of events, so that they rise on a server whose transaction ids do not';
 
@@ -3608,6 +3654,8 @@ CREATE TABLE hwqueue.added_item (
     params jsonb NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.added_item IS 'an item that a handler has added to its step, by name';
+
 COMMENT ON COLUMN hwqueue.added_item.name IS 'says once what it is: a handler that runs again adds it no more';
 
 CREATE FUNCTION hwqueue.read_added(p_items jsonb, p_lease hwqueue.lease, p_shard integer) RETURNS hwqueue.added_item[]
@@ -4081,7 +4129,7 @@ CREATE TABLE hwqueue.spread_floor (
     next_xid xid8 NOT NULL
 );
 
-COMMENT ON TABLE hwqueue.spread_floor IS 'the fewest leases of a max_skew term in one of the places of spread_fleet, when somebody last looked; the newest row counts';
+COMMENT ON TABLE hwqueue.spread_floor IS 'the lowest count of a max_skew term over the places of spread_fleet, as of the last scan; the newest row counts';
 
 COMMENT ON COLUMN hwqueue.spread_floor.lowest IS 'up to 64 of the places that had so few';
 
@@ -4561,6 +4609,8 @@ CREATE TABLE hwqueue.scheduled (
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_insert_threshold='-1', autovacuum_vacuum_cost_delay='0');
 
+COMMENT ON TABLE hwqueue.scheduled IS 'a lease that is not claimable before available_at';
+
 CREATE FUNCTION hwqueue.take_entry(p_lease uuid, p_shard integer) RETURNS hwqueue.scheduled
     LANGUAGE plpgsql;
 
@@ -4932,6 +4982,8 @@ CREATE TABLE hwqueue.added_run (
     retry_mode text
 );
 
+COMMENT ON TABLE hwqueue.added_run IS 'a run that a handler has added to its step';
+
 COMMENT ON COLUMN hwqueue.added_run.name IS 'of its specification: it says once what is added';
 
 COMMENT ON COLUMN hwqueue.added_run.digest IS 'of its specification in normal form';
@@ -4969,6 +5021,8 @@ CREATE TABLE hwqueue.api_token (
     CONSTRAINT api_token_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
 );
 
+COMMENT ON TABLE hwqueue.api_token IS 'who may call the HTTP API; of a secret only the sha256 is stored';
+
 COMMENT ON COLUMN hwqueue.api_token.used_at IS 'to the hour: a row that is updated at every request would be read ever slower';
 
 COMMENT ON COLUMN hwqueue.api_token.created_login IS 'session_user, beside what the caller said (created_by)';
@@ -4989,6 +5043,8 @@ CREATE TABLE hwqueue.arrival (
     after_xid xid8
 )
 WITH (autovacuum_vacuum_threshold='1000', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1');
+
+COMMENT ON TABLE hwqueue.arrival IS 'what a session could not count or release because another one held the row; the next holder or reap does it';
 
 COMMENT ON COLUMN hwqueue.arrival.kind IS 'count: for a tally; item: for that of a map; release, skip: of a step; fail: the run; state: the run''s state has changed; signal: a step may have a signal to take; nested: a step and its nested run, or (step_no 0) a nested run and its parent, are to be compared';
 
@@ -5016,6 +5072,8 @@ CREATE TABLE hwqueue.attempt (
     CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text])))
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.attempt IS 'a claim that ended without completing its lease';
 
 CREATE TABLE hwqueue.attempt_log (
     shard_id integer NOT NULL,
@@ -5048,7 +5106,9 @@ CREATE TABLE hwqueue.attestation (
     suspended_why text
 );
 
-COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for whatever instance the node''s login registers';
+COMMENT ON TABLE hwqueue.attestation IS 'an operator''s statement that a node is in a trust domain';
+
+COMMENT ON COLUMN hwqueue.attestation.any_instance IS 'it holds for every instance that the node''s login registers';
 
 COMMENT ON COLUMN hwqueue.attestation.suspended_at IS 'it does not count from then on, until an operator confirms it';
 
@@ -5063,13 +5123,13 @@ CREATE TABLE hwqueue.class_fleet (
     CONSTRAINT class_fleet_reach_check CHECK (((reach >= (0)::double precision) AND (reach <= (1)::double precision)))
 );
 
-COMMENT ON TABLE hwqueue.class_fleet IS 'the reach of a class: which share of the nodes suits it';
+COMMENT ON TABLE hwqueue.class_fleet IS 'the reach of a class: the share of nodes that meets it';
 
-COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes it was found out of (scan_nodes); null: a claim has estimated the reach, and nobody the rest';
+COMMENT ON COLUMN hwqueue.class_fleet.digest IS 'of the nodes that the reach was computed from (scan_nodes); null: a claim has estimated the reach, and the other columns are unknown';
 
-COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event told that leases wait that no live node may run; null: none does';
+COMMENT ON COLUMN hwqueue.class_fleet.reported_at IS 'when an event reported that leases of it wait and no live node may run them; null: not reported';
 
-COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned suited it when that was found out';
+COMMENT ON COLUMN hwqueue.class_fleet.unmatched IS 'no live node that is not cordoned met it at the last scan';
 
 ALTER TABLE hwqueue.class_range ALTER COLUMN range_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.class_range_range_id_seq
@@ -5388,6 +5448,8 @@ CREATE TABLE hwqueue.ignored_label (
     next_xid xid8 NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.ignored_label IS 'a label with very many values; nodes that differ only in such labels are judged as one';
+
 COMMENT ON COLUMN hwqueue.ignored_label.is_mentioned IS 'some class mentions it: it is left out no more';
 
 COMMENT ON COLUMN hwqueue.ignored_label.next_xid IS 'with unseen: what was seen of the classes when they were last asked';
@@ -5434,6 +5496,8 @@ CREATE TABLE hwqueue.lease_transition (
     cause text NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.lease_transition IS 'the states of a lease and the only transitions between them';
+
 CREATE TABLE hwqueue.lock_stripe (
     shard_id integer NOT NULL,
     stripe_id integer NOT NULL
@@ -5448,6 +5512,8 @@ CREATE TABLE hwqueue.map_list (
     first_item integer NOT NULL,
     items jsonb NOT NULL
 );
+
+COMMENT ON TABLE hwqueue.map_list IS 'a hundred items of the list of a map';
 
 CREATE TABLE hwqueue.minute_stat (
     shard_id integer NOT NULL,
@@ -5468,6 +5534,8 @@ CREATE TABLE hwqueue.minute_stat (
     run_counts bigint[] NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON TABLE hwqueue.minute_stat IS 'running totals of a queue at the end of a minute; roll_up writes them';
 
 COMMENT ON COLUMN hwqueue.minute_stat.failed IS 'leases that are dead: no attempt left, or a deadline passed';
 
@@ -5508,6 +5576,8 @@ CREATE TABLE hwqueue.node_eligibility (
     cpu_isolation text,
     gpu_exclusivity text
 );
+
+COMMENT ON TABLE hwqueue.node_eligibility IS 'a class that names nodes or resources, and that this node may run, with its affinity score';
 
 COMMENT ON COLUMN hwqueue.node_eligibility.trusts IS 'as in placement_class; judged with every attestation, expired or not';
 
@@ -5638,6 +5708,8 @@ CREATE TABLE hwqueue.position_horizon (
 )
 WITH (autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
+COMMENT ON TABLE hwqueue.position_horizon IS 'how far low-water marks may move; the newest version counts';
+
 CREATE TABLE hwqueue.profile_eligibility (
     shard_id integer NOT NULL,
     profile_id bigint NOT NULL,
@@ -5656,9 +5728,11 @@ CREATE TABLE hwqueue.profile_eligibility (
     gpu_exclusivity text
 );
 
-COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim looks';
+COMMENT ON TABLE hwqueue.profile_eligibility IS 'a class that nodes of a profile may run, with its affinity score';
 
-COMMENT ON COLUMN hwqueue.profile_eligibility.cpu_isolation IS 'what the class comes to here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
+COMMENT ON COLUMN hwqueue.profile_eligibility.affinity IS 'null: it depends on other leases, and each claim computes it';
+
+COMMENT ON COLUMN hwqueue.profile_eligibility.cpu_isolation IS 'the class as judged here, the default filled in; null: best_effort. Likewise gpu_exclusivity: null is shared';
 
 ALTER TABLE hwqueue.profile ALTER COLUMN profile_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.profile_profile_id_seq
@@ -5681,7 +5755,7 @@ CREATE TABLE hwqueue.progress (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0.05');
 
-COMMENT ON TABLE hwqueue.progress IS 'how far a claim has come, as its handler said last; it stays when the claim ends, until the lease goes';
+COMMENT ON TABLE hwqueue.progress IS 'how far a claim has come, as its handler reported last; it stays when the claim ends, until the lease goes';
 
 COMMENT ON COLUMN hwqueue.progress.fraction IS 'from 0 to 1; null: not known';
 
@@ -5717,6 +5791,8 @@ CREATE TABLE hwqueue.queue_signal (
 )
 WITH (fillfactor='10', autovacuum_vacuum_threshold='500', autovacuum_vacuum_scale_factor='0');
 
+COMMENT ON TABLE hwqueue.queue_signal IS 'set by a claim that found the queue empty; the next spawn sends a notification and clears it';
+
 ALTER TABLE hwqueue.ready ALTER COLUMN "position" ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.ready_position_seq
     START WITH 1
@@ -5736,11 +5812,15 @@ CREATE TABLE hwqueue.requeued (
 
 ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
 
+COMMENT ON TABLE hwqueue.requeued IS 'an ended lease that was requeued, until roll_up has counted it';
+
 CREATE TABLE hwqueue.run_class (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
     run_id uuid NOT NULL
 );
+
+COMMENT ON TABLE hwqueue.run_class IS 'a placement class that a run may still need; it is not pruned before';
 
 CREATE TABLE hwqueue.run_key (
     shard_id integer NOT NULL,
@@ -5751,6 +5831,8 @@ CREATE TABLE hwqueue.run_key (
     content bytea NOT NULL,
     while_running boolean
 );
+
+COMMENT ON TABLE hwqueue.run_key IS 'a producer''s key of a run: an idempotency key, or a unique one';
 
 COMMENT ON COLUMN hwqueue.run_key.while_running IS 'true: it goes when its run ends; null: with its run';
 
@@ -5791,6 +5873,8 @@ CREATE TABLE hwqueue.schema_info (
     CONSTRAINT schema_info_singleton_check CHECK (singleton)
 );
 
+COMMENT ON TABLE hwqueue.schema_info IS 'what hwqueue db upgrade installed last; clients read it when they start';
+
 CREATE TABLE hwqueue.served (
     shard_id integer NOT NULL,
     node_id uuid NOT NULL,
@@ -5800,6 +5884,8 @@ CREATE TABLE hwqueue.served (
     hears_deaths boolean DEFAULT false NOT NULL,
     CONSTRAINT served_concurrency_check CHECK ((concurrency > 0))
 );
+
+COMMENT ON TABLE hwqueue.served IS 'what a node''s worker announced when it registered: queues, tasks, concurrency';
 
 COMMENT ON COLUMN hwqueue.served.queues IS 'queues that it polls; null: it has not said';
 
@@ -5816,6 +5902,8 @@ CREATE TABLE hwqueue.service (
     away_from uuid[] DEFAULT '{}'::uuid[] NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.service IS 'what operators said about a service';
+
 COMMENT ON COLUMN hwqueue.service.failure_domain IS 'node, rack or label:KEY; null: that of the queue';
 
 COMMENT ON COLUMN hwqueue.service.away_from IS 'services that its leases keep away from';
@@ -5825,6 +5913,8 @@ CREATE TABLE hwqueue.silent_node (
     node_id uuid NOT NULL,
     reported_at timestamp with time zone NOT NULL
 );
+
+COMMENT ON TABLE hwqueue.silent_node IS 'a node that has been reported as silent and is not back yet';
 
 ALTER TABLE hwqueue.spread_fleet ALTER COLUMN fleet_id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME hwqueue.spread_fleet_fleet_id_seq
@@ -5862,6 +5952,8 @@ CREATE TABLE hwqueue.task (
     set_by text NOT NULL
 );
 
+COMMENT ON TABLE hwqueue.task IS 'the spawn options that leases of a task have by default';
+
 COMMENT ON COLUMN hwqueue.task.defaults IS 'spawn options, as they were given; a spawn''s own options win';
 
 CREATE TABLE hwqueue.term_counter (
@@ -5888,6 +5980,8 @@ CREATE TABLE hwqueue.workflow_edge (
     to_no integer NOT NULL,
     wants text NOT NULL
 );
+
+COMMENT ON TABLE hwqueue.workflow_edge IS 'a step comes after another one';
 
 COMMENT ON COLUMN hwqueue.workflow_edge.wants IS 'how the parent must end: completed, failed (or cancelled), or ended in any way';
 

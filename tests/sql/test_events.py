@@ -11,6 +11,8 @@ from tests.sql.api import Api, token
 from tests.sql.event_cases import CASES, FIND_OUT, MINUTE, NO_EXECUTE, TURN, WATCH_THE_LAST, Stage
 from tests.unit.test_event_codes import codes_in_sql
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def stage(api: Api, clock: Clock) -> Stage:

@@ -14,6 +14,8 @@ from tests.sql.api import Api, Node, beat, completed, refusing, settlement, toke
 from tests.sql.logins import OPERATOR, WORKER, Logins
 from tests.sql.test_roles import MAY_CALL
 
+pytestmark = pytest.mark.thorough
+
 MINUTE = timedelta(minutes=1)
 
 

@@ -19,6 +19,8 @@ from psycopg import sql
 from tests.calls import Row
 from tests.sql.api import Api, read_refusal
 
+pytestmark = pytest.mark.thorough
+
 FILM, GAMES = TENANTS = "film", "games"
 ROLES = ["hwqueue_producer", "hwqueue_worker", "hwqueue_operator", "hwqueue_admin"]
 

@@ -11,6 +11,8 @@ from tests.calls import Row
 from tests.flows import broken, each, step
 from tests.sql.api import Api, Node
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(autouse=True)
 def sound(api: Api) -> Iterator[None]:
