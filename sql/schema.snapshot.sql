@@ -1558,6 +1558,9 @@ CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.class_changes(p_changes jsonb) RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
 
@@ -3837,6 +3840,9 @@ CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdic
 CREATE FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) RETURNS void
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
     LANGUAGE plpgsql;
 
@@ -5012,8 +5018,7 @@ CREATE TABLE hwqueue.attempt (
     outcome text NOT NULL,
     claimed_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
-    error jsonb,
-    CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text])))
+    error jsonb
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
@@ -5952,6 +5957,9 @@ ALTER TABLE ONLY hwqueue.arrival
 
 ALTER TABLE ONLY hwqueue.attempt_log
     ADD CONSTRAINT attempt_log_pkey PRIMARY KEY (shard_id, lease_id, claim_token, line);
+
+ALTER TABLE hwqueue.attempt
+    ADD CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text]))) NOT VALID;
 
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
@@ -7107,6 +7115,8 @@ REVOKE ALL ON FUNCTION hwqueue.claims_scan_start(p_shard integer) FROM PUBLIC;
 REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels jsonb, p_rack bigint, p_node uuid, p_resources uuid[], p_facts jsonb, p_taints jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_changes(p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) FROM PUBLIC;
 
@@ -8450,6 +8460,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) 
 REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 
