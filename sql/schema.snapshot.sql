@@ -3433,6 +3433,9 @@ CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hw
 CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
@@ -3663,6 +3666,9 @@ CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURN
 
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
@@ -4768,6 +4774,9 @@ CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind te
 
 CREATE FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
 
 CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -8202,6 +8211,8 @@ REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_s
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
@@ -8343,6 +8354,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_page(p_filter jsonb, p_states text[], p_limi
 REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
 
@@ -9047,6 +9060,8 @@ GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_admi
 REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
 

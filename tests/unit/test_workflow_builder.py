@@ -226,6 +226,23 @@ def test_a_deadline_is_a_timedelta() -> None:
         Workflow(name="w", tasks=[Step("a", "t")], deadline=5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("pin", [True, "2.4"])
+def test_runs_are_pinned_to_a_version(pin: bool | str) -> None:
+    builder = WorkflowBuilder("w").with_options(pin_version=pin).task("a", "a")
+    assert specification(builder)["pin_version"] == pin
+    flow = App().workflow("w", pin_version=pin)
+    flow.add(Step("a", "a"))
+    assert flow.workflow.as_json() == specification(builder)
+    no_pin = Workflow(name="w", tasks=[Step("a", "a")], pin_version=False)
+    assert "pin_version" not in no_pin.as_json()
+
+
+@pytest.mark.parametrize("pin", ["", "x" * 101, 2, ["2.4"]])
+def test_what_is_no_version_is_refused(pin: Any) -> None:
+    with pytest.raises(ConfigError, match="pin_version"):
+        Workflow(name="w", tasks=[Step("a", "a")], pin_version=pin)
+
+
 def test_how_long_runs_are_kept() -> None:
     kept = WorkflowBuilder("w").task("a", "t").with_options(retain_failed=timedelta(days=1))
     assert specification(kept)["retain"] == {"failed": 86400.0}
