@@ -16,8 +16,8 @@
 -- "after", "join": all|any, "run_if", "on_failure": fail|continue|ignore, "finally":
 -- completed|failed|cancelled|ended}; a task has {"task", "queue", "params", "options", "affinity":
 -- and|override|replace, "affinity_tags", "placement", "near": {"step", "what", "mode": prefer|require,
--- "away", "gone": wait|anywhere|fail, "weight"}}, a map these and {"over", "max_parallel", "tolerate"}, a
--- sleep {"for" or "until"}, a nested run of another workflow {"workflow", "version", "input"}.
+-- "away", "gone": wait|anywhere|fail, "weight", "match": item}}, a map these and {"over", "max_parallel",
+-- "tolerate"}, a sleep {"for" or "until"}, a nested run of another workflow {"workflow", "version", "input"}.
 -- docs/explanation/workflows.md explains them.
 --
 -- Raises: QHF02, QHF07, QHC03, QHC04, QHW01, QHA01, QHA03. Idempotent.

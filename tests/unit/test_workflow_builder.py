@@ -21,6 +21,7 @@ from hwqueue.workflow import (
     index,
     item,
     literal,
+    near,
     result,
     results,
     run,
@@ -184,6 +185,17 @@ def test_maps() -> None:
     assert only_step(over=[]) == {"name": "a", "kind": "map", "task": "task", "over": []}
     with pytest.raises(ConfigError, match="max_parallel and tolerate are of a map"):
         Step("a", "task", tolerate=1)
+
+
+def test_items_near_items() -> None:
+    builder = (
+        WorkflowBuilder("w")
+        .map("a", "a", over=[1])
+        .map("b", "b", over=results("a"), near=near("a", "rack", match="item", mode="require"))
+    )
+    asked = specification(builder)["steps"][1]["near"]
+    assert asked == {"step": "a", "what": "rack", "mode": "require", "match": "item"}
+    assert "match" not in near("a").as_json()
 
 
 def test_a_step_may_be_named_by_itself() -> None:
