@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -17,10 +16,11 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NoReturn, Self
 from uuid import UUID
 
-from hwqueue import steps
+from hwqueue import retrying, steps
 from hwqueue.attempt_log import log_line
 from hwqueue.client import AsyncClient, Client
 from hwqueue.client._items import Named, items_of
@@ -28,6 +28,7 @@ from hwqueue.client._json import plain
 from hwqueue.convert import jsonable
 from hwqueue.errors import BadArgument, ConfigError
 from hwqueue.logs import LogLevel, TellLine
+from hwqueue.retrying import Retrying
 from hwqueue.steps import Memory, Suspended, Wait
 from hwqueue.types import (
     AddedItem,
@@ -342,7 +343,15 @@ class LeaseContext(_LeaseFacts):
         found: SubmittedRun = self.ask("add_steps", spec=plain(spec, "spec"))
         return found
 
-    def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retrying | int | None = None,
+        **kwargs: Any,
+    ) -> Json:
         """Call `fn(*args, **kwargs)` once for the lease, and keep what it returns.
 
         A later run of the handler, after a failure or a suspension, gets the result without the
@@ -354,6 +363,9 @@ class LeaseContext(_LeaseFacts):
                 of the handler: a step that means something else needs another name. A name that is
                 used again in a run is numbered, `charge#2`.
             fn: Returns what has a JSON form, as large as the queue allows params to be.
+            retry: How often it is called again in this run before what it raises fails the attempt:
+                a `Retrying`, or a number of calls. It holds no steps of its own then: they would
+                be numbered on.
 
         Returns: The result as JSON, the same in each run: lists for tuples.
 
@@ -366,7 +378,8 @@ class LeaseContext(_LeaseFacts):
         name = self.memory.name(name)
         if saved := self._found(name):
             return saved.state
-        result = steps.result_of(name, fn(*args, **kwargs))
+        value = retrying.call(name, partial(fn, *args, **kwargs), retry, self.log, self._pause)
+        result = steps.result_of(name, value)
         self.ask("save_checkpoint", name=name, state=result)
         return result
 
@@ -421,8 +434,7 @@ class LeaseContext(_LeaseFacts):
             return
         if saved is not None or span >= steps.IN_PLACE:
             raise Suspended(wait)
-        if self.cancelled.wait(span.total_seconds()):
-            raise Cancelled
+        self._pause(span.total_seconds())
         self.ask("save_checkpoint", name=wait.name, state=None)
 
     def wait_for(self, signal: str, *, timeout: timedelta | None = None) -> Json:
@@ -449,6 +461,11 @@ class LeaseContext(_LeaseFacts):
         if saved is not None and saved.status != "open":
             return steps.end_of_wait(saved)
         return steps.end_of_taking(wait, self.ask("take_signal", signal=signal, name=wait.name))
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, with the slot kept. Raises: Cancelled."""
+        if self.cancelled.wait(seconds):
+            raise Cancelled
 
     def _found(self, name: str) -> Checkpoint | None:
         if not self.memory.is_read:
@@ -507,13 +524,22 @@ class AsyncLeaseContext(_LeaseFacts):
         found: SubmittedRun = await self.ask("add_steps", spec=plain(spec, "spec"))
         return found
 
-    async def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Json:
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retrying | int | None = None,
+        **kwargs: Any,
+    ) -> Json:
         """See `LeaseContext.step`. `fn` may be async; one that is not runs in the event loop."""
         name = self.memory.name(name)
         if saved := await self._found(name):
             return saved.state
-        value = fn(*args, **kwargs)
-        result = steps.result_of(name, await value if inspect.isawaitable(value) else value)
+        call = partial(fn, *args, **kwargs)
+        value = await retrying.call_async(name, call, retry, self.log, asyncio.sleep)
+        result = steps.result_of(name, value)
         await self.ask("save_checkpoint", name=name, state=result)
         return result
 

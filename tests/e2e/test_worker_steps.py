@@ -64,6 +64,23 @@ async def test_a_handler_goes_on_behind_its_steps(
     assert names == {"charge", "charge#2", "packed"}
 
 
+@pytest.mark.parametrize("task", ["flaky", "flaky-process", "flaky-async", "flaky-async-process"])
+async def test_a_step_is_called_again_within_its_attempt(
+    client: AsyncClient, dsn: str, tmp_path: Path, task: str
+) -> None:
+    lease_id = (await client.spawn_lease(QUEUE, task, {"folder": str(tmp_path)})).lease_id
+    async with worker(dsn, app):
+        lease = await ended(client, lease_id)
+    assert (lease.result, lease.attempt, lease.attempts) == ("done", 1, ())
+    assert lines(tmp_path) == ["busy"] * 3
+    told = await client.lease_logs(lease_id)
+    assert [(one.level, one.fields) for one in told] == [
+        ("warning", {"step": "ask", "calls": 1}),
+        ("warning", {"step": "ask", "calls": 2}),
+    ]
+    assert told[0].message.endswith("ConnectionError: busy")
+
+
 @pytest.mark.parametrize("task", ["order", "order-async-process"])
 async def test_a_wait_times_out(
     client: AsyncClient, dsn: str, clock: Clock, tmp_path: Path, task: str
