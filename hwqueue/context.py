@@ -414,7 +414,7 @@ class LeaseContext(_LeaseFacts):
                     self.lease_id, self.claim_token, name, shard=self.claim.shard_id
                 )
 
-    def sleep(self, span: timedelta) -> None:
+    def sleep(self, span: timedelta, *, near: steps.Near = None) -> None:
         """Wait, once for the lease.
 
         Under 30 s the handler waits where it is, and keeps its slot. Otherwise its run ends here,
@@ -423,12 +423,14 @@ class LeaseContext(_LeaseFacts):
 
         Args:
             span: At most 3650 days.
+            near: `self`: a suspended lease prefers the node that it was on for its next run, and
+                waits for it as long as its patience says. None: any node that it may have.
 
         Raises: Suspended, Cancelled, BadArgument.
         SQL: save_checkpoint, or suspend_lease in the worker.
         """
         steps.checked_span(span, "span")
-        wait = Wait(self.memory.name("sleep"), None, span)
+        wait = Wait(self.memory.name("sleep"), None, span, steps.checked_near(near))
         saved = self._found(wait.name)
         if saved is not None and saved.status == "done":
             return
@@ -437,7 +439,9 @@ class LeaseContext(_LeaseFacts):
         self._pause(span.total_seconds())
         self.ask("save_checkpoint", name=wait.name, state=None)
 
-    def wait_for(self, signal: str, *, timeout: timedelta | None = None) -> Json:
+    def wait_for(
+        self, signal: str, *, timeout: timedelta | None = None, near: steps.Near = None
+    ) -> Json:
         """Wait until somebody sends the lease a signal, and return the signal's payload.
 
         If it is not there yet the run ends here, by the exception `hwqueue.Suspended`, and no
@@ -447,6 +451,7 @@ class LeaseContext(_LeaseFacts):
         Args:
             signal: As `Client.signal_lease` names it.
             timeout: At most 3650 days; None: it waits for ever, or until the lease's deadline.
+            near: As for `sleep`.
 
         Raises:
             TimeoutError: It did not come in time; later runs raise it again.
@@ -456,7 +461,7 @@ class LeaseContext(_LeaseFacts):
         """
         if timeout is not None:
             steps.checked_span(timeout, "timeout")
-        wait = Wait(self.memory.name(signal), signal, timeout)
+        wait = Wait(self.memory.name(signal), signal, timeout, steps.checked_near(near))
         saved = self._found(wait.name)
         if saved is not None and saved.status != "open":
             return steps.end_of_wait(saved)
@@ -558,10 +563,10 @@ class AsyncLeaseContext(_LeaseFacts):
                     self.lease_id, self.claim_token, name, shard=self.claim.shard_id
                 )
 
-    async def sleep(self, span: timedelta) -> None:
+    async def sleep(self, span: timedelta, *, near: steps.Near = None) -> None:
         """See `LeaseContext.sleep`."""
         steps.checked_span(span, "span")
-        wait = Wait(self.memory.name("sleep"), None, span)
+        wait = Wait(self.memory.name("sleep"), None, span, steps.checked_near(near))
         saved = await self._found(wait.name)
         if saved is not None and saved.status == "done":
             return
@@ -570,11 +575,13 @@ class AsyncLeaseContext(_LeaseFacts):
         await asyncio.sleep(span.total_seconds())
         await self.ask("save_checkpoint", name=wait.name, state=None)
 
-    async def wait_for(self, signal: str, *, timeout: timedelta | None = None) -> Json:
+    async def wait_for(
+        self, signal: str, *, timeout: timedelta | None = None, near: steps.Near = None
+    ) -> Json:
         """See `LeaseContext.wait_for`."""
         if timeout is not None:
             steps.checked_span(timeout, "timeout")
-        wait = Wait(self.memory.name(signal), signal, timeout)
+        wait = Wait(self.memory.name(signal), signal, timeout, steps.checked_near(near))
         saved = await self._found(wait.name)
         if saved is not None and saved.status != "open":
             return steps.end_of_wait(saved)

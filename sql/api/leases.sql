@@ -145,6 +145,7 @@ begin
   end if;
   update hwqueue.lease l
   set priority = v_priority, deadline = v_deadline, class_id = v_class_id,
+      near_node = case when not v_asks then l.near_node end,
       rank = case when v_queue.queue_id <> l.queue_id
         then hwqueue.lease_rank(v_queue.ageing_step, greatest(l.available_at, l.created_at), v_priority)
         else l.rank + l.priority - v_priority end,
@@ -274,6 +275,9 @@ begin
   where l.shard_id = p_shard and l.lease_id = p_lease
   returning l.* into v_lease;
   perform hwqueue.refuse_step_lease(v_lease, 'requeued');
+  if v_lease.near_node is not null then
+    perform hwqueue.prefer_own_node(p_lease, null, p_shard);
+  end if;
   perform hwqueue.note_leases('lease_requeued', array[p_lease], format('requeued, it was %s', v_end.state),
       p_shard,
     jsonb_build_object('from', v_end.state));

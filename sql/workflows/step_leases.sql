@@ -76,7 +76,8 @@ begin
     update hwqueue.lease l
     set task_name = (v_item.request).task_name, params = (v_item.request).params,
       headers = (v_item.request).headers, deadline = null,
-      class_id = (v_item.request).class_id  -- of a step near another one, where that ran this time
+      class_id = (v_item.request).class_id,  -- of a step near another one, where that ran this time
+      near_node = null
     where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
     perform hwqueue.put_back((v_item.request).lease_id, 0,
       (v_item.claim_token & ((1::bigint << 40) - 1))::int, (v_item.request).available_at, p_now, p_shard);

@@ -23,6 +23,7 @@ from hwqueue.testing import (
     run_one,
 )
 from hwqueue.types import LeaseState
+from hwqueue.worker.outcome import Outcome
 
 HOUR = timedelta(hours=1)
 QUEUE = "orders"
@@ -353,3 +354,36 @@ def test_a_call_that_failed_uses_no_attempt(client: Client) -> None:
 def test_a_policy_that_is_not_possible(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Retrying(**({"attempts": 2} | wrong))
+
+
+def test_a_wait_says_where_it_wants_to_go_on(client: Client) -> None:
+    app = App()
+
+    @app.task("stay", queue=QUEUE)
+    def stay(context: LeaseContext) -> Any:
+        context.sleep(HOUR, near="self")
+        return context.wait_for("go", near="self")
+
+    lease_id = app.tasks["stay"].spawn(client).lease_id
+    for name in ("sleep", "go"):
+        run = run_one(client, app, lease_id=lease_id)
+        assert (run.outcome.kind, run.outcome.name, run.outcome.near) == ("suspend", name, "self")
+        [wish] = client.get_lease(lease_id).placement["prefer"]
+        assert list(wish["when"][0]) == ["node"]
+    assert Outcome.from_json(run.outcome.to_json()) == run.outcome
+    client.signal_lease(lease_id, "go", 7)
+    assert run_one(client, app, lease_id=lease_id).result == 7
+
+
+async def test_an_async_wait_says_where_it_wants_to_go_on() -> None:
+    context = make_async_context()
+    with pytest.raises(Suspended) as sleeps:
+        await context.sleep(HOUR, near="self")
+    with pytest.raises(Suspended) as waits:
+        await context.wait_for("go", near="self")
+    assert (sleeps.value.wait.near, waits.value.wait.near) == ("self", "self")
+    wrong: Any = "rack"
+    with pytest.raises(BadArgument, match="near is 'self' or None"):
+        await context.sleep(HOUR, near=wrong)
+    with pytest.raises(BadArgument, match="near is 'self' or None"):
+        make_context().wait_for("go", near=wrong)

@@ -24,7 +24,7 @@ def note(params: dict[str, Any], line: str) -> str:
 def order(params: dict[str, Any], context: LeaseContext) -> dict[str, Any]:
     paid = context.step("charge", note, params, "charge")
     try:
-        packed = context.wait_for("packed", timeout=HOUR)
+        packed = context.wait_for("packed", timeout=HOUR, near="self")
     except Exception as error:  # what suspends is none
         packed = note(params, type(error).__name__)
     again = context.step("charge", note, params, "again")
@@ -42,7 +42,7 @@ def order_process(params: dict[str, Any], context: LeaseContext) -> dict[str, An
 async def order_async(params: dict[str, Any], context: AsyncLeaseContext) -> dict[str, Any]:
     paid = await context.step("charge", note, params, "charge")
     try:
-        packed = await context.wait_for("packed", timeout=HOUR)
+        packed = await context.wait_for("packed", timeout=HOUR, near="self")
     except Exception as error:
         packed = note(params, type(error).__name__)
     again = await context.step("charge", note, params, "again")

@@ -50,7 +50,8 @@ async def test_a_handler_goes_on_behind_its_steps(
     caplog.set_level(logging.INFO, "hwqueue.worker")
     lease_id = (await client.spawn_lease(QUEUE, task, {"folder": str(tmp_path)})).lease_id
     async with worker(dsn, app):
-        await in_state(client, lease_id, LeaseState.SCHEDULED)
+        waiting = await in_state(client, lease_id, LeaseState.SCHEDULED)
+        assert waiting.placement["prefer"], "the node that it was on"
         sent = await client.signal_lease(lease_id, "packed", {"by": "ann"}, key="k")
         assert sent.created
         lease = await ended(client, lease_id)
