@@ -339,7 +339,12 @@ TAKE_SIGNAL = _call(
 SUSPEND_LEASE = _call(
     "suspend_lease",
     _CLAIM,
-    {"p_until": "timestamp with time zone", "p_signal": "text", "p_name": "text"},
+    {
+        "p_until": "timestamp with time zone",
+        "p_signal": "text",
+        "p_name": "text",
+        "p_near": "text",
+    },
 )
 APPEND_LOGS = _call("append_logs", {"p_logs": "jsonb"})
 CLAIM_HINT = _call("claim_hint", {**_QUEUES, **_NODE}, row=types.ClaimHint)

@@ -59,7 +59,7 @@ grant execute on function
   hwqueue.add_steps(uuid, bigint, jsonb, int),
   hwqueue.checkpoints(uuid, bigint, int),
   hwqueue.take_signal(uuid, bigint, text, text, int),
-  hwqueue.suspend_lease(uuid, bigint, timestamptz, text, text, int),
+  hwqueue.suspend_lease(uuid, bigint, timestamptz, text, text, int, text),
   hwqueue.report_progress(jsonb, int),
   hwqueue.append_logs(jsonb, int),
   hwqueue.claim_hint(text[], uuid, int),

@@ -460,7 +460,8 @@ CREATE TABLE hwqueue.lease (
     wire bytea,
     run_id uuid,
     step_no integer,
-    item_no integer
+    item_no integer,
+    near_node uuid
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05', fillfactor='90');
 
@@ -475,6 +476,8 @@ COMMENT ON COLUMN hwqueue.lease.claim_token IS 'of the last claim that ended wit
 COMMENT ON COLUMN hwqueue.lease.run_id IS 'the run whose step this is; null: a lease of its own';
 
 COMMENT ON COLUMN hwqueue.lease.item_no IS 'its place in the list of a map, from 0, or among the items that its step has added; -1: the own lease of a step that has added items; null: of no such step';
+
+COMMENT ON COLUMN hwqueue.lease.near_node IS 'the node that its class prefers because its handler was suspended there; null: none for that reason';
 
 CREATE FUNCTION hwqueue.add_run(p_lease hwqueue.lease, p_spec jsonb, p_shard integer, OUT run_id uuid, OUT created boolean) RETURNS record
     LANGUAGE plpgsql;
@@ -1348,6 +1351,9 @@ CREATE FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue.queue,
 CREATE FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer DEFAULT 100) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
+CREATE FUNCTION hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) RETURNS void
     LANGUAGE plpgsql IMMUTABLE;
 
@@ -1588,6 +1594,9 @@ CREATE FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p_labels
 CREATE FUNCTION hwqueue.class_anchors(p_required jsonb) RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.class_changes(p_changes jsonb) RETURNS text[]
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
 CREATE FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) RETURNS bytea
     LANGUAGE sql STABLE;
 
@@ -1621,6 +1630,9 @@ CREATE FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p
 
 CREATE FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) RETURNS SETOF hwqueue.class_match
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
+
+CREATE FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
+    LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.class_options(p_options jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -1951,7 +1963,7 @@ CREATE FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, p_key t
 CREATE FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) RETURNS TABLE(class_id bigint, affinity double precision, task_name text, cpu_milli bigint, memory_mib bigint, gpu_count integer, gpu_milli integer, gpu_wanted uuid[], custom jsonb, cpu_isolation text, gpu_exclusivity text, trusts text[], is_checked boolean)
     LANGUAGE sql STABLE;
 
-CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) RETURNS text
+CREATE FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean DEFAULT false) RETURNS text
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) RETURNS boolean
@@ -3061,14 +3073,17 @@ CREATE FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_field te
 CREATE FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) RETURNS record
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
-CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT are_there boolean) RETURNS record
-    LANGUAGE sql STABLE;
+CREATE FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_shard integer, p_item integer DEFAULT NULL::integer) RETURNS jsonb
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
@@ -3370,6 +3385,9 @@ CREATE FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) RETURNS integer[]
 CREATE FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) RETURNS TABLE(shard_id integer, lease_id uuid, claim_token bigint, ordinal integer)
     LANGUAGE plpgsql IMMUTABLE ROWS 1;
 
+CREATE FUNCTION hwqueue.own_node_wish(p_node uuid) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.own_options() RETURNS text[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -3476,6 +3494,9 @@ CREATE FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_state hw
 CREATE FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) RETURNS hwqueue.picked_entries
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     SET enable_seqscan TO 'on'
@@ -3502,6 +3523,9 @@ CREATE FUNCTION hwqueue.placement_cost(p_placement jsonb) RETURNS integer
 CREATE FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) RETURNS record
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) RETURNS boolean
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) RETURNS TABLE(step_no integer, step jsonb, workflow hwqueue.workflow, refusal jsonb)
     LANGUAGE plpgsql STABLE;
 
@@ -3509,6 +3533,9 @@ CREATE FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.present(p_key text, p_value jsonb) RETURNS jsonb
@@ -3709,6 +3736,9 @@ CREATE FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[]) RETURN
 CREATE FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.queue_head
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) RETURNS SETOF hwqueue.queue_head
     LANGUAGE sql STABLE;
 
@@ -3883,6 +3913,9 @@ CREATE FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdic
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) RETURNS void
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) RETURNS void
@@ -4501,7 +4534,7 @@ CREATE FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer DEFAULT
 CREATE FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS text
+CREATE FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_signal text DEFAULT NULL::text, p_name text DEFAULT NULL::text, p_shard integer DEFAULT 0, p_near text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -4813,6 +4846,9 @@ CREATE FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind te
 CREATE FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.version_placement(p_run hwqueue.run) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE;
+
 CREATE FUNCTION hwqueue.version_prerelease(p_version text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -5068,8 +5104,7 @@ CREATE TABLE hwqueue.attempt (
     outcome text NOT NULL,
     claimed_at timestamp with time zone NOT NULL,
     ended_at timestamp with time zone NOT NULL,
-    error jsonb,
-    CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text])))
+    error jsonb
 )
 WITH (autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_insert_threshold='10000', autovacuum_vacuum_insert_scale_factor='0.05');
 
@@ -6046,6 +6081,9 @@ ALTER TABLE ONLY hwqueue.arrival
 
 ALTER TABLE ONLY hwqueue.attempt_log
     ADD CONSTRAINT attempt_log_pkey PRIMARY KEY (shard_id, lease_id, claim_token, line);
+
+ALTER TABLE hwqueue.attempt
+    ADD CONSTRAINT attempt_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'failed'::text, 'expired'::text, 'superseded'::text, 'released'::text, 'cancelled'::text]))) NOT VALID;
 
 ALTER TABLE ONLY hwqueue.attempt
     ADD CONSTRAINT attempt_pkey PRIMARY KEY (shard_id, lease_id, claim_token);
@@ -7096,6 +7134,8 @@ REVOKE ALL ON FUNCTION hwqueue.check_move(p_lease hwqueue.lease, p_queue hwqueue
 
 REVOKE ALL ON FUNCTION hwqueue.check_name(p_name text, p_field text, p_max_length integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.check_near_kinds(p_step jsonb, p_other jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.check_near_steps(p_steps jsonb[], p_order integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.check_node_labels(p_labels jsonb) FROM PUBLIC;
@@ -7202,6 +7242,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_affinity(p_class hwqueue.placement_class, p
 
 REVOKE ALL ON FUNCTION hwqueue.class_anchors(p_required jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.class_changes(p_changes jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.class_digest(p_content hwqueue.class_content) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_fits(p_class_ids bigint[], p_snapshot hwqueue.fleet_snapshot, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -7213,6 +7255,8 @@ REVOKE ALL ON FUNCTION hwqueue.class_headline(p_class hwqueue.pending_class, p_f
 REVOKE ALL ON FUNCTION hwqueue.class_lives_before(p_class_id bigint, p_tier smallint, p_rank bigint, p_position bigint, p_to_tier smallint, p_to_rank bigint, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_match(p_fit hwqueue.class_nodes, p_snapshot hwqueue.fleet_snapshot) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.class_near(p_class bigint, p_near jsonb, p_places jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.class_options(p_options jsonb) FROM PUBLIC;
 
@@ -7392,7 +7436,7 @@ REVOKE ALL ON FUNCTION hwqueue.edit_operator_taints(p_node uuid, p_taint jsonb, 
 
 REVOKE ALL ON FUNCTION hwqueue.eligible_classes(p_profile_id bigint, p_node uuid, p_queue_id integer, p_only bigint[], p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.end_claim(p_claim hwqueue.claim, p_outcome text, p_error jsonb, p_next timestamp with time zone, p_now timestamp with time zone, p_shard integer, p_near boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.end_completed_claim(p_lease uuid, p_token bigint, p_node uuid, p_is_plain boolean, p_holds boolean, p_result jsonb, p_shard integer) FROM PUBLIC;
 
@@ -8035,11 +8079,13 @@ REVOKE ALL ON FUNCTION hwqueue.named_steps(p_run hwqueue.run, p_names jsonb, p_f
 
 REVOKE ALL ON FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT class_id bigint, OUT bad jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT are_there boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_shard integer, p_item integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.nearest_name(p_name text, p_names text[]) FROM PUBLIC;
 
@@ -8213,6 +8259,8 @@ REVOKE ALL ON FUNCTION hwqueue.order_named_steps(p_steps jsonb[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.ordered_items(p_leases uuid[], p_tokens bigint[], p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.own_node_wish(p_node uuid) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.own_options() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.own_resources(p_placement jsonb) FROM PUBLIC;
@@ -8286,6 +8334,8 @@ REVOKE ALL ON FUNCTION hwqueue.pick_entries(p_request hwqueue.claim_request, p_s
 
 REVOKE ALL ON FUNCTION hwqueue.pick_leases(p_request hwqueue.claim_request, p_state hwqueue.node_state, p_room hwqueue.headroom, p_limit integer, p_without bigint[], p_is_new boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.pinned_version(p_name text, p_pin jsonb, p_options jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.place_counts(p_spread jsonb, p_spec jsonb, p_digest bigint, p_recount jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.place_in_line(p_lease hwqueue.lease, p_shard integer) FROM PUBLIC;
@@ -8300,11 +8350,15 @@ REVOKE ALL ON FUNCTION hwqueue.placement_cost(p_placement jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.placement_limits(OUT patterns integer, OUT pattern_chars integer, OUT repeated_chars integer, OUT exprs integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.places_are_there(p_places jsonb, p_what text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.planned_nested(p_workflow hwqueue.workflow, p_run hwqueue.run, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.planned_steps(p_workflow hwqueue.workflow, p_run hwqueue.run, p_own jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.postpone_checks(p_limit integer, p_now timestamp with time zone, p_shard integer, p_from timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prefer_own_node(p_lease uuid, p_node uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.present(p_key text, p_value jsonb) FROM PUBLIC;
 
@@ -8428,6 +8482,8 @@ REVOKE ALL ON FUNCTION hwqueue.read_page_cursor(p_cursor jsonb, p_states text[])
 
 REVOKE ALL ON FUNCTION hwqueue.read_past_blocked(p_state hwqueue.node_state, p_queue_head hwqueue.queue_head, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.read_pin(p_pin jsonb, p_field text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.read_queue_head(p_queue text, p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.read_queue_heads(p_queues text[], p_profile_id bigint, p_classes_seen xid8, p_classes_unseen xid8[], p_pinned integer[], p_shard integer) FROM PUBLIC;
@@ -8544,6 +8600,8 @@ REVOKE ALL ON FUNCTION hwqueue.refuse_run_state(p_run hwqueue.run, p_hint text) 
 REVOKE ALL ON FUNCTION hwqueue.refuse_settlement(p_lease uuid, p_token bigint, p_verdict text, p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step(p_name text, p_workflow hwqueue.workflow, p_field text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.refuse_step_change(p_lease hwqueue.lease, p_changes jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.refuse_step_lease(p_lease hwqueue.lease, p_what text) FROM PUBLIC;
 
@@ -8943,9 +9001,9 @@ GRANT ALL ON FUNCTION hwqueue.summarise_runs(p_run_ids uuid[], p_shard integer) 
 
 REVOKE ALL ON FUNCTION hwqueue.suspend_attestations(p_node hwqueue.node, p_all boolean, p_why text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer) TO hwqueue_worker;
-GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer) TO hwqueue_admin;
+REVOKE ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer, p_near text) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer, p_near text) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.suspend_lease(p_lease uuid, p_token bigint, p_until timestamp with time zone, p_signal text, p_name text, p_shard integer, p_near text) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.suspended_words(p_node uuid, p_domain text, p_shard integer) FROM PUBLIC;
 
@@ -9129,6 +9187,8 @@ GRANT ALL ON FUNCTION hwqueue.verify_invariants(p_shard integer) TO hwqueue_admi
 REVOKE ALL ON FUNCTION hwqueue.version_in_range(p_version text, p_range text, p_kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_meets(p_version text, p_op text, p_bound text, p_kind text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.version_placement(p_run hwqueue.run) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.version_prerelease(p_version text) FROM PUBLIC;
 

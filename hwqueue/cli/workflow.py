@@ -184,6 +184,10 @@ def run(
         typer.Option("--key", help="Idempotency key: the same key submits only once."),
     ] = None,
     tenant: spawning.Tenant = None,
+    app_version: Annotated[
+        str | None,
+        typer.Option(help="Version of the code that runs the steps: of workers with this one."),
+    ] = None,
 ) -> None:
     """Submit a run of a workflow, and print its id and state."""
     given = json_value(input_, "--input")
@@ -200,6 +204,7 @@ def run(
             deadline=moment_after(deadline, "--deadline"),
             idempotency_key=key,
             tenant=tenant,
+            app_version=app_version,
         )
     show_item(ctx, submitted, _submitted_facts)
     status = f"hwqueue workflow status {submitted.run_id}"

@@ -37,6 +37,8 @@ class RunOptions(TypedDict, total=False):
             While one has it a submission returns that one (`keep`), raises `UniqueConflict`
             (`raise`), or cancels it and takes the key (`replace`).
         run_id: An id of your own.
+        app_version: Of the code that runs the steps: their nodes have this label, as workers with
+            `--app-version`. Required where `pin_version` of the workflow is True.
         steps: By the name of a step: `affinity_tags`, `placement`, `wire`, `options`.
     """
 
@@ -53,6 +55,7 @@ class RunOptions(TypedDict, total=False):
     idempotency_key: str | None
     unique: Unique | Mapping[str, Any] | None
     run_id: UUID | str | None
+    app_version: str | None
     steps: Mapping[str, Mapping[str, Any]] | None
 
 
@@ -262,7 +265,8 @@ class CheckedStep:
         step_no: Its place in topological order, from 1.
         placement: What its lease would ask of a node, the run's part included.
         came_from: For each part of `placement` the levels that ask for it: `workflow`,
-            `submission`, `step`, `task` or `near`. The same keys: a list of levels for each entry
+            `submission`, `step`, `task`, `near` or `version` (the run is pinned to a version of
+            the code). The same keys: a list of levels for each entry
             of a list, or for each key of `resources` and `isolation`.
         headline: One sentence.
         code: A reason code; `ready` if a node could take it now.

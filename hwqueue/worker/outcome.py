@@ -34,6 +34,7 @@ class Outcome:
         available_at: When it is claimable again. With neither, at once.
         signal: What a suspended lease waits for; None: it sleeps.
         name: Of the wait.
+        near: `self`: a suspended lease prefers the node that it was on.
         message: Why it was released, if the handler said so; for the log.
     """
 
@@ -46,6 +47,7 @@ class Outcome:
     available_at: datetime | None = None
     signal: str | None = None
     name: str | None = None
+    near: Literal["self"] | None = None
     message: str = ""
 
     @property
@@ -64,7 +66,12 @@ class Outcome:
             )
         if self.kind == "suspend":
             return Settlement.suspend(
-                lease_id, token, name=self.name or "", signal=self.signal, delay=self.delay
+                lease_id,
+                token,
+                name=self.name or "",
+                signal=self.signal,
+                delay=self.delay,
+                near=self.near,
             )
         return Settlement.fail(
             lease_id, token, error=self.error or {}, retry=self.retry, retry_at=self.retry_at
@@ -132,7 +139,13 @@ def of_exception(error: BaseException, *, may_retry: bool = True) -> Outcome:
         may_retry: What the task says of such exceptions; `Retry` and `Reject` say it themselves.
     """
     if wait := wait_of(error):
-        return Outcome(kind="suspend", name=wait.name, signal=wait.signal, delay=wait.timeout)
+        return Outcome(
+            kind="suspend",
+            name=wait.name,
+            signal=wait.signal,
+            delay=wait.timeout,
+            near=wait.near,
+        )
     if isinstance(error, Snooze):
         return Outcome(kind="release", delay=error.after, available_at=error.at, message=str(error))
     retry_at = None

@@ -58,6 +58,7 @@ class WorkflowBuilder:
         result: Value | None = None,
         retain_completed: timedelta | None = None,
         retain_failed: timedelta | None = None,
+        pin_version: bool | str | None = None,
     ) -> WorkflowBuilder:
         """Set what else `Workflow` takes; None: as it was."""
         told = {
@@ -70,6 +71,7 @@ class WorkflowBuilder:
             "result": result,
             "retain_completed": retain_completed,
             "retain_failed": retain_failed,
+            "pin_version": pin_version,
         }
         return self._with(**{key: value for key, value in told.items() if value is not None})
 

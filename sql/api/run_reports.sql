@@ -26,7 +26,7 @@ $$;
 -- When the steps of a run were released and claimed, and what their leases ask in words, in topological
 -- order. words: null after the first 500 classes. released_at: when the lease was spawned; available_at: when
 -- it could be claimed, or can, for the last time; both are null before. claimed_at: of the last claim.
--- attempts: the last 20 claims that ended without completing, oldest first.
+-- attempts: the last 20 claims that ended without completing or were run again, oldest first.
 -- Raises: QHF03.
 create or replace function hwqueue.list_step_details(p_run uuid, p_shard int default 0)
 returns table (step_no int, step text, class_id bigint, words text, released_at timestamptz,

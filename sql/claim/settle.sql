@@ -316,13 +316,13 @@ end
 $$;
 
 -- Checks the parts of a settlement before anything is locked: {"outcome", "result", "error", "retry",
--- "retry_at", "delay", "available_at", "signal", "name"}. Raises QHA01.
+-- "retry_at", "delay", "available_at", "signal", "name", "near"}. Raises QHA01.
 create or replace function hwqueue.check_settlement(p_settlement jsonb, p_field text) returns void
 language plpgsql stable
 as $$
 begin
   perform hwqueue.check_object(p_settlement, array['lease_id', 'claim_token', 'outcome', 'result', 'error',
-    'retry', 'retry_at', 'delay', 'available_at', 'signal', 'name'], p_field);
+    'retry', 'retry_at', 'delay', 'available_at', 'signal', 'name', 'near'], p_field);
   if coalesce(p_settlement -> 'outcome' not in ('"complete"', '"fail"', '"release"', '"suspend"'), true) then
     perform hwqueue.refuse('QHA01', format('%s.outcome must be complete, fail, release or suspend', p_field),
       jsonb_build_object('field', p_field || '.outcome'),
@@ -343,7 +343,8 @@ begin
   end if;
   if p_settlement ->> 'outcome' = 'suspend' then
     perform hwqueue.json_text(p_settlement -> 'signal', p_field || '.signal', 200),
-            hwqueue.json_text(p_settlement -> 'name', p_field || '.name', 200);
+            hwqueue.json_text(p_settlement -> 'name', p_field || '.name', 200),
+            hwqueue.json_choice(p_settlement -> 'near', p_field || '.near', array['self']);
     if coalesce(p_settlement ->> 'signal', p_settlement ->> 'delay',
         p_settlement ->> 'available_at') is null then
       perform hwqueue.refuse('QHA01', format('%s suspends for ever', p_field),
@@ -372,8 +373,9 @@ end
 $$;
 
 -- Settles one claim: {"outcome": "complete"|"fail"|"release"|"suspend", "result", "error", "retry",
--- "retry_at", "delay", "available_at", "signal", "name"}. It raises nothing for a claim that is gone, but
--- returns a verdict: ok, lost, cancelled, finished, bad_token, foreign (another login's or node's), unknown.
+-- "retry_at", "delay", "available_at", "signal", "name", "near"}. It raises nothing for a claim that is gone,
+-- but returns a verdict: ok, lost, cancelled, finished, bad_token, foreign (another login's or node's),
+-- unknown.
 -- An expired claim that is not reaped yet settles like any other: a claim is lost when the lease has
 -- been put back or granted again, not by the clock.
 -- p_holds_node: the caller holds node_state of the claim's node. If it does not, and room is allocated
@@ -429,7 +431,8 @@ begin
       state := hwqueue.end_claim(v_claim, 'released', null, v_next, p_now, p_shard);
     when 'suspend' then
       state := hwqueue.end_claim(v_claim, 'released', null,
-        hwqueue.open_wait(v_claim, p_settlement, p_now, p_shard), p_now, p_shard);
+        hwqueue.open_wait(v_claim, p_settlement, p_now, p_shard), p_now, p_shard,
+        coalesce(p_settlement ->> 'near' = 'self', false));
   end case;
 end
 $$;

@@ -118,7 +118,7 @@ as $$
      where r.finished_at >= p_from and r.finished_at < p_to order by r.finished_at limit p_n)
     union all
     (select a.ended_at from hwqueue.attempt a where a.ended_at >= p_from and a.ended_at < p_to
-        order by a.ended_at limit p_n)
+        and a.outcome <> 'completed' order by a.ended_at limit p_n)
   ) e
   order by e.ended_at offset p_n - 1 limit 1
 $$;
@@ -191,8 +191,8 @@ $$;
 
 -- Returns each lease that finished and each attempt that ended without completing in [p_from, p_to), with
 -- what roll_up_minute counts of it. finished: the lease's state; outcome: the attempt's; waited, ran:
--- seconds, of completed leases whose times are still known. The planner inlines it: keep it stable and
--- without SET.
+-- seconds, of completed leases whose times are still known. A completed attempt is counted as the lease that
+-- was completed, in outcome or in requeued. The planner inlines it: keep it stable and without SET.
 create or replace function hwqueue.ended_between(p_from timestamptz, p_to timestamptz, p_shard int)
 returns table (queue_id int, finished text, outcome text, retried boolean, waited double precision,
   ran double precision)
@@ -217,7 +217,11 @@ as $$
     and l.lease_id = f.lease_id
   where q.shard_id = p_shard
   union all
-  select r.queue_id, r.state, null, false, null, null
+  select r.queue_id, r.state, null, false, null,
+         case when r.state = 'completed' then (  -- of a step that runs again
+           select extract(epoch from a.ended_at - a.claimed_at)::double precision from hwqueue.attempt a
+           where a.shard_id = p_shard and a.lease_id = r.lease_id and a.ended_at = r.finished_at
+             and a.outcome = 'completed' limit 1) end
   from hwqueue.requeued r where r.shard_id = p_shard and r.finished_at >= p_from and r.finished_at < p_to
   union all
   select w.queue_id, null, a.outcome,
@@ -229,7 +233,8 @@ as $$
                where r.finished_at = a.ended_at and r.lease_id = a.lease_id),
          null, null
   -- a fence (offset 0): scans by time alone, because the key, which begins with the shard, is of no use
-  from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to offset 0) a
+  from (select x.* from hwqueue.attempt x where x.ended_at >= p_from and x.ended_at < p_to
+          and x.outcome <> 'completed' offset 0) a
   cross join lateral (  -- of a lease deleted at completion only the outcome is left
     select coalesce((select l.queue_id from hwqueue.lease l
            where l.shard_id = p_shard and l.lease_id = a.lease_id),

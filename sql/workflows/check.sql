@@ -113,7 +113,8 @@ begin
 end
 $$;
 
--- Returns the levels that ask for each part of a step's placement: workflow, submission, step, task, near.
+-- Returns the levels that ask for each part of a step's placement: workflow, submission, step, task, version
+-- (of the code, to which the run is pinned), near.
 -- The result has the keys of the placement: a list of levels for each entry of a list, or for each key of
 -- resources and isolation. What several levels ask names each of them.
 create or replace function hwqueue.step_origins(p_workflow hwqueue.workflow, p_run hwqueue.run, p_step jsonb,
@@ -130,7 +131,8 @@ declare
   v_run jsonb := hwqueue.level_placement(hwqueue.kept_level(hwqueue.kept_level(hwqueue.kept_level(
     p_run.level, v_task, v_mode), v_step, v_mode), v_own, v_mode), 'run');
   v_levels jsonb := jsonb_build_array(v_workflow, v_run, hwqueue.level_placement(v_own, 'step'),
-    hwqueue.level_placement(v_step, 'step'), hwqueue.level_placement(v_task, 'task'));
+    hwqueue.level_placement(v_step, 'step'), hwqueue.level_placement(v_task, 'task'),
+    hwqueue.version_placement(p_run));
   v_rest text := case when p_step ? 'near' then 'near' else 'task' end;
 begin
   return (
@@ -147,8 +149,9 @@ end
 $$;
 
 -- Returns the names of the levels that have a part at a path: the value itself, or in a list there.
--- p_levels: placements of the workflow, the run, the submission's own for the step, the step, the task. What
--- the run asks came from the workflow if that asks it, too. p_rest: of a part that none of them has.
+-- p_levels: placements of the workflow, the run, the submission's own for the step, the step, the task, the
+-- version of the code. What the run asks came from the workflow if that asks it, too. p_rest: of a part that
+-- none of them has.
 create or replace function hwqueue.part_origins(p_levels jsonb, p_path text[], p_part jsonb, p_rest text)
 returns jsonb
 language sql immutable
@@ -164,8 +167,8 @@ as $$
       else l.n end as n
     from level l where l.n <> 1
   )
-  select coalesce(jsonb_agg((array['workflow', 'submission', null, 'step', 'task'])[n.n] order by n.n),
-    jsonb_build_array(p_rest))
+  select coalesce(jsonb_agg((array['workflow', 'submission', null, 'step', 'task', 'version'])[n.n]
+    order by n.n), jsonb_build_array(p_rest))
   from named n
 $$;
 

@@ -25,7 +25,7 @@ as $$
 $$;
 
 -- Deletes the outcomes of leases that have ended, so that they can be claimed again, and returns the ids of
--- those leases.
+-- those leases. Claims that completed are kept as attempts; those that ended otherwise are there already.
 -- Locks: the outcomes, skip locked; the lease rows. Not idempotent.
 create or replace function hwqueue.take_outcomes(p_leases uuid[], p_shard int) returns uuid[]
 language plpgsql volatile
@@ -42,6 +42,10 @@ begin
   -- roll_up may not have counted them yet
   insert into hwqueue.requeued (shard_id, queue_id, state, finished_at, lease_id)
   select p_shard, e.queue_id, e.state, e.finished_at, e.lease_id from unnest(v_ended) e;
+  insert into hwqueue.attempt (shard_id, lease_id, claim_token, attempt, node_id, outcome, claimed_at,
+    ended_at)
+  select p_shard, e.lease_id, e.claim_token, e.attempt, e.node_id, 'completed', e.claimed_at, e.finished_at
+  from unnest(v_ended) e where e.state = 'completed';
   foreach v_one in array v_ended loop  -- by key, however many leases there are
     delete from hwqueue.outcome o where o.shard_id = p_shard and o.lease_id = v_one.lease_id;
     update hwqueue.lease l
@@ -72,7 +76,8 @@ begin
     update hwqueue.lease l
     set task_name = (v_item.request).task_name, params = (v_item.request).params,
       headers = (v_item.request).headers, deadline = null,
-      class_id = (v_item.request).class_id  -- of a step near another one, where that ran this time
+      class_id = (v_item.request).class_id,  -- of a step near another one, where that ran this time
+      near_node = null
     where l.shard_id = p_shard and l.lease_id = (v_item.request).lease_id;
     perform hwqueue.put_back((v_item.request).lease_id, 0,
       (v_item.claim_token & ((1::bigint << 40) - 1))::int, (v_item.request).available_at, p_now, p_shard);

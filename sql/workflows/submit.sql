@@ -22,7 +22,7 @@ declare
 begin
   perform hwqueue.check_object(p_options, array['version', 'affinity_tags', 'placement', 'wire', 'affinity',
     'tenant', 'priority', 'labels', 'headers', 'deadline', 'idempotency_key', 'unique', 'run_id',
-    'steps'], 'options');
+    'app_version', 'steps'], 'options');
   v_mode := coalesce(hwqueue.json_choice(p_options -> 'affinity', 'options.affinity',
     array['and', 'override', 'replace']), 'and');
   v_run.shard_id := p_shard;
@@ -45,7 +45,9 @@ begin
   v_run.policy := hwqueue.present('on_failure', v_settings -> 'on_failure')
     || hwqueue.present('retain', v_settings -> 'retain')
     || hwqueue.present('result', v_settings -> 'result')
-    || hwqueue.present('unique', to_jsonb(hwqueue.unique_run_key(p_options)));
+    || hwqueue.present('unique', to_jsonb(hwqueue.unique_run_key(p_options)))
+    || hwqueue.present('app_version',
+      to_jsonb(hwqueue.pinned_version(p_workflow.name, v_settings -> 'pin_version', p_options)));
   v_run.headers := coalesce(hwqueue.check_payload(hwqueue.json_object(p_options -> 'headers',
     'options.headers'), 'options.headers', 8192), '{}');
   v_run.labels := coalesce(v_settings -> 'labels', '{}')
@@ -57,14 +59,14 @@ begin
   begin
     v_run.level := hwqueue.merge_levels(
       v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline', 'on_failure', 'retain',
-        'result'],
+        'result', 'pin_version'],
       hwqueue.read_level(p_options, 'options', v_mode <> 'and'), v_mode, 'options');
   exception when sqlstate 'QHC04' then
     perform hwqueue.refuse('QHC04', format('the submission contradicts workflow %s: %s',
         to_json(p_workflow.name), sqlerrm),
       jsonb_build_object('field', 'options', 'level', '["workflow", "submission"]'::jsonb,
         'left', v_settings - array['name', 'queue', 'labels', 'tenant', 'priority', 'deadline', 'on_failure',
-          'retain', 'result'],
+          'retain', 'result', 'pin_version'],
         'right', p_options - array(select k from jsonb_object_keys(p_options) k
           where k not in ('affinity_tags', 'placement', 'wire'))),
       'submit with affinity "override" or "replace", or drop one of them');
@@ -370,7 +372,8 @@ language sql immutable
 as $$ select coalesce(p_step ->> 'queue', p_workflow.settings ->> 'queue', 'default') $$;
 
 -- Returns the content of the class that a step's lease has. The placements of the run and the step are
--- merged as the step's affinity says; defaults of its task are the step's own.
+-- merged as the step's affinity says; defaults of its task are the step's own. The version that a run is
+-- pinned to holds for each of its steps.
 -- Raises: QHC04 naming both sides, QHC03, QHQ01, QHA03.
 create or replace function hwqueue.step_content(p_run hwqueue.run, p_step jsonb, p_own jsonb,
   p_target hwqueue.spawn_target) returns hwqueue.class_content
@@ -390,6 +393,10 @@ begin
       hwqueue.read_level(p_own, v_field, v_mode <> 'and'), 'and', v_field);
     v_placement := hwqueue.level_placement(
       hwqueue.merge_levels(p_run.level, v_step, v_mode, v_field), v_field);
+    if p_run.policy ? 'app_version' then
+      v_placement := hwqueue.check_cost(
+        hwqueue.merge_placements(v_placement, hwqueue.version_placement(p_run), v_field), v_field);
+    end if;
   exception when sqlstate 'QHC04' then
     perform hwqueue.refuse('QHC04', format('step %s asks %s, its run asks %s: %s',
         to_json(p_step ->> 'name'), coalesce(v_step, p_step), p_run.level, sqlerrm),

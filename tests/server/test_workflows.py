@@ -91,6 +91,17 @@ async def test_an_idempotency_key_submits_once(http: Http, queue: str) -> None:
     assert ok(await http.post(url, json={}, headers={"Idempotency-Key": "named"}))["run_id"] == run
 
 
+async def test_a_run_is_pinned_to_a_version(http: Http, queue: str) -> None:
+    body: dict[str, Any] = {"spec": spec_of(queue, pin_version=True)}
+    found = problem(await http.post(RUNS, json=body), 422, "QHA01")
+    assert found["field"] == "options.app_version"
+    body["options"] = {"app_version": "2.4"}
+    run = ok(await http.post(RUNS, json=body), 201)["run_id"]
+    first = ok(await http.get(f"{RUNS}/{run}/steps"))["items"][0]
+    assert first["placement"]["require"][0]["label"] == "app_version"
+    assert first["came_from"]["require"] == [["version"]]
+
+
 async def test_what_is_refused(http: Http, queue: str) -> None:
     circle = [{"name": "a", "task": "t", "after": "b"}, {"name": "b", "task": "t", "after": "a"}]
     found = problem(await http.post(WORKFLOWS, json={"name": "x", "steps": circle}), 422, "QHF02")

@@ -122,7 +122,12 @@ def test_options_of_a_step_without_a_lease_are_refused(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [{"kind": "sleep", "for": 1}, {"kind": "map", "task": "t", "over": []}]
+    "kind",
+    [
+        {"kind": "sleep", "for": 1},
+        {"kind": "wait", "signal": "x"},
+        {"kind": "workflow", "workflow": "x"},
+    ],
 )
 def test_a_step_near_one_without_a_lease_is_refused(api: Api, kind: Row) -> None:
     steps = [{"name": "a", **kind}, step("b", "a", near={"step": "a"})]

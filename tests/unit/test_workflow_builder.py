@@ -21,6 +21,7 @@ from hwqueue.workflow import (
     index,
     item,
     literal,
+    near,
     result,
     results,
     run,
@@ -186,6 +187,17 @@ def test_maps() -> None:
         Step("a", "task", tolerate=1)
 
 
+def test_items_near_items() -> None:
+    builder = (
+        WorkflowBuilder("w")
+        .map("a", "a", over=[1])
+        .map("b", "b", over=results("a"), near=near("a", "rack", match="item", mode="require"))
+    )
+    asked = specification(builder)["steps"][1]["near"]
+    assert asked == {"step": "a", "what": "rack", "mode": "require", "match": "item"}
+    assert "match" not in near("a").as_json()
+
+
 def test_a_step_may_be_named_by_itself() -> None:
     a = Step("a", "task")
     b = Step("b", "task", after=a, params={"x": result(a)})
@@ -224,6 +236,23 @@ def test_what_cannot_run_is_refused(steps: list[Step], said: str) -> None:
 def test_a_deadline_is_a_timedelta() -> None:
     with pytest.raises(ConfigError, match="deadline must be a timedelta"):
         Workflow(name="w", tasks=[Step("a", "t")], deadline=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pin", [True, "2.4"])
+def test_runs_are_pinned_to_a_version(pin: bool | str) -> None:
+    builder = WorkflowBuilder("w").with_options(pin_version=pin).task("a", "a")
+    assert specification(builder)["pin_version"] == pin
+    flow = App().workflow("w", pin_version=pin)
+    flow.add(Step("a", "a"))
+    assert flow.workflow.as_json() == specification(builder)
+    no_pin = Workflow(name="w", tasks=[Step("a", "a")], pin_version=False)
+    assert "pin_version" not in no_pin.as_json()
+
+
+@pytest.mark.parametrize("pin", ["", "x" * 101, 2, ["2.4"]])
+def test_what_is_no_version_is_refused(pin: Any) -> None:
+    with pytest.raises(ConfigError, match="pin_version"):
+        Workflow(name="w", tasks=[Step("a", "a")], pin_version=pin)
 
 
 def test_how_long_runs_are_kept() -> None:

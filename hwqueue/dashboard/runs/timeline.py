@@ -103,7 +103,8 @@ def _spans(step: Step, axis: _Axis) -> tuple[Span, ...]:
     ready = detail.released_at
     for attempt in detail.attempts:
         spans.append(axis.span("pending", ready, attempt.claimed_at))
-        spans.append(axis.span("lost", attempt.claimed_at, attempt.ended_at))
+        kind = "ran" if attempt.outcome == "completed" else "lost"
+        spans.append(axis.span(kind, attempt.claimed_at, attempt.ended_at))
         ready = attempt.ended_at
     due = min(max(detail.available_at or ready, ready), axis.end)
     if step.state in ("pending", "scheduled"):

@@ -98,6 +98,10 @@ _run_options = request_of(
             description="The same key with the same content returns the first run. As the header "
             "`Idempotency-Key`.",
         ),
+        "app_version": Field(
+            default=None,
+            description="Version of the code that runs the steps: the label app_version of nodes.",
+        ),
         "run_id": Field(default=None, description="Yours; one that exists is an error."),
         "steps": Field(
             default=None,
