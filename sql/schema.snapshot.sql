@@ -4373,6 +4373,9 @@ CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DE
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
 
+CREATE FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) RETURNS TABLE(step_no integer, begun_at timestamp with time zone)
+    LANGUAGE sql;
+
 CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql;
 
@@ -8798,6 +8801,8 @@ GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after inte
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_worker;
+
+REVOKE ALL ON FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean) FROM PUBLIC;
 

@@ -24,8 +24,9 @@ end
 $$;
 
 -- When the steps of a run were released and claimed, and what their leases ask in words, in topological
--- order. words: null after the first 500 classes. released_at: when the lease was spawned; available_at: when
--- it could be claimed, or can, for the last time; both are null before. claimed_at: of the last claim.
+-- order. words: null after the first 500 classes. released_at: when the lease was spawned, or when a step of
+-- another kind than task began; available_at: when the lease could be claimed, or can, for the last time; both
+-- are null before. claimed_at: of the last claim.
 -- attempts: the last 20 claims that ended without completing, oldest first.
 -- Raises: QHF03.
 create or replace function hwqueue.list_step_details(p_run uuid, p_shard int default 0)
@@ -44,7 +45,7 @@ begin
       from hwqueue.placement_class c
       where c.shard_id = p_shard and c.class_id = any (array(
         select distinct s.class_id from hwqueue.step s where s.shard_id = p_shard and s.run_id = p_run)))
-    select d.step_no, d.name, s.class_id, c.words, l.created_at, l.available_at,
+    select d.step_no, d.name, s.class_id, c.words, coalesce(l.created_at, b.begun_at), l.available_at,
       coalesce(k.claimed_at, o.claimed_at), coalesce(o.finished_at, s.ended_at),
       coalesce((
         select jsonb_agg(jsonb_build_object('attempt', a.attempt, 'claim_token', a.claim_token, 'node_id',
@@ -55,6 +56,7 @@ begin
     from hwqueue.workflow_step d
     join hwqueue.step s on s.shard_id = p_shard and s.run_id = p_run and s.step_no = d.step_no
     left join classes c on c.class_id = s.class_id
+    left join hwqueue.steps_begun(v_run, p_shard) b on b.step_no = d.step_no
     left join hwqueue.lease l on l.shard_id = p_shard and l.lease_id = s.lease_id
     left join hwqueue.claim k on k.shard_id = p_shard and k.lease_id = l.lease_id
     left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = l.lease_id

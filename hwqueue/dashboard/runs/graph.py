@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from hwqueue.dashboard.runs.layout import Box, Layout, Line, lay_out, layers_of
@@ -52,6 +53,13 @@ class Step:
     def has_ended(self) -> bool:
         """Whether it will not change unless the run is retried."""
         return self.state in _ENDED
+
+    @property
+    def begun_at(self) -> datetime | None:
+        """When its last claim was granted, or when a step without a lease began."""
+        if self.detail is None:
+            return None
+        return self.detail.claimed_at if self.kind == "task" else self.detail.released_at
 
     @property
     def has_sign(self) -> bool:
