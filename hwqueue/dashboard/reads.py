@@ -69,7 +69,9 @@ FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next 
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
 MOST_RUNS = 200  # whose steps one call counts
 _RUN_EVENTS = tuple(
-    code for code in EVENT_CODES if code.startswith(("workflow_run_", "workflow_step_"))
+    code
+    for code in EVENT_CODES
+    if code.startswith(("workflow_run_", "workflow_step_", "workflow_wait_"))
 )
 _ACTOR = "dashboard"
 _TIMINGS = 200  # the last ones of each read

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from hwqueue.client import Client
+from hwqueue.testing import Clock
 from hwqueue.types import Claim, Gpu, NodeSpec
 from tests.dashboard.conftest import Pages, serving
 
@@ -314,6 +316,33 @@ async def test_where_the_steps_of_a_definition_may_run(
     assert text.count('<tr id="where-') == 4
     await pages.page("/workflows/training/where?version=7", 404)
     assert "is no version" in await pages.page("/workflows/training/where?version=x", 422)
+
+
+async def test_where_nested_runs_of_a_definition_may_run(
+    pages: Pages, sql: Client, running: Running
+) -> None:
+    below = [{"name": name, "kind": "workflow", "workflow": name} for name in ("training", "gone")]
+    sql.define_workflow({"name": "top", "queue": "flow", "steps": below})
+    text = await pages.page("/workflows/top/where")
+    gone, training = (  # in topological order, then by name
+        text.partition(f'<tr id="where-{no}"')[2].partition("</tr>")[0] for no in (1, 2)
+    )
+    assert "its run of workflow training would be of version 1" in training
+    assert 'href="/workflows/training?version=1"' in training
+    assert "would be refused" in gone
+    assert "any node" not in text
+    assert training.count(">-</td>") == 2
+
+
+async def test_a_wait_that_has_timed_out_is_an_event_of_its_run(
+    pages: Pages, sql: Client, clock: Clock
+) -> None:
+    wait = {"name": "approve", "kind": "wait", "signal": "approved", "timeout": "1 min"}
+    running = Running(sql, [wait | {"on_timeout": "skip"}, STEPS[0]])
+    clock.advance(timedelta(minutes=2))
+    sql.reap()
+    assert running.states()["approve"] == "skipped"
+    assert "step approve of workflow training has waited" in await pages.page(running.page)
 
 
 async def test_a_definition_that_would_be_refused_says_why(pages: Pages, sql: Client) -> None:
