@@ -380,6 +380,25 @@ class RunSignalSent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunSignal:
+    """A signal that a run was sent.
+
+    Attributes:
+        key: The sender's; the same name and key reach the run once.
+        taken_by: The step whose result its payload is; None: no step has taken it yet.
+        bytes: Of its payload as stored; None once it was taken.
+    """
+
+    signal_id: int
+    name: str
+    key: str | None
+    sent_at: datetime
+    taken_by: str | None
+    bytes: int | None
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceResult:
     """What one `advance_workflows` did.
 

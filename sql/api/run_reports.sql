@@ -65,6 +65,30 @@ begin
 end
 $$;
 
+-- The signals that a run was sent, oldest first, p_limit of them (1 to 1,000). taken_by: the step whose result
+-- the payload is; null: no step has taken it yet. bytes: of the payload as stored; null once it was taken.
+-- Raises: QHF03, QHA01.
+create or replace function hwqueue.list_run_signals(p_run uuid, p_limit int default 1000,
+  p_shard int default 0)
+returns table (signal_id bigint, name text, key text, sent_at timestamptz, taken_by text, bytes int,
+  shard_id int)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off
+as $$
+declare
+  v_run hwqueue.run := hwqueue.find_run(p_run, p_shard);
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'a run has at most 1000 signals');
+  return query
+    select s.signal_id, s.name, s.key, s.sent_at, d.name, pg_column_size(s.payload), p_shard
+    from hwqueue.run_signal s
+    left join hwqueue.workflow_step d on d.shard_id = p_shard and d.workflow_id = v_run.workflow_id
+      and d.step_no = s.taken_by
+    where s.shard_id = p_shard and s.run_id = p_run
+    order by s.signal_id limit p_limit;
+end
+$$;
+
 -- What a list shows of runs, in the order of their ids: how many of their steps are in each state, the first
 -- three steps that failed, and what the run asks of every step's node. Runs that are gone, or of other
 -- tenants, are left out. p_run_ids: 200 at most.

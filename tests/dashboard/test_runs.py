@@ -235,12 +235,99 @@ async def test_skip_a_step(pages: Pages, sql: Client, running: Running) -> None:
     assert "QHF06" in (await pages.do("skip-step", f"{running.run}:nobody")).text
 
 
-@pytest.mark.parametrize("verb", ["cancel-run", "pause-run", "retry-all", "skip-step"])
+async def test_a_retry_with_what_follows(pages: Pages, sql: Client) -> None:
+    train = {"name": "train", "task": "train", "on_failure": "continue"}
+    first = {"name": "first", "task": "t", "after": ["fetch", "train"], "join": "any"}
+    running = Running(sql, [STEPS[0], train, first])
+    run = str(running.run)
+    claims = running.claim()
+    sql.complete_lease(claims["fetch"].lease_id, claims["fetch"].claim_token)
+    claim = claims["train"]
+    sql.fail_lease(claim.lease_id, claim.claim_token, error={"message": "no"}, retry=False)
+    sql.advance_workflows()
+    running.complete("first")
+    assert "/do/retry-downstream?" in await pages.page(running.page)
+    assert "1 step runs again" in await pages.page(f"/do/retry-run?run={run}")
+    asked = await pages.page(f"/do/retry-downstream?run={run}")
+    assert "2 steps run again" in asked
+    assert "first" in asked.partition('class="things"')[2]
+    await pages.do("retry-downstream", run)
+    assert running.states() == {"fetch": "completed", "train": "running", "first": "running"}
+    for claim in running.claim().values():
+        sql.complete_lease(claim.lease_id, claim.claim_token)
+    assert sql.get_workflow_run(running.run).state == "completed"
+    assert "/do/retry-downstream?" not in await pages.page(running.page)
+
+
+SIGNALS: list[dict[str, Any]] = [
+    {"name": "approve", "kind": "wait", "signal": "approved"},
+    {"name": "again", "kind": "wait", "signal": "approved", "after": ["approve", "fetch"]},
+    {"name": "stop", "kind": "wait", "signal": "stopped", "timeout": "1 day"},
+    STEPS[0],
+]
+
+
+async def test_the_signals_of_a_run(pages: Pages, sql: Client) -> None:
+    running = Running(sql, SIGNALS)
+    text = await pages.page(running.page)
+    panel = text.partition('aria-label="Signals"')[2].partition("</section>")[0]
+    assert "0 sent" in panel
+    assert panel.count('<tr id="wait-') == 3
+    assert panel.count("/do/send-signal?") == 3
+    sql.signal_workflow_run(running.run, "approved", {"by": "ann"}, key=HOSTILE)
+    sql.signal_workflow_run(running.run, "approved", {"by": "bob"})
+    text = await pages.page(running.page)
+    panel = text.partition('aria-label="Signals"')[2].partition("</section>")[0]
+    assert "2 sent, 1 not taken yet" in panel
+    newer, older = (row.partition("</tr>")[0] for row in panel.split('<tr id="signal-')[1:])
+    assert "no step yet" in newer
+    assert "<bdi>&lt;script&gt;" in older
+    assert 'data-l="taken by"><bdi>approve</bdi>' in older
+    assert HOSTILE not in text
+    other = sql.submit_spec({"name": "other", "queue": "flow", "steps": [STEPS[0]]}).run_id
+    assert 'aria-label="Signals"' not in await pages.page(f"/runs/{other}")
+
+
+async def test_send_a_signal(pages: Pages, sql: Client) -> None:
+    running = Running(sql, SIGNALS)
+    step = f"{running.run}:approve"
+    asked = await pages.page(f"/do/send-signal?step={step}")
+    assert "Step approve is open: it takes the oldest signal approved at once" in asked
+    assert "0 signals of that name are kept" in asked
+    assert re.search(r"<select[^>]*>\s*<option>approved</option><option>stopped</option>", asked)
+    assert (await pages.do("send-signal", step, signal="approved", payload="{")).status_code == 400
+    assert "QHF06" in (await pages.do("send-signal", step, signal="nobody")).text
+    assert sql.list_run_signals(running.run) == []
+    payload = '{"by": "ann"}'
+    done = await pages.do("send-signal", step, signal="approved", payload=payload, signal_key="k")
+    assert done.headers["location"] == f"/runs/{running.run}?done=send-signal"
+    [sent] = sql.list_run_signals(running.run)
+    assert (sent.key, sent.taken_by) == ("k", "approve")
+    assert running.states()["approve"] == "completed"
+    [row] = [row for row in sql.list_workflow_steps(running.run) if row.step == "approve"]
+    assert row.result == {"by": "ann"}
+    await pages.do("send-signal", step, signal="approved", payload=payload, signal_key="k")
+    assert len(sql.list_run_signals(running.run)) == 1  # that key had come
+    await pages.do("send-signal", f"{running.run}:again", signal="approved")
+    asked = await pages.page(f"/do/send-signal?step={running.run}:again")
+    assert "Step again is not released yet" in asked
+    assert "1 signal of that name is kept" in asked
+    assert "Step approve is completed" in await pages.page(f"/do/send-signal?step={step}")
+    assert "waits for no signal" in await pages.page(
+        f"/do/send-signal?step={running.run}:fetch", 422
+    )
+    sql.cancel_workflow_run(running.run)
+    assert (await pages.do("send-signal", step, signal="approved")).status_code == 409
+
+
+@pytest.mark.parametrize(
+    "verb", ["cancel-run", "pause-run", "retry-all", "retry-downstream", "skip-step", "send-signal"]
+)
 async def test_forms_without_the_token_are_refused(
     pages: Pages, sql: Client, running: Running, verb: str
 ) -> None:
     await pages.page("/")
-    fields = {"subject": f"{running.run}{':fetch' if verb == 'skip-step' else ''}"}
+    fields = {"subject": f"{running.run}{':fetch' if verb in ('skip-step', 'send-signal') else ''}"}
     assert (await pages.post(f"/do/{verb}", data=fields)).status_code == 403
     assert sql.get_workflow_run(running.run).state == "running"
     assert running.states()["fetch"] == "running"

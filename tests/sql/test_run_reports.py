@@ -102,6 +102,39 @@ def test_details_say_when_a_step_without_a_lease_began(api: Api, clock: Clock) -
     assert times("last") == (7235, None)
 
 
+def test_signals_say_who_took_them(api: Api, clock: Clock) -> None:
+    waits = [
+        {"name": name, "kind": "wait", "signal": signal, "after": after}
+        for name, signal, after in (
+            ("first", "go", []),
+            ("second", "go", ["first"]),
+            ("x", "y", []),
+        )
+    ]
+    flow = Flow(api, [*waits, step("a")])
+    assert api.rows("list_run_signals", run=flow.run) == []
+    start = clock.now()
+    for number, name in enumerate(("go", "y", "go", "go")):
+        api.rows(
+            "signal_workflow_run", run=flow.run, name=name, payload={"n": number}, key=f"{number}"
+        )
+        clock.advance(timedelta(seconds=1))
+        api.rows("advance_workflows")
+    rows = api.rows("list_run_signals", run=flow.run)
+    found = [(row["name"], row["key"], row["taken_by"]) for row in rows]
+    assert found == [
+        ("go", "0", "first"),
+        ("y", "1", "x"),
+        ("go", "2", "second"),
+        ("go", "3", None),
+    ]
+    assert [row["sent_at"] - start for row in rows] == [timedelta(seconds=n) for n in range(4)]
+    assert [row["bytes"] is None for row in rows] == [True, True, True, False]
+    assert len(api.rows("list_run_signals", run=flow.run, limit=2)) == 2
+    assert api.refused("QHA01", "list_run_signals", run=flow.run, limit=0).field == "p_limit"
+    api.refused("QHF03", "list_run_signals", run=NOBODY)
+
+
 def test_runs_are_summarised(api: Api) -> None:
     options = {"affinity_tags": {"zone": "west"}, "placement": GPU}
     tags = {"gpu": True}

@@ -33,6 +33,7 @@ class Step:
         parents: The steps it comes after, and how each must end.
         condition: What it asks besides, in words; empty for most.
         counts: Of its items, by state; None for a step without items.
+        signal: What a wait waits for.
         layer: Of the graph, from 0.
     """
 
@@ -48,6 +49,7 @@ class Step:
     row: WorkflowStep | None = None
     detail: StepDetail | None = None
     counts: Mapping[str, int] | None = None
+    signal: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -184,6 +186,7 @@ def _step(
         row=row,
         detail=detail,
         counts=None if row is None else _item_counts(row),
+        signal=given.get("signal", ""),
     )
 
 
