@@ -2053,7 +2053,7 @@ CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0)
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
+CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, released text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
@@ -3025,6 +3025,9 @@ CREATE FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_near jso
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard integer) RETURNS text
+    LANGUAGE sql STABLE;
+
 CREATE FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE;
 
@@ -3879,6 +3882,9 @@ CREATE FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard in
 
 CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
@@ -7956,6 +7962,8 @@ REVOKE ALL ON FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_n
 
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_places(p_run uuid, p_near jsonb, p_now timestamp with time zone, p_shard integer, OUT places jsonb, OUT are_there boolean) FROM PUBLIC;
@@ -8487,6 +8495,8 @@ GRANT ALL ON FUNCTION hwqueue.release_lease(p_lease uuid, p_token bigint, p_dela
 REVOKE ALL ON FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 

@@ -262,8 +262,9 @@ class CheckedStep:
         step_no: Its place in topological order, from 1.
         placement: What its lease would ask of a node, the run's part included.
         came_from: For each part of `placement` the levels that ask for it: `workflow`,
-            `submission`, `step`, `task` or `near`. The same keys: a list of levels for each entry
-            of a list, or for each key of `resources` and `isolation`.
+            `submission`, `step` or `task`; of a step that was released also which step it is near
+            and where that ran, `near train -> rack 7`. The same keys: a list of levels for each
+            entry of a list, or for each key of `resources` and `isolation`.
         headline: One sentence.
         code: A reason code; `ready` if a node could take it now; `nested_refused` for a nested run
             that could not be submitted.

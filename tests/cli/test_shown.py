@@ -180,6 +180,20 @@ def test_a_suspended_lease_says_what_it_waits_for(cli: Cli, dsn: str) -> None:
     assert "True" in again or "yes" in again
 
 
+def test_an_explanation_says_what_released_a_step(cli: Cli, dsn: str) -> None:
+    steps = [{"name": "a", "task": "t"}, {"name": "b", "task": "t", "after": ["a"]}]
+    with Client(dsn) as client:
+        client.create_queue("q")
+        run = client.submit_spec({"name": "two", "queue": "q", "steps": steps}).run_id
+        claim = claim_one(client, "q")
+        client.complete_lease(claim.lease_id, claim.claim_token)
+        lease = client.list_workflow_steps(run)[1].lease_id
+    told = cli("lease", "explain", str(lease)).splitlines()
+    assert re.fullmatch(rf"released \S+ s ago by step a of run {run}", told[2])
+    found = json.loads(cli("lease", "explain", str(lease), "--json"))
+    assert found["released"].endswith(f"by step a of run {run}")
+
+
 def test_a_definition_says_what_its_steps_do(cli: Cli, dsn: str) -> None:
     steps = [
         {"name": "each", "kind": "map", "task": "score", "over": {"$input": ["shards"]}},

@@ -153,6 +153,18 @@ async def test_what_a_run_waits_for_has_the_words_of_its_lease(pages: Pages, sql
     assert re.search(r'data-l="nodes match"><a [^>]*title="of 2 nodes">0</a>', text)
 
 
+async def test_a_step_says_which_step_it_is_near_and_what_released_it(
+    pages: Pages, sql: Client
+) -> None:
+    running = Running(sql, [STEPS[0], STEPS[1] | {"near": {"step": "fetch"}}])
+    running.complete("fetch")
+    text = await pages.page(f"{running.page}/steps")
+    assert '<bdi>prefers node n-1</bdi> <span class="by">near fetch</span>' in text
+    lease = sql.list_workflow_steps(running.run)[1].lease_id
+    text = await pages.page(f"/leases/{lease}/why")
+    assert re.search(rf"Released \S+ s ago by step fetch of run {running.run}</bdi>\.", text)
+
+
 async def test_a_run_that_waits_for_a_signal_says_so(pages: Pages, sql: Client) -> None:
     wait = {"name": "approve", "kind": "wait", "signal": "approved"}
     running = Running(sql, [wait, {"name": "nap", "kind": "sleep", "for": "1 day"}, STEPS[0]])
