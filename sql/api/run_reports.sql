@@ -24,9 +24,9 @@ end
 $$;
 
 -- When the steps of a run were released and claimed, and what their leases ask in words, in topological
--- order. words: null after the first 500 classes. released_at: when the lease was spawned, or when a step of
--- another kind than task began; available_at: when the lease could be claimed, or can, for the last time; both
--- are null before. claimed_at: of the last claim.
+-- order. words: null after the first 500 classes. released_at: when the lease was spawned, or when a step
+-- of another kind than task began; available_at: when the lease could be claimed, or can, for the last time;
+-- both are null before. claimed_at: of the last claim.
 -- attempts: the last 20 claims that ended without completing, oldest first.
 -- Raises: QHF03.
 create or replace function hwqueue.list_step_details(p_run uuid, p_shard int default 0)
@@ -65,8 +65,9 @@ begin
 end
 $$;
 
--- The signals that a run was sent, oldest first, p_limit of them (1 to 1,000). taken_by: the step whose result
--- the payload is; null: no step has taken it yet. bytes: of the payload as stored; null once it was taken.
+-- The signals that a run was sent, oldest first, p_limit of them (1 to 1,000). taken_by: the step whose
+-- result the payload is; null: no step has taken it yet. bytes: of the payload as stored; null once it was
+-- taken.
 -- Raises: QHF03, QHA01.
 create or replace function hwqueue.list_run_signals(p_run uuid, p_limit int default 1000,
   p_shard int default 0)

@@ -271,14 +271,14 @@ begin
   select r.* into v_run from hwqueue.run r where r.shard_id = p_shard and r.run_id = p_lease.run_id;
   select d.* into v_step from hwqueue.workflow_step d
   where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = p_lease.step_no;
-  select jsonb_agg(f.name order by extract(epoch from s.ended_at) * case when v_step.is_any then 1 else -1 end,
-           s.step_no * case when v_step.is_any then 1 else -1 end),
+  select jsonb_agg(f.name order by extract(epoch from s.ended_at) * o.sign, s.step_no * o.sign),
          case when v_step.is_any then min(s.ended_at) else max(s.ended_at) end
   into v_names, v_at
   from hwqueue.workflow_edge e
   join hwqueue.step s on s.shard_id = p_shard and s.run_id = v_run.run_id and s.step_no = e.from_no
   join hwqueue.workflow_step f on f.shard_id = p_shard and f.workflow_id = v_run.workflow_id
     and f.step_no = e.from_no
+  cross join (select case when v_step.is_any then 1 else -1 end as sign) o
   where e.shard_id = p_shard and e.workflow_id = v_run.workflow_id and e.to_no = p_lease.step_no
     and s.ended_at is not null and (not v_step.is_any or e.wants = 'ended'
       or e.wants = case s.state when 'cancelled' then 'failed' else s.state end);

@@ -209,8 +209,8 @@ as $$
       'op', case when p_near ? 'away' then 'not_in' else 'in' end) end) as exprs) e
 $$;
 
--- Says of a part of a placement which steps it is near, or away from, and where those have run: "near train ->
--- rack 7". Null: the part is not of that kind.
+-- Says of a part of a placement which steps it is near, or away from, and where those have run: "near train
+-- -> rack 7". Null: the part is not of that kind.
 create or replace function hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard int) returns text
 language sql stable
 as $$
