@@ -232,6 +232,7 @@ LIST_WORKFLOW_RUNS = _call(
 )
 GET_RUN_WORKFLOW = _call("get_run_workflow", _RUN, row=types.WorkflowDefinition)
 LIST_STEP_DETAILS = _call("list_step_details", _RUN, row=types.StepDetail)
+LIST_RUN_SIGNALS = _call("list_run_signals", _RUN, {"p_limit": "integer"}, row=types.RunSignal)
 SUMMARISE_RUNS = _call("summarise_runs", {"p_run_ids": "uuid[]"}, row=types.RunProgress)
 PREVIEW_RETRY = _call("preview_retry", _RUN, {"p_options": "jsonb"}, types.RetriedStep)
 LIST_WORKFLOW_VERSIONS = _call(

@@ -34,6 +34,7 @@ grant execute on function
   hwqueue.list_workflow_runs(jsonb, int, uuid, int),
   hwqueue.get_run_workflow(uuid, int),
   hwqueue.list_step_details(uuid, int),
+  hwqueue.list_run_signals(uuid, int, int),
   hwqueue.summarise_runs(uuid[], int),
   hwqueue.preview_retry(uuid, jsonb, int),
   hwqueue.cancel_workflow_run(uuid, text, int),

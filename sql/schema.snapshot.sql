@@ -2101,7 +2101,7 @@ CREATE FUNCTION hwqueue.explain_class(p_class bigint, p_shard integer DEFAULT 0)
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
 
-CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint)
+CREATE FUNCTION hwqueue.explain_lease(p_lease uuid, p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, shard_id integer, state text, queue text, class_id bigint, headline text, code text, permanent boolean, waits_until timestamp with time zone, "position" bigint, as_of timestamp with time zone, funnel jsonb, sole_blockers jsonb, nearest jsonb, help jsonb, words text, pending bigint, nodes_registered bigint, nodes_live bigint, nodes_matching bigint, nodes_free bigint, released text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET jit TO 'off';
@@ -2851,6 +2851,11 @@ CREATE FUNCTION hwqueue.list_queues(p_shard integer DEFAULT 0) RETURNS TABLE(que
 CREATE FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
 
+CREATE FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer DEFAULT 1000, p_shard integer DEFAULT 0) RETURNS TABLE(signal_id bigint, name text, key text, sent_at timestamp with time zone, taken_by text, bytes integer, shard_id integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off';
+
 CREATE FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer DEFAULT 0) RETURNS TABLE(step_no integer, step text, class_id bigint, words text, released_at timestamp with time zone, available_at timestamp with time zone, claimed_at timestamp with time zone, ended_at timestamp with time zone, attempts jsonb, shard_id integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3077,6 +3082,9 @@ CREATE FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defin
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) RETURNS jsonb
+    LANGUAGE sql STABLE;
+
+CREATE FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard integer) RETURNS text
     LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) RETURNS jsonb
@@ -3956,6 +3964,9 @@ CREATE FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_shard in
 CREATE FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.run_progress
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) RETURNS text
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql STABLE;
 
@@ -4453,6 +4464,9 @@ CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease 
 CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, shard_id integer, name text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) RETURNS TABLE(step_no integer, begun_at timestamp with time zone)
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql;
@@ -7942,6 +7956,11 @@ GRANT ALL ON FUNCTION hwqueue.list_queues(p_shard integer) TO hwqueue_operator;
 
 REVOKE ALL ON FUNCTION hwqueue.list_results(p_run hwqueue.run, p_binding jsonb, OUT value jsonb, OUT too_large boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.list_run_signals(p_run uuid, p_limit integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_producer;
 GRANT ALL ON FUNCTION hwqueue.list_step_details(p_run uuid, p_shard integer) TO hwqueue_operator;
@@ -8082,6 +8101,8 @@ REVOKE ALL ON FUNCTION hwqueue.near_class(p_run hwqueue.run, p_step integer, p_n
 REVOKE ALL ON FUNCTION hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_requests hwqueue.spawn_request[], p_bad uuid[], p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_nodes(p_node_ids uuid[], p_class hwqueue.placement_class, p_lease uuid, p_known jsonb, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.near_placement(p_near jsonb, p_places jsonb) FROM PUBLIC;
 
@@ -8627,6 +8648,8 @@ REVOKE ALL ON FUNCTION hwqueue.release_room(p_node uuid, p_assignment jsonb, p_s
 
 REVOKE ALL ON FUNCTION hwqueue.release_steps(p_run hwqueue.run, p hwqueue.run_progress, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.release_words(p_lease hwqueue.lease, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.remaining_count(p_term_id bigint, p_recount jsonb, p_place text, p_expired boolean, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.remove_claim(p_lease uuid, p_shard integer) FROM PUBLIC;
@@ -8950,6 +8973,8 @@ GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after inte
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_worker;
+
+REVOKE ALL ON FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.steps_ended(p_leases uuid[], p_state text, p_shard integer, p_is_short boolean) FROM PUBLIC;
 

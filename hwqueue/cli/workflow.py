@@ -491,7 +491,12 @@ def _definition_row(step: dict[str, Any]) -> dict[str, Any]:
 
 def _waits_for(step: dict[str, Any]) -> str:
     """What a step does that is no task, in parentheses."""
-    return f"(waits for signal {step['signal']})" if step["kind"] == "wait" else "(sleeps)"
+    if step["kind"] == "wait":
+        return f"(waits for signal {step['signal']})"
+    if step["kind"] == "workflow":
+        version = f" version {step['version']}" if "version" in step else ""
+        return f"(a run of workflow {step['workflow']}{version})"
+    return "(sleeps)"
 
 
 def _submitted_facts(submitted: SubmittedRun) -> dict[str, Any]:

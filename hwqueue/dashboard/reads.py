@@ -50,6 +50,7 @@ from hwqueue.types import (
     RetriedStep,
     RunOptions,
     RunProgress,
+    RunSignal,
     RunSummary,
     SavedCheckpoint,
     SchemaVersion,
@@ -69,7 +70,9 @@ FAST, SLOW = 5.0, 10.0  # seconds for which a value is good enough for the next 
 MOST_CLASSES = 10_000  # that a page looks at; the database has words for the first 500
 MOST_RUNS = 200  # whose steps one call counts
 _RUN_EVENTS = tuple(
-    code for code in EVENT_CODES if code.startswith(("workflow_run_", "workflow_step_"))
+    code
+    for code in EVENT_CODES
+    if code.startswith(("workflow_run_", "workflow_step_", "workflow_wait_"))
 )
 _ACTOR = "dashboard"
 _TIMINGS = 200  # the last ones of each read
@@ -96,13 +99,14 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run with its definition and its steps; all of one moment."""
+    """A run with its definition, its steps and its signals; all of one moment."""
 
     run: WorkflowRun
     definition: WorkflowDefinition
     steps: Sequence[WorkflowStep]
     details: Sequence[StepDetail]
     progress: RunProgress
+    signals: Sequence[RunSignal] = ()
 
 
 @dataclass(slots=True)
@@ -458,12 +462,15 @@ class Reads:
         """One run, its definition and its steps. Raises: RunNotFound."""
 
         async def ask(client: AsyncClient) -> RunView:
+            steps = await client.list_workflow_steps(run_id, shard=self.shard)
+            takes_signals = any(step.kind == "wait" for step in steps)
             return RunView(
                 await client.get_workflow_run(run_id, shard=self.shard),
                 await client.get_run_workflow(run_id, shard=self.shard),
-                await client.list_workflow_steps(run_id, shard=self.shard),
+                steps,
                 await client.list_step_details(run_id, shard=self.shard),
                 (await client.summarise_runs([run_id], shard=self.shard))[0],
+                await client.list_run_signals(run_id, shard=self.shard) if takes_signals else (),
             )
 
         return await self._read("run_view", ask)

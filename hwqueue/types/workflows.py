@@ -265,29 +265,38 @@ class CheckedStep:
         step_no: Its place in topological order, from 1.
         placement: What its lease would ask of a node, the run's part included.
         came_from: For each part of `placement` the levels that ask for it: `workflow`,
-            `submission`, `step`, `task`, `near` or `version` (the run is pinned to a version of
-            the code). The same keys: a list of levels for each entry
-            of a list, or for each key of `resources` and `isolation`.
+            `submission`, `step`, `task` or `version` (the run is pinned to a version of the code);
+            of a step that was released also which step it is near and where that ran,
+            `near train -> rack 7`. The same keys: a list of levels for each entry of a list, or
+            for each key of `resources` and `isolation`.
         headline: One sentence.
-        code: A reason code; `ready` if a node could take it now.
+        code: A reason code; `ready` if a node could take it now; `nested_refused` for a nested run
+            that could not be submitted.
         permanent: Whether that lasts until nodes or the step change.
         nodes_matching, nodes_free: Nodes that could ever run it, and that could now.
         reasons: What alone keeps nodes from it, as `sole_blockers` of `explain_lease`.
+        kind: `task`, also of a map, or `workflow`: a nested run, which has no lease, so that
+            `queue`, `task_name`, `placement`, `came_from` and the nodes are None.
+        workflow, version: What a nested run would run now; version also None if it would be
+            refused.
     """
 
     step_no: int
     step: str
-    queue: str
-    task_name: str
-    placement: Mapping[str, Any]
-    came_from: Mapping[str, Any]
+    queue: str | None
+    task_name: str | None
+    placement: Mapping[str, Any] | None
+    came_from: Mapping[str, Any] | None
     headline: str
     code: str
     permanent: bool | None
-    nodes_matching: int
-    nodes_free: int
+    nodes_matching: int | None
+    nodes_free: int | None
     reasons: tuple[SoleBlocker, ...]
     shard_id: int
+    kind: Literal["task", "workflow"]
+    workflow: str | None
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +306,8 @@ class StepDetail:
     Attributes:
         class_id, words: What it asks of a node; None without a lease, words also after the first
             500 classes of a run.
-        released_at: When its lease was spawned; None before.
+        released_at: When its lease was spawned, or when a step of another kind than task began;
+            None before.
         available_at: Since when its lease can be claimed, or could the last time.
         claimed_at: Of the last claim, which runs or has ended the lease.
         attempts: The last 20 claims that ended without completing, oldest first.
@@ -371,6 +381,25 @@ class RunSignalSent:
 
     created: bool
     state: RunState
+    shard_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSignal:
+    """A signal that a run was sent.
+
+    Attributes:
+        key: The sender's; the same name and key reach the run once.
+        taken_by: The step whose result its payload is; None: no step has taken it yet.
+        bytes: Of its payload as stored; None once it was taken.
+    """
+
+    signal_id: int
+    name: str
+    key: str | None
+    sent_at: datetime
+    taken_by: str | None
+    bytes: int | None
     shard_id: int
 
 

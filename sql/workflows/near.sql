@@ -314,3 +314,34 @@ as $$
     else jsonb_build_object('label', substr(p_near ->> 'what', 7), 'values', p_places,
       'op', case when p_near ? 'away' then 'not_in' else 'in' end) end) as exprs) e
 $$;
+
+-- Says of a part of a placement which steps it is near, or away from, and where those have run: "near train
+-- -> rack 7". Null: the part is not of that kind.
+create or replace function hwqueue.near_origin(p_near jsonb, p_part jsonb, p_shard int) returns text
+language sql stable
+as $$
+  with part as (
+    select e.expr -> case when p_near ->> 'what' in ('node', 'rack') then p_near ->> 'what' else 'values' end
+      as places
+    from (select coalesce(p_part #> '{when,0}', p_part) as expr) e
+    where p_near ->> 'what' in ('node', 'rack') or e.expr ->> 'label' = substr(p_near ->> 'what', 7)
+  ), place as (
+    select case p_near ->> 'what'
+        when 'node' then 'node ' || coalesce((
+          select n.name from hwqueue.node n
+          where n.shard_id = p_shard and n.node_id::text = v.value #>> '{}'), v.value #>> '{}')
+        when 'rack' then 'rack ' || (v.value #>> '{}')
+        else concat(substr(p_near ->> 'what', 7), ' ', left(v.value #>> '{}', 60)) end as word, v.ordinality
+    from part p
+    cross join lateral jsonb_array_elements(case jsonb_typeof(p.places) when 'array' then p.places
+      else jsonb_build_array(p.places) end) with ordinality v
+    where p.places is not null
+  )
+  select concat(case when p_near ? 'away' then 'away from ' else 'near ' end, (
+      select concat(string_agg(s.value, ' and ' order by s.ordinality) filter (where s.ordinality <= 3),
+        case when count(*) > 3 then format(' and %s more', count(*) - 3) end)
+      from jsonb_array_elements_text(p_near -> 'steps') with ordinality s), ' -> ',
+    string_agg(p.word, ' or ' order by p.ordinality) filter (where p.ordinality <= 3),
+    case when count(*) > 3 then format(' or %s more', count(*) - 3) end)
+  from place p having count(*) > 0
+$$;

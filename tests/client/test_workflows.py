@@ -125,7 +125,20 @@ async def test_a_check(client: AsyncClient, queue: str, node: Node) -> None:
         assert (a.step, a.code, a.queue, a.placement) == ("a", "ready", queue, {})
         assert b.came_from == {"require": [["step"]]}
         assert (b.nodes_matching, b.permanent, b.reasons[0].code) == (0, True, "label_mismatch")
+        assert (a.kind, a.workflow, a.version) == ("task", None, None)
     assert await client.list_workflow_runs() == []
+
+
+async def test_a_check_of_nested_runs(client: AsyncClient, queue: str, node: Node) -> None:
+    steps = [{"name": "a", "task": "t"}]
+    await client.define_workflow({"name": "film", "queue": queue, "steps": steps})
+    nested = [{"name": name, "kind": "workflow", "workflow": name} for name in ("film", "none")]
+    film, none = await client.check_workflow({"name": "top", "queue": queue, "steps": nested})
+    assert (film.kind, film.workflow, film.version, film.code) == ("workflow", "film", 1, "ready")
+    assert (none.kind, none.workflow, none.version) == ("workflow", "none", None)
+    assert (none.code, none.permanent) == ("nested_refused", True)
+    asked = [film.queue, film.task_name, film.placement, film.came_from]
+    assert [*asked, film.nodes_matching, film.nodes_free] == [None] * 6
 
 
 async def test_what_is_refused(client: AsyncClient, queue: str) -> None:

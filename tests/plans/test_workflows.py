@@ -194,6 +194,7 @@ CHANGES: dict[str, Callable[[Flow], Any]] = {
     "list_workflow_steps": lambda flow: flow.steps(),
     "get_run_workflow": lambda flow: flow.calls.rows("get_run_workflow", run=flow.run),
     "list_step_details": lambda flow: flow.calls.rows("list_step_details", run=flow.run),
+    "list_run_signals": lambda flow: flow.calls.rows("list_run_signals", run=flow.run),
     "summarise_runs": lambda flow: flow.calls.rows("summarise_runs", run_ids=[flow.run]),
     "pause": lambda flow: flow.calls.rows("pause_workflow_run", run=flow.run),
     "cancel": lambda flow: flow.calls.rows("cancel_workflow_run", run=flow.run),

@@ -109,6 +109,7 @@ MAY_CALL: dict[str, set[str]] = {
     "list_workflow_runs": {PRODUCER, OPERATOR, ADMIN},
     "get_run_workflow": {PRODUCER, OPERATOR, ADMIN},
     "list_step_details": {PRODUCER, OPERATOR, ADMIN},
+    "list_run_signals": {PRODUCER, OPERATOR, ADMIN},
     "summarise_runs": {PRODUCER, OPERATOR, ADMIN},
     "preview_retry": {PRODUCER, OPERATOR, ADMIN},
     "list_workflow_versions": {OPERATOR, ADMIN},

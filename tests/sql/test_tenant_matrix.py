@@ -220,6 +220,7 @@ ALIKE: dict[str, Calls] = {
     "list_workflow_runs": lambda _caller, _queue, its: [{"filter": {"tenant": its.tenant}}],
     "get_run_workflow": _by_run(),
     "list_step_details": _by_run(),
+    "list_run_signals": _by_run(),
     "summarise_runs": lambda _caller, _queue, its: [{"run_ids": [its.run]}],
     "preview_retry": _by_run(),
     "cancel_workflow_run": _by_run(reason="no"),

@@ -220,6 +220,28 @@ def test_a_step_that_waits_for_a_node_goes_on() -> None:
     assert spans(found, 1) == [("pending", 20, 100, True)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "state", "ended", "expected"),
+    [
+        ("sleep", "running", None, ("idle", 40, 100, True)),
+        ("wait", "completed", 70, ("idle", 40, 70, False)),
+        ("map", "running", None, ("ran", 40, 100, True)),
+        ("map", "completed", 70, ("ran", 40, 70, False)),
+        ("workflow", "failed", 70, ("lost", 40, 70, False)),
+    ],
+)
+def test_a_step_without_a_lease_has_times(
+    kind: str, state: str, ended: float | None, expected: tuple[Any, ...]
+) -> None:
+    spec = {"steps": [SPEC["steps"][0], SPEC["steps"][1] | {"kind": kind}]}
+    rows = [row(1, "completed"), row(2, state, kind=kind)]
+    times = [detail(1, 0, 0, 10, 40), detail(2, 40, None, None, ended)]
+    found = timeline_of(run(), graph_of(spec, rows, times).steps, at(100))
+    assert spans(found, 2) == [("parents", 0, 40, False), expected]
+    assert found.has_idle == (expected[0] == "idle")
+    assert graph_of(spec, rows, times).steps[1].begun_at == at(40)
+
+
 def test_a_step_that_never_began_has_no_times() -> None:
     found = lines(detail(1, 0, 0, 10, 50), detail(2), ended=50, fetch=("failed", None))
     assert spans(replace(found, bars=found.bars), 1) == [

@@ -260,6 +260,50 @@ def test_how_long_runs_are_kept() -> None:
     assert specification(kept)["retain"] == {"failed": 86400.0}
 
 
+def test_a_step_for_the_failure_of_the_run() -> None:
+    places: dict[str, Any] = {"near": near("train"), "replace_affinity": True, "max_attempts": 3}
+    built = (
+        WorkflowBuilder("w")
+        .task("train", "train")
+        .on_failure("tell", prepare_data, params={"why": run("id")}, queue="mail", **places)
+        .on_failure("stop", "stop", override_affinity={"gpu": False}, run_if=run_input("loud"))
+    )
+    same = (
+        WorkflowBuilder("w")
+        .task("train", "train")
+        .task(
+            "tell", prepare_data, params={"why": run("id")}, queue="mail", final="failed", **places
+        )
+        .task(
+            "stop",
+            "stop",
+            override_affinity={"gpu": False},
+            run_if=run_input("loud"),
+            final="failed",
+        )
+    )
+    assert specification(built) == specification(same)
+    assert [step.get("finally") for step in specification(built)["steps"]] == [
+        None,
+        "failed",
+        "failed",
+    ]
+
+
+def test_waits_and_sleeps_say_how_they_fail_and_when_they_run() -> None:
+    built = (
+        WorkflowBuilder("w")
+        .sleep("nap", timedelta(minutes=5), on_failure="ignore")
+        .sleep("rest", timedelta(minutes=5), final="ended")
+        .wait("paid", "payment", on_failure="continue")
+        .wait("sign-off", "signed", final="failed")
+    )
+    found = [
+        (step.get("on_failure"), step.get("finally")) for step in specification(built)["steps"]
+    ]
+    assert found == [("ignore", None), (None, "ended"), ("continue", None), (None, "failed")]
+
+
 def test_steps_that_wait() -> None:
     built = (
         WorkflowBuilder("order")

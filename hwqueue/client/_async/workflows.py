@@ -21,6 +21,7 @@ from hwqueue.types import (
     RetryMode,
     RunOptions,
     RunProgress,
+    RunSignal,
     RunSignalSent,
     RunSpec,
     RunState,
@@ -329,6 +330,18 @@ class AsyncWorkflows(AsyncCaller):
         SQL: list_step_details. Safe inside your transaction: yes.
         """
         return await self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id, p_shard=shard)
+
+    async def list_run_signals(
+        self, run_id: UUID | str, *, limit: int = 1000, shard: int = 0
+    ) -> list[RunSignal]:
+        """The signals that a run was sent, oldest first, and which step took each.
+
+        Raises: RunNotFound, BadArgument.
+        SQL: list_run_signals. Safe inside your transaction: yes.
+        """
+        return await self._rows(
+            calls.LIST_RUN_SIGNALS, RunSignal, p_run=run_id, p_limit=limit, p_shard=shard
+        )
 
     async def summarise_runs(
         self, run_ids: Iterable[UUID | str], *, shard: int = 0

@@ -22,6 +22,7 @@ from hwqueue.types import (
     RetryMode,
     RunOptions,
     RunProgress,
+    RunSignal,
     RunSignalSent,
     RunSpec,
     RunState,
@@ -322,6 +323,18 @@ class Workflows(Caller):
         SQL: list_step_details. Safe inside your transaction: yes.
         """
         return self._rows(calls.LIST_STEP_DETAILS, StepDetail, p_run=run_id, p_shard=shard)
+
+    def list_run_signals(
+        self, run_id: UUID | str, *, limit: int = 1000, shard: int = 0
+    ) -> list[RunSignal]:
+        """The signals that a run was sent, oldest first, and which step took each.
+
+        Raises: RunNotFound, BadArgument.
+        SQL: list_run_signals. Safe inside your transaction: yes.
+        """
+        return self._rows(
+            calls.LIST_RUN_SIGNALS, RunSignal, p_run=run_id, p_limit=limit, p_shard=shard
+        )
 
     def summarise_runs(self, run_ids: Iterable[UUID | str], *, shard: int = 0) -> list[RunProgress]:
         """How far runs are, by their ids; those that are gone are left out.

@@ -1,4 +1,7 @@
-"""What a step asks of its node, and who asks: the workflow, the submission, the step, the task."""
+"""What a step asks of its node, and who asks: the workflow, the submission, the step, the task.
+
+Or where another step ran, that it is near or away from: `("near train", ["rack 7"])`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from hwqueue.dashboard.formatting import asks
 _LONGEST = 60
 _MOST_VALUES = 3
 _OPS = {"not_in": "not in", "gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "regexp": "matches"}
-_NEAR = {"near": "near another step"}
 
 
 def asked(
@@ -25,9 +27,14 @@ def asked(
             `workflow and step`. What nobody is named for is left out.
     """
     found: dict[str, list[str]] = {}
-    for levels, words in _parts(placement or {}, came_from or {}):
-        who = " and ".join(_NEAR.get(level, level) for level in levels)
-        found.setdefault(who, []).append(words)
+    for levels, asks_for in _parts(placement or {}, came_from or {}):
+        who, arrow, place = " and ".join(levels).partition(" -> ")
+        if arrow:  # the place of another step has its own words
+            sign = "not " if who.startswith("away") else ""
+            mild = "prefers " if asks_for.startswith("prefers ") else ""
+            found.setdefault(who, []).append(mild + sign + place)
+        else:
+            found.setdefault(who, []).append(asks_for)
     return [(who, words) for who, words in found.items() if who]
 
 
