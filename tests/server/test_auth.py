@@ -48,6 +48,7 @@ BY_TENANT: dict[str, set[str]] = {
     "GET /runs": EVERYBODY,
     "GET /runs/{run_id:uuid}": EVERYBODY,
     "GET /runs/{run_id:uuid}/steps": EVERYBODY,
+    "GET /runs/{run_id:uuid}/steps/{step}/results": EVERYBODY,
     "GET /runs/{run_id:uuid}/stream": EVERYBODY,
     "POST /runs/{run_id:uuid}/cancel": SPAWNING,
     "POST /runs/{run_id:uuid}/pause": SPAWNING,

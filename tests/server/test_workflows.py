@@ -162,6 +162,37 @@ async def test_changes(http: Http, sql: Client, queue: str) -> None:
     assert ok(await http.get(run))["input"] == {"n": 9}
 
 
+async def test_items_come_in_pages(http: Http, sql: Client, queue: str) -> None:
+    items = {"name": "m", "kind": "map", "task": "t", "over": [1, 2, 3], "tolerate": 3}
+    body = {"spec": {"name": queue, "queue": queue, "steps": [items]}}
+    run = f"{RUNS}/{ok(await http.post(RUNS, json=body), 201)['run_id']}"
+    settle(sql, queue)
+    settle(sql, queue, fails=True)
+    url = f"{run}/steps/m/results"
+    first = await http.get(url, params={"limit": 2})
+    page = ok(first)
+    assert [(each["item"], each["state"]) for each in page["items"]] == [
+        (0, "completed"),
+        (1, "failed"),
+    ]
+    done, broken = page["items"]
+    assert (done["result"], done["attempt"], done["lease_state"]) == ({"done": 1}, 1, "completed")
+    assert done["node_name"] == f"n-{done['node_id']}"
+    assert done["claimed_at"] <= done["finished_at"]
+    assert ok(await http.get(f"{V1}/leases/{broken['lease_id']}"))["error"] == broken["error"]
+    follow = first.headers["link"].partition("<")[2].partition(">")[0]
+    last = ok(await http.get(follow))
+    assert (page["next"], last["next"]) == ("1", None)
+    assert [(each["item"], each["lease_state"]) for each in last["items"]] == [(2, "pending")]
+    failed = ok(await http.get(url, params={"state": "failed"}))["items"]
+    assert [each["item"] for each in failed] == [1]
+    [itself] = ok(await http.get(url, params={"after": -2}))["items"]
+    assert (itself["item"], itself["state"], itself["lease_id"]) == (-1, "running", None)
+    problem(await http.get(f"{run}/steps/none/results"), 422, "QHF06")
+    problem(await http.get(f"{RUNS}/{uuid4()}/steps/m/results"), 404, "QHF03")
+    problem(await http.get(url, params={"state": "pending"}), 422, "QHA01")
+
+
 async def test_pages_and_filters(http: Http, sql: Client, queue: str) -> None:
     first, second, third = [
         await submitted(http, queue, options={"labels": {"n": str(n)}}) for n in range(3)
@@ -209,6 +240,9 @@ async def test_runs_belong_to_tenants(guarded: Http, token: Token, queue: str) -
     run = f"{RUNS}/{ok(await guarded.post(RUNS, json=body, headers=film), 201)['run_id']}"
     assert ok(await guarded.get(run, headers=film))["tenant"] == "film"
     problem(await guarded.get(run, headers=games), 404, "QHF03")
+    results = f"{run}/steps/a/results"
+    assert len(ok(await guarded.get(results, headers=film))["items"]) == 1
+    problem(await guarded.get(results, headers=games), 404, "QHF03")
     problem(await guarded.post(f"{run}/cancel", headers=games), 404, "QHF03")
     assert ok(await guarded.get(RUNS, headers=games))["items"] == []
     other = body | {"options": {"tenant": "film"}}

@@ -27,6 +27,7 @@ from hwqueue.types import (
     RunSummary,
     StepDetail,
     StepResult,
+    StepState,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowRun,
@@ -229,14 +230,16 @@ class AsyncWorkflows(AsyncCaller):
         *,
         after: int = -1,
         limit: int = 1000,
+        state: StepState | None = None,
         lease_id: UUID | None = None,
         shard: int = 0,
     ) -> list[StepResult]:
-        """What a step returned: one row, or one for each item of a map that is spawned.
+        """What a step returned, and where: one row, or one for each item that is spawned.
 
         Args:
             after: Only items behind this one: the last of the previous page. -2: the step itself.
             limit: Most to return.
+            state: Only those in this state; None: any.
             lease_id: Of a worker: the lease of the run that it has claimed.
 
         Raises: RunNotFound, StepUnknown, BadArgument; for a worker LeaseLost, NodeNotYours.
@@ -249,6 +252,7 @@ class AsyncWorkflows(AsyncCaller):
             p_step=step,
             p_after=after,
             p_limit=limit,
+            p_state=state,
             p_lease=lease_id,
             p_shard=shard,
         )

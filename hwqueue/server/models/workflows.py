@@ -25,6 +25,7 @@ from hwqueue.types import (
     RetryMode,
     RunState,
     RunSummary,
+    StepResult,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowRun,
@@ -179,4 +180,10 @@ RunOut = answer_of(WorkflowRun)
 RunPage = list_of(RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
 RunSteps = list_of(
     WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children."
+)
+StepResults = list_of(
+    StepResult,
+    pages=True,
+    name="StepResults",
+    doc="What a step returned, by item; `next` is the cursor of the page after, null at the end.",
 )
