@@ -43,6 +43,7 @@ BY_TENANT: dict[str, set[str]] = {
     "GET /leases/{lease_id:uuid}/history": EVERYBODY,
     "GET /leases/{lease_id:uuid}/logs": EVERYBODY,
     "GET /leases/{lease_id:uuid}/logs/stream": EVERYBODY,
+    "POST /workflows/check": SPAWNING,
     "POST /workflows/{workflow}/runs": SPAWNING,
     "POST /runs": SPAWNING,
     "GET /runs": EVERYBODY,

@@ -234,6 +234,60 @@ async def test_nothing_new_is_304(http: Http, sql: Client, queue: str) -> None:
     assert ok(await http.get(run, headers=tag))["state"] == "paused"
 
 
+async def test_a_dry_run_says_where_steps_could_run(http: Http, sql: Client, queue: str) -> None:
+    sql.register_node(uuid4(), NodeSpec(name=f"n-{queue}", instance_id="1", labels={"own": queue}))
+    steps = [
+        {"name": "a", "task": "first", "affinity_tags": {"own": queue}},
+        {"name": "b", "task": "second", "affinity_tags": {"own": f"no-{queue}"}},
+    ]
+    body: dict[str, Any] = {"spec": {"name": queue, "queue": queue, "steps": steps}}
+    url = f"{WORKFLOWS}/check"
+    there, nowhere = ok(await http.post(url, json=body))["items"]
+    assert (there["step"], there["code"], there["nodes_free"]) == ("a", "ready", 1)
+    assert (nowhere["nodes_matching"], nowhere["permanent"]) == (0, True)
+    assert nowhere["came_from"] == {"require": [["step"]]}
+    asks = body | {"options": {"affinity_tags": {"zone": "none"}}}
+    asked = ok(await http.post(url, json=asks))["items"][0]
+    assert asked["nodes_matching"] == 0
+    assert asked["came_from"] == {"require": [["step"], ["submission"]]}
+    refused = body | {"options": {"affinity_tags": {"own": "x"}}}
+    problem(await http.post(url, json=refused), 422, "QHC04")
+    problem(await http.post(url, json={"spec": "none"}), 404, "QHF01")
+    ok(await http.post(WORKFLOWS, json=body["spec"]), 201)
+    named = ok(await http.post(url, json={"spec": queue, "options": {"version": 1}}))["items"]
+    assert [each["step"] for each in named] == ["a", "b"]
+    assert ok(await http.get(RUNS, params={"workflow": queue}))["items"] == []
+
+
+async def test_a_dry_run_is_of_the_tenant_of_its_token(
+    guarded: Http, token: Token, queue: str
+) -> None:
+    film, viewer = token("producer", "film"), token("viewer")
+    body: dict[str, Any] = {"spec": spec_of(queue)}
+    url = f"{WORKFLOWS}/check"
+    assert len(ok(await guarded.post(url, json=body, headers=film))["items"]) == 2
+    other = body | {"options": {"tenant": "games"}}
+    problem(await guarded.post(url, json=other, headers=film), 403)
+    problem(await guarded.post(url, json=body, headers=viewer), 403)
+
+
+async def test_nested_runs_are_filtered(http: Http, sql: Client, queue: str) -> None:
+    ok(await http.post(WORKFLOWS, json=spec_of(queue)), 201)
+    steps = [{"name": "n", "kind": "workflow", "workflow": queue}]
+    body = {"spec": {"name": f"{queue}-above", "queue": queue, "steps": steps}}
+    above = ok(await http.post(RUNS, json=body), 201)["run_id"]
+    sql.advance_workflows()
+
+    async def listed(**params: Any) -> list[str]:
+        return [each["run_id"] for each in ok(await http.get(RUNS, params=params))["items"]]
+
+    [nested] = await listed(parent_run_id=above)
+    assert await listed(root_run_id=above) == [nested]
+    assert await listed(workflow=queue, is_nested=True) == [nested]
+    assert await listed(workflow=queue, is_nested=False) == []
+    assert await listed(root_run_id=nested) == []
+
+
 async def test_runs_belong_to_tenants(guarded: Http, token: Token, queue: str) -> None:
     film, games = token("producer", "film"), token("producer", "games")
     body: dict[str, Any] = {"spec": spec_of(queue)}

@@ -277,6 +277,9 @@ class Workflows(Caller):
         labels: Mapping[str, str] | None = None,
         submitted_from: datetime | None = None,
         submitted_before: datetime | None = None,
+        parent_run_id: UUID | str | None = None,
+        root_run_id: UUID | str | None = None,
+        is_nested: bool | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
         shard: int = 0,
@@ -288,6 +291,9 @@ class Workflows(Caller):
             tenant: "": those without one; None: any.
             labels: Those that have all of these.
             submitted_from, submitted_before: Only those from this time on, or before it.
+            parent_run_id: Those that are steps of this run.
+            root_run_id: Those, and the ones below them.
+            is_nested: Whether they are steps of other runs; None: any.
             limit: Most to return.
             before: Only runs older than this one: the last of the previous page.
 
@@ -301,6 +307,9 @@ class Workflows(Caller):
             "labels": labels,
             "submitted_from": submitted_from,
             "submitted_before": submitted_before,
+            "parent_run_id": parent_run_id,
+            "root_run_id": root_run_id,
+            "is_nested": is_nested,
         }
         return self._rows(
             calls.LIST_WORKFLOW_RUNS,

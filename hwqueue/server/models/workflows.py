@@ -21,6 +21,7 @@ from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import Key, Priority, Reason, Wire
 from hwqueue.server.models.options import request_of
 from hwqueue.types import (
+    CheckedStep,
     DefinedWorkflow,
     RetryMode,
     RunState,
@@ -132,6 +133,15 @@ class SubmitSpecRequest(SubmitRequest):
     spec: WorkflowSpec
 
 
+class CheckRequest(Request):
+    """A submission to try: a specification, or the name of a defined workflow."""
+
+    model_config = example(spec=_SPEC, options={"affinity_tags": {"gpu": True}})
+
+    spec: WorkflowSpec | WorkflowName
+    options: RunOptions = RunOptions()
+
+
 class CancelRunRequest(Request):
     """Why a run is cancelled."""
 
@@ -180,6 +190,9 @@ RunOut = answer_of(WorkflowRun)
 RunPage = list_of(RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
 RunSteps = list_of(
     WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children."
+)
+CheckedSteps = list_of(
+    CheckedStep, name="CheckedSteps", doc="Where each step could run, parents before children."
 )
 StepResults = list_of(
     StepResult,

@@ -91,6 +91,15 @@ async def list_runs(
     label: Labelled = None,
     submitted_from: Moment | None = None,
     submitted_before: Moment | None = None,
+    parent_run_id: Annotated[
+        Id | None, Query(description="Only runs that are steps of this one.")
+    ] = None,
+    root_run_id: Annotated[
+        Id | None, Query(description="Only runs that are below this one.")
+    ] = None,
+    is_nested: Annotated[
+        bool | None, Query(description="Only runs that are steps of others; false: none of these.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     before: Annotated[Id | None, Query(description="Cursor: `next` of the page before.")] = None,
 ) -> Any:
@@ -103,6 +112,9 @@ async def list_runs(
             labels=labels_of(label),
             submitted_from=submitted_from,
             submitted_before=submitted_before,
+            parent_run_id=parent_run_id,
+            root_run_id=root_run_id,
+            is_nested=is_nested,
             limit=limit + 1,
             before=before,
             shard=caller.shard,
