@@ -64,6 +64,7 @@ def pages(client: Client) -> dict[str, str]:
     listed = client.list_workflow_runs(limit=100)
     training = next(run for run in listed if run.workflow == "train-and-publish")
     failed = next(run for run in listed if run.state == "failed")
+    scored = next(run for run in listed if run.workflow == "score-shards")
     return {
         "overview": "/",
         "pending": "/pending",
@@ -78,6 +79,7 @@ def pages(client: Client) -> dict[str, str]:
         "runs": "/runs",
         "run": f"/runs/{training.run_id}",
         "run-failed": f"/runs/{failed.run_id}",
+        "items": f"/runs/{scored.run_id}/steps/score",
         "workflows": "/workflows",
         "workflow": "/workflows/train-and-publish",
         "queues": "/queues",
