@@ -221,7 +221,7 @@ LIST_WORKFLOW_STEPS = _call("list_workflow_steps", _RUN, row=types.WorkflowStep)
 STEP_RESULTS = _call(
     "step_results",
     {**_RUN, "p_step": "text"},
-    {"p_after": "integer", "p_limit": "integer", "p_lease": "uuid"},
+    {"p_after": "integer", "p_limit": "integer", "p_lease": "uuid", "p_state": "text"},
     types.StepResult,
 )
 RUN_INPUT = _call("run_input", _RUN, {"p_lease": "uuid"}, returns="jsonb")

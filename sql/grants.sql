@@ -29,7 +29,7 @@ grant execute on function
   hwqueue.check_workflow(jsonb, jsonb, int),
   hwqueue.get_workflow_run(uuid, int),
   hwqueue.list_workflow_steps(uuid, int),
-  hwqueue.step_results(uuid, text, int, int, uuid, int),
+  hwqueue.step_results(uuid, text, int, int, uuid, text, int),
   hwqueue.run_input(uuid, uuid, int),
   hwqueue.list_workflow_runs(jsonb, int, uuid, int),
   hwqueue.get_run_workflow(uuid, int),
@@ -74,7 +74,7 @@ grant execute on function
   hwqueue.node_wake_payload(uuid, int),
   hwqueue.deregister_own_node(uuid, bigint, int),
   hwqueue.advance_workflows(int, int),
-  hwqueue.step_results(uuid, text, int, int, uuid, int),
+  hwqueue.step_results(uuid, text, int, int, uuid, text, int),
   hwqueue.run_input(uuid, uuid, int)
   to hwqueue_worker, hwqueue_admin;
 

@@ -2177,6 +2177,9 @@ CREATE FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class hwqueu
 CREATE FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) RETURNS text
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.tally
     LANGUAGE plpgsql;
 
@@ -2579,13 +2582,16 @@ CREATE FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short boolea
 CREATE FUNCTION hwqueue.item_key(p_template jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
+CREATE FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE;
+
 CREATE FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) RETURNS record
     LANGUAGE plpgsql;
 
-CREATE FUNCTION hwqueue.item_results(p_run uuid, p_step integer, p_after integer, p_limit integer, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text)
+CREATE FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql STABLE;
 
 CREATE FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) RETURNS jsonb
@@ -2796,6 +2802,9 @@ CREATE FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text DEFAULT NULL::text
 CREATE FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer DEFAULT 0) RETURNS TABLE(lease_id uuid, state text, max_attempts integer, own_max_attempts integer, again_in interval, placement jsonb)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.lease_place(p_lease uuid, p_shard integer) RETURNS TABLE(item_no integer, lease_state text, result jsonb, error jsonb, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) RETURNS bigint
     LANGUAGE sql STABLE;
@@ -4461,9 +4470,10 @@ CREATE FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step jsonb) RE
 CREATE FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) RETURNS hwqueue.spawn_request
     LANGUAGE sql;
 
-CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, shard_id integer, name text)
+CREATE FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer DEFAULT '-1'::integer, p_limit integer DEFAULT 1000, p_lease uuid DEFAULT NULL::uuid, p_state text DEFAULT NULL::text, p_shard integer DEFAULT 0) RETURNS TABLE(item integer, state text, result jsonb, error jsonb, shard_id integer, name text, lease_id uuid, lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamp with time zone, finished_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp';
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off';
 
 CREATE FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) RETURNS TABLE(step_no integer, begun_at timestamp with time zone)
     LANGUAGE sql;
@@ -7548,6 +7558,8 @@ REVOKE ALL ON FUNCTION hwqueue.failure_reason(p_failure hwqueue.failure, p_class
 
 REVOKE ALL ON FUNCTION hwqueue.failure_words(p_failure jsonb, p_class hwqueue.placement_class) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.few_ended(p_state text, p_since timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.fill_map(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_tally hwqueue.tally, p_most integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.final_below(p_shard integer) FROM PUBLIC;
@@ -7797,11 +7809,13 @@ REVOKE ALL ON FUNCTION hwqueue.item_ended(p_lease uuid, p_state text, p_is_short
 
 REVOKE ALL ON FUNCTION hwqueue.item_key(p_template jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.item_page(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.item_request(p_run hwqueue.run, p_defined hwqueue.workflow_step, p_task text, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_requests(p_run hwqueue.run, p_map hwqueue.map, p_defined hwqueue.workflow_step, p_numbers integer[], p_known jsonb, p_queue hwqueue.queue, p_now timestamp with time zone, p_shard integer, OUT requests hwqueue.spawn_request[], OUT bad uuid[], OUT reasons text[], OUT stopped integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.item_results(p_run uuid, p_step integer, p_after integer, p_limit integer, p_shard integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION hwqueue.item_results(p_run hwqueue.run, p_step integer, p_after integer, p_limit integer, p_state text, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.item_values(p_map hwqueue.map, p_over jsonb, p_item integer, p_shard integer) FROM PUBLIC;
 
@@ -7912,6 +7926,8 @@ GRANT ALL ON FUNCTION hwqueue.lease_logs(p_lease uuid, p_after text, p_limit int
 REVOKE ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_worker;
 GRANT ALL ON FUNCTION hwqueue.lease_outlook(p_node uuid, p_lease_ids uuid[], p_shard integer) TO hwqueue_admin;
+
+REVOKE ALL ON FUNCTION hwqueue.lease_place(p_lease uuid, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.lease_rank(p_step interval, p_eligible_at timestamp with time zone, p_priority integer) FROM PUBLIC;
 
@@ -8968,11 +8984,11 @@ REVOKE ALL ON FUNCTION hwqueue.step_queue(p_workflow hwqueue.workflow, p_step js
 
 REVOKE ALL ON FUNCTION hwqueue.step_request(p_run hwqueue.run, p_step integer, p_lease uuid, p_class bigint, p_what text[], p_params jsonb, p_options jsonb, p_now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) FROM PUBLIC;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_producer;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_operator;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_admin;
-GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_shard integer) TO hwqueue_worker;
+REVOKE ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_producer;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_admin;
+GRANT ALL ON FUNCTION hwqueue.step_results(p_run uuid, p_step text, p_after integer, p_limit integer, p_lease uuid, p_state text, p_shard integer) TO hwqueue_worker;
 
 REVOKE ALL ON FUNCTION hwqueue.steps_begun(p_run hwqueue.run, p_shard integer) FROM PUBLIC;
 

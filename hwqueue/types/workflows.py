@@ -232,6 +232,10 @@ class StepResult:
             from 0; 0 for a step with one lease; -1 for a step with items itself.
         result, error: Of its lease, or what `skip_step` gave; None while it has not ended.
         name: Of an item that was added.
+        lease_id, lease_state: Its lease, and where that is; None while there is none.
+        node_id, node_name, attempt, claimed_at: Of the last claim of its lease; the name is None
+            when the node is gone.
+        finished_at: When it ended.
     """
 
     item: int
@@ -240,6 +244,13 @@ class StepResult:
     error: Mapping[str, Any] | None
     shard_id: int
     name: str | None = None
+    lease_id: UUID | None = None
+    lease_state: str | None = None
+    node_id: UUID | None = None
+    node_name: str | None = None
+    attempt: int | None = None
+    claimed_at: datetime | None = None
+    finished_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

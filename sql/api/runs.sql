@@ -372,20 +372,27 @@ $$;
 -- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A map has the
 -- items that are spawned, in the order of its list, and so has a task that has added items; a step with one
 -- lease has the item 0. p_after -2: the step itself, of one with items as item -1. name: of an item that was
--- added. state, result and error: as in list_workflow_steps. p_lease: of a worker,
--- the lease whose handler asks; others need none. p_limit: from 1 to 10,000.
+-- added. state, result and error: as in list_workflow_steps. lease_id to finished_at: of its lease, where that
+-- is or how it ended; node_name: null when the node is gone. p_state: only those in this state; running: also
+-- those that wait for a node. p_lease: of a worker, the lease whose handler asks; others need none. p_limit:
+-- from 1 to 10,000.
 -- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
 create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
-  p_limit int default 1000, p_lease uuid default null, p_shard int default 0)
-returns table (item int, state text, result jsonb, error jsonb, shard_id int, name text)
+  p_limit int default 1000, p_lease uuid default null, p_state text default null, p_shard int default 0)
+returns table (item int, state text, result jsonb, error jsonb, shard_id int, name text, lease_id uuid,
+  lease_state text, node_id uuid, node_name text, attempt smallint, claimed_at timestamptz,
+  finished_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off
 as $$
 declare
   v_run hwqueue.run;
   v_no int;
   v_has_items boolean;
 begin
-  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after');
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 10000, 'page with p_after'),
+    hwqueue.json_choice(to_jsonb(p_state), 'p_state', array['waiting', 'running', 'completed', 'failed',
+      'cancelled', 'skipped']);
   v_run := hwqueue.readable_run(p_run, p_lease, p_shard);
   v_no := (hwqueue.named_steps(v_run, jsonb_build_array(p_step), 'p_step', p_shard))[1];
   v_has_items := (
@@ -395,16 +402,20 @@ begin
     where d.shard_id = p_shard and d.workflow_id = v_run.workflow_id and d.step_no = v_no);
   if v_has_items and p_after >= -1 then
     return query
-      select i.item, i.state, i.result, i.error, p_shard, i.name
-      from hwqueue.item_results(p_run, v_no, p_after, p_limit, p_shard) i order by i.item;
+      select i.item, i.state, i.result, i.error, p_shard, i.name, i.lease_id, i.lease_state, i.node_id,
+        i.node_name, i.attempt, i.claimed_at, i.finished_at
+      from hwqueue.item_results(v_run, v_no, p_after, p_limit, p_state, p_shard) i order by i.item;
     return;
   end if;
   return query
     select case when v_has_items then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
-      coalesce(s.result, o.result), coalesce(s.error, o.error), p_shard, null::text
+      coalesce(s.result, f.result), coalesce(s.error, f.error), p_shard, null::text,
+      case when f.lease_state is not null then s.lease_id end, f.lease_state, f.node_id, f.node_name, f.attempt,
+      f.claimed_at, coalesce(f.finished_at, s.ended_at)
     from hwqueue.step s
-    left join hwqueue.outcome o on o.shard_id = p_shard and o.lease_id = s.lease_id
-    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no and p_after < 0;
+    left join lateral hwqueue.lease_place(s.lease_id, p_shard) f on true
+    where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no and p_after < 0
+      and (p_state is null or hwqueue.shown_state(s.state, v_run) = p_state);
 end
 $$;
 

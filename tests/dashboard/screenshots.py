@@ -66,6 +66,7 @@ def pages(client: Client) -> dict[str, str]:
     failed = next(run for run in listed if run.state == "failed")
     scoring = next(run for run in listed if run.workflow == "score-and-release")
     nested = next(run for run in listed if run.parent_run_id == scoring.run_id)
+    scored = next(run for run in listed if run.workflow == "score-shards")
     return {
         "overview": "/",
         "pending": "/pending",
@@ -82,6 +83,7 @@ def pages(client: Client) -> dict[str, str]:
         "run-failed": f"/runs/{failed.run_id}",
         "run-kinds": f"/runs/{scoring.run_id}",
         "run-nested": f"/runs/{nested.run_id}",
+        "items": f"/runs/{scored.run_id}/steps/score",
         "workflows": "/workflows",
         "workflow": "/workflows/train-and-publish",
         "workflow-where": "/workflows/score-and-release/where",

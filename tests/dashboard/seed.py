@@ -70,6 +70,20 @@ TRAINING: dict[str, Any] = {
         {"name": "clean-up", "task": "remove", "finally": "ended"},
     ],
 }
+SCORING: dict[str, Any] = {
+    "name": "score-shards",
+    "queue": "workflows",
+    "steps": [
+        {
+            "name": "score",
+            "kind": "map",
+            "task": "score",
+            "over": {"$input": ["shards"]},
+            "params": {"shard": {"$item": []}},
+            "tolerate": 1,
+        },
+    ],
+}
 INDEXING: dict[str, Any] = {
     "name": "nightly-index",
     "queue": "workflows",
@@ -313,6 +327,8 @@ def runs(client: Client, machines: Sequence[Machine], clock: Clock | None) -> No
         "train-and-publish", given, affinity_tags={"zone": "zone-b"}, idempotency_key="november"
     )
     drive(client, machines, clock, {"train-large": False})
+    client.submit_spec(SCORING, {"shards": [f"s3://films/{n}" for n in range(8)]})
+    drive(client, machines, clock, {"score": False})
     paused = client.submit_workflow("nightly-index", {"day": 4}).run_id
     client.pause_workflow_run(paused)
     scoring(client, machines, clock)

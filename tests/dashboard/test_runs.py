@@ -476,3 +476,55 @@ async def test_a_map_counts_its_items_and_nested_runs_link_both_ways(
     assert "items: 3 waiting" in page
     assert f'href="/runs/{nested}"' in page
     assert f'href="/runs/{run}"' in (await pages.get(f"/runs/{nested}")).text
+
+
+async def test_items_of_a_map_are_looked_at_one_by_one(pages: Pages, sql: Client) -> None:
+    over = list(range(103))
+    score = {"name": "score", "task": "score", "kind": "map", "over": over, "tolerate": 3}
+    running = Running(sql, [score, {"name": "end", "task": "end", "after": ["score"]}])
+    claims = sorted(
+        sql.claim_task(["flow"], running.node, running.epoch, qty=3),
+        key=lambda claim: claim.headers["item"] if claim.headers else 0,
+    )
+    done, broken, _ = claims
+    sql.complete_lease(done.lease_id, done.claim_token, result={"a": HOSTILE, "long": "x" * 500})
+    sql.fail_lease(broken.lease_id, broken.claim_token, error={"message": "no memory"}, retry=False)
+    address = f"{running.page}/steps/score"
+    linked = await pages.page(running.page)
+    assert f'href="{address}"' in linked
+    assert f'href="{address}?state=failed"' in linked
+    text = await pages.page(address)
+    assert text.count('<tr id="item-') == 100
+    assert "2 of 103 items ended, 1 failed" in text
+    rows = re.findall(r'<tr id="item-(\d+)">(.*?)</tr>', text, re.DOTALL)
+    assert [int(number) for number, _ in rows] == list(range(100))
+    first, second, third, fourth = (row for _, row in rows[:4])
+    assert f"/leases/{done.lease_id}" in first
+    assert "&lt;script&gt;" in first
+    assert HOSTILE not in text
+    assert "x" * 200 not in text
+    for row, state in ((first, "completed"), (second, "failed"), (third, "running")):
+        assert f"</svg>{state}</span>" in row
+        assert 'href="/nodes/n-1"' in row
+    assert "no memory" in second
+    assert "so far" in third
+    assert "</svg>pending</span>" in fourth
+    assert "/nodes/" not in fourth
+    assert "100 items of this page, on 1 node" in text
+    assert f'href="{address}?after=99"' in text
+    last = await pages.page(f"{address}?after=99")
+    assert last.count('<tr id="item-') == 3
+    assert ">First</a>" in last
+    failed = await pages.page(f"{address}?state=failed")
+    assert re.findall(r'<tr id="item-(\d+)"', failed) == ["1"]
+    assert "No item is cancelled" in await pages.page(f"{address}?state=cancelled")
+    assert (await pages.page(f"{running.page}/steps/end")).count('<tr id="item-') == 1
+    assert "has no step" in await pages.page(f"{running.page}/steps/none", 422)
+    assert "does not exist" in await pages.page(f"/runs/{uuid4()}/steps/score", 404)
+
+
+async def test_items_of_a_step_that_is_not_released(pages: Pages, sql: Client) -> None:
+    score = {"name": "score", "task": "score", "kind": "map", "over": [1], "after": ["fetch"]}
+    running = Running(sql, [STEPS[0], score])
+    assert "No item yet" in await pages.page(f"{running.page}/steps/score")
+    assert f'href="{running.page}/steps/score"' not in await pages.page(running.page)

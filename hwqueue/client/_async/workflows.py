@@ -28,6 +28,7 @@ from hwqueue.types import (
     RunSummary,
     StepDetail,
     StepResult,
+    StepState,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowRun,
@@ -230,14 +231,16 @@ class AsyncWorkflows(AsyncCaller):
         *,
         after: int = -1,
         limit: int = 1000,
+        state: StepState | None = None,
         lease_id: UUID | None = None,
         shard: int = 0,
     ) -> list[StepResult]:
-        """What a step returned: one row, or one for each item of a map that is spawned.
+        """What a step returned, and where: one row, or one for each item that is spawned.
 
         Args:
             after: Only items behind this one: the last of the previous page. -2: the step itself.
             limit: Most to return.
+            state: Only those in this state; None: any.
             lease_id: Of a worker: the lease of the run that it has claimed.
 
         Raises: RunNotFound, StepUnknown, BadArgument; for a worker LeaseLost, NodeNotYours.
@@ -250,6 +253,7 @@ class AsyncWorkflows(AsyncCaller):
             p_step=step,
             p_after=after,
             p_limit=limit,
+            p_state=state,
             p_lease=lease_id,
             p_shard=shard,
         )
@@ -279,6 +283,9 @@ class AsyncWorkflows(AsyncCaller):
         labels: Mapping[str, str] | None = None,
         submitted_from: datetime | None = None,
         submitted_before: datetime | None = None,
+        parent_run_id: UUID | str | None = None,
+        root_run_id: UUID | str | None = None,
+        is_nested: bool | None = None,
         limit: int = 50,
         before: UUID | str | None = None,
         shard: int = 0,
@@ -290,6 +297,9 @@ class AsyncWorkflows(AsyncCaller):
             tenant: "": those without one; None: any.
             labels: Those that have all of these.
             submitted_from, submitted_before: Only those from this time on, or before it.
+            parent_run_id: Those that are steps of this run.
+            root_run_id: Those, and the ones below them.
+            is_nested: Whether they are steps of other runs; None: any.
             limit: Most to return.
             before: Only runs older than this one: the last of the previous page.
 
@@ -303,6 +313,9 @@ class AsyncWorkflows(AsyncCaller):
             "labels": labels,
             "submitted_from": submitted_from,
             "submitted_before": submitted_before,
+            "parent_run_id": parent_run_id,
+            "root_run_id": root_run_id,
+            "is_nested": is_nested,
         }
         return await self._rows(
             calls.LIST_WORKFLOW_RUNS,

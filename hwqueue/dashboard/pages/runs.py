@@ -13,8 +13,9 @@ from starlette.responses import Response
 
 from hwqueue.dashboard.auth import protected
 from hwqueue.dashboard.forms import pairs
+from hwqueue.dashboard.ids import as_run_id, uuid_or_none
 from hwqueue.dashboard.pages.pending import why_context
-from hwqueue.dashboard.reads import Reads, RunView, as_run_id, reads, uuid_or_none
+from hwqueue.dashboard.reads import Reads, RunView, reads
 from hwqueue.dashboard.render import page
 from hwqueue.dashboard.runs.graph import Graph, Step, graph_of
 from hwqueue.dashboard.runs.says import says_of

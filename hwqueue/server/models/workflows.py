@@ -21,10 +21,12 @@ from hwqueue.server.models.derived import answer_of, list_of
 from hwqueue.server.models.leases import Key, Priority, Reason, Wire
 from hwqueue.server.models.options import request_of
 from hwqueue.types import (
+    CheckedStep,
     DefinedWorkflow,
     RetryMode,
     RunState,
     RunSummary,
+    StepResult,
     SubmittedRun,
     WorkflowDefinition,
     WorkflowRun,
@@ -135,6 +137,15 @@ class SubmitSpecRequest(SubmitRequest):
     spec: WorkflowSpec
 
 
+class CheckRequest(Request):
+    """A submission to try: a specification, or the name of a defined workflow."""
+
+    model_config = example(spec=_SPEC, options={"affinity_tags": {"gpu": True}})
+
+    spec: WorkflowSpec | WorkflowName
+    options: RunOptions = RunOptions()
+
+
 class CancelRunRequest(Request):
     """Why a run is cancelled."""
 
@@ -183,4 +194,13 @@ RunOut = answer_of(WorkflowRun)
 RunPage = list_of(RunSummary, pages=True, name="RunPage", doc="Runs, newest first.")
 RunSteps = list_of(
     WorkflowStep, name="RunSteps", doc="The steps of a run, parents before their children."
+)
+CheckedSteps = list_of(
+    CheckedStep, name="CheckedSteps", doc="Where each step could run, parents before children."
+)
+StepResults = list_of(
+    StepResult,
+    pages=True,
+    name="StepResults",
+    doc="What a step returned, by item; `next` is the cursor of the page after, null at the end.",
 )

@@ -1,0 +1,3 @@
+-- they have another argument and another result
+drop function if exists hwqueue.item_results(uuid, int, int, int, int);
+drop function if exists hwqueue.step_results(uuid, text, int, int, uuid, int);
