@@ -3537,6 +3537,9 @@ CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time z
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
@@ -4020,6 +4023,9 @@ CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p
 CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4051,6 +4057,9 @@ CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.run_total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb DEFAULT 'null'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
@@ -5736,6 +5745,19 @@ CREATE TABLE hwqueue.requeued (
 
 ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
 
+CREATE TABLE hwqueue.retried_run (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    workflow_id bigint NOT NULL,
+    name text NOT NULL,
+    state text NOT NULL,
+    submitted_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that has ended so';
+
 CREATE TABLE hwqueue.run_class (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -5780,6 +5802,24 @@ ALTER TABLE hwqueue.run_signal ALTER COLUMN signal_id ADD GENERATED ALWAYS AS ID
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE hwqueue.run_total (
+    shard_id integer NOT NULL,
+    workflow text NOT NULL,
+    outcome text NOT NULL,
+    seconds double precision NOT NULL,
+    counts bigint[] NOT NULL,
+    counted_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON COLUMN hwqueue.run_total.workflow IS 'its name; (other): those that have no row of their own';
+
+COMMENT ON COLUMN hwqueue.run_total.seconds IS 'from submission to end, summed up';
+
+COMMENT ON COLUMN hwqueue.run_total.counts IS 'how many runs took how long, by histogram_bounds; the last one: longer';
+
+COMMENT ON COLUMN hwqueue.run_total.counted_at IS 'when the last of them ended';
 
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
@@ -6061,6 +6101,9 @@ ALTER TABLE ONLY hwqueue.ready
 ALTER TABLE ONLY hwqueue.reap_cursor
     ADD CONSTRAINT reap_cursor_pkey PRIMARY KEY (shard_id, version);
 
+ALTER TABLE ONLY hwqueue.retried_run
+    ADD CONSTRAINT retried_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
+
 ALTER TABLE ONLY hwqueue.run_class
     ADD CONSTRAINT run_class_pkey PRIMARY KEY (shard_id, class_id, run_id);
 
@@ -6072,6 +6115,9 @@ ALTER TABLE ONLY hwqueue.run
 
 ALTER TABLE ONLY hwqueue.run_signal
     ADD CONSTRAINT run_signal_pkey PRIMARY KEY (shard_id, run_id, signal_id);
+
+ALTER TABLE ONLY hwqueue.run_total
+    ADD CONSTRAINT run_total_pkey PRIMARY KEY (shard_id, workflow, outcome);
 
 ALTER TABLE ONLY hwqueue.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (shard_id, queue_id, available_at, lease_id);
@@ -6440,6 +6486,8 @@ CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (shard_id, class_id
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
+
+CREATE INDEX retried_run_finished ON hwqueue.retried_run USING btree (finished_at);
 
 CREATE INDEX run_class_run ON hwqueue.run_class USING btree (run_id);
 
@@ -8260,6 +8308,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
@@ -8574,6 +8624,8 @@ REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
@@ -8594,6 +8646,8 @@ GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard intege
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_worker;
+
+REVOKE ALL ON FUNCTION hwqueue.run_total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;

@@ -372,6 +372,7 @@ $$;
 -- Writes the end of a run. Its definition may say what its result is; one that lacks a value, or has more
 -- than 1 MiB, is left out, with a reason.
 -- A nested run ends the step that it is with it.
+-- It has ended when this reads the clock, not at p_now: roll_up counts by that time.
 -- Locks: the caller holds the run; as end_parent_step. Not idempotent.
 create or replace function hwqueue.end_run(p_run hwqueue.run, p_state text, p_now timestamptz, p_shard int)
 returns void
@@ -382,7 +383,10 @@ declare
   v_bound record;
   v_reason text := p_run.reason;
   v_result jsonb;
+  v_now timestamptz;
 begin
+  lock table hwqueue.claim in row share mode;  -- before the clock (oldest_open_settlement)
+  v_now := hwqueue.clock();
   if p_state = 'completed' then
     v_reason := null;
     if p_run.policy ? 'result' then
@@ -399,8 +403,8 @@ begin
     v_reason := coalesce(v_reason, 'step_failed');
   end if;
   update hwqueue.run r
-  set state = p_state, reason = v_reason, result = v_result, finished_at = p_now,
-    prune_at = p_now + make_interval(secs => coalesce(
+  set state = p_state, reason = v_reason, result = v_result, finished_at = v_now,
+    prune_at = v_now + make_interval(secs => coalesce(
       (p_run.policy -> 'retain' ->> case when p_state = 'failed' then 'failed' else 'completed' end)::float8,
       case when p_state = 'failed' then 2592000 else 604800 end))
   where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;

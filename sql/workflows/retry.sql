@@ -168,6 +168,11 @@ declare
   v_run hwqueue.run;
   v_due record;
 begin
+  -- roll_up may not have counted its end yet
+  insert into hwqueue.retried_run (
+    shard_id, run_id, attempt, workflow_id, name, state, submitted_at, finished_at)
+  values (p_shard, p_run.run_id, p_run.attempt, p_run.workflow_id, p_run.name, p_run.state,
+    p_run.submitted_at, p_run.finished_at);
   update hwqueue.run r
   set state = 'running', reason = null, detail = null, stops = false, is_finishing = false,
     attempt = r.attempt + 1, deadline = null, result = null, finished_at = null, prune_at = null,
