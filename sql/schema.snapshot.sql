@@ -957,7 +957,8 @@ CREATE TABLE hwqueue.step (
     ended_at timestamp with time zone,
     due_at timestamp with time zone,
     nested_run_id uuid,
-    nested_mode text
+    nested_mode text,
+    traceparent text
 )
 WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
 
@@ -976,6 +977,8 @@ COMMENT ON COLUMN hwqueue.step.due_at IS 'while it runs: when reap ends it; null
 COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of kind workflow; null: of another kind, or not open yet';
 
 COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
+
+COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
 
 CREATE TABLE hwqueue.workflow_step (
     shard_id integer NOT NULL,
@@ -3546,6 +3549,9 @@ CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zo
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) RETURNS xid8[]
     LANGUAGE plpgsql STABLE;
 
@@ -4550,6 +4556,10 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
 CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
@@ -4685,6 +4695,9 @@ CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, 
 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURNS jsonb
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
@@ -5921,6 +5934,20 @@ COMMENT ON TABLE hwqueue.term_counter IS 'what runs of a term in a place: the su
 
 COMMENT ON COLUMN hwqueue.term_counter.dropped_xid IS 'of max_skew: the transaction that last took leases away; null for other terms';
 
+CREATE TABLE hwqueue.traced_run (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    workflow text NOT NULL,
+    state text NOT NULL,
+    reason text,
+    traceparent text NOT NULL,
+    submitted_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.traced_run.traceparent IS 'W3C trace context of the submission';
+
 CREATE TABLE hwqueue.workflow_edge (
     shard_id integer NOT NULL,
     workflow_id bigint NOT NULL,
@@ -6151,6 +6178,9 @@ ALTER TABLE ONLY hwqueue.tally
 
 ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (shard_id, name);
+
+ALTER TABLE ONLY hwqueue.traced_run
+    ADD CONSTRAINT traced_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
 
 ALTER TABLE ONLY hwqueue.webhook_delivery
     ADD CONSTRAINT webhook_delivery_pkey PRIMARY KEY (shard_id, delivery_id);
@@ -8314,6 +8344,8 @@ REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with 
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unused(p_cursor hwqueue.prune_cursor, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
@@ -8945,6 +8977,10 @@ GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit i
 
 REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer) FROM PUBLIC;
@@ -9024,6 +9060,8 @@ REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit v
 REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +35,7 @@ class Outcome:
         signal: What a suspended lease waits for; None: it sleeps.
         name: Of the wait.
         message: Why it was released, if the handler said so; for the log.
+        traceparent: Of a step that has ended: the trace context of the span around its handler.
     """
 
     kind: Literal["complete", "fail", "release", "suspend"]
@@ -47,6 +48,7 @@ class Outcome:
     signal: str | None = None
     name: str | None = None
     message: str = ""
+    traceparent: str | None = None
 
     @property
     def is_snooze(self) -> bool:
@@ -55,6 +57,12 @@ class Outcome:
 
     def settle(self, claim: Claim) -> Settlement:
         """The settlement of the claim that ended so."""
+        settlement = self._settlement(claim)
+        if self.traceparent is None:
+            return settlement
+        return replace(settlement, traceparent=self.traceparent)
+
+    def _settlement(self, claim: Claim) -> Settlement:
         lease_id, token = claim.lease_id, claim.claim_token
         if self.kind == "complete":
             return Settlement.complete(lease_id, token, result=self.result)
@@ -91,6 +99,13 @@ def _spelled(value: datetime | timedelta) -> str | int:
     if isinstance(value, datetime):
         return value.isoformat()
     return value // timedelta(microseconds=1)
+
+
+def traced(how: Outcome | None, traceparent: str | None) -> Outcome | None:
+    """The outcome with the trace context of its span, if there is one."""
+    if how is None or traceparent is None:
+        return how
+    return replace(how, traceparent=traceparent)
 
 
 RELEASED = Outcome(kind="release")

@@ -1,7 +1,9 @@
-"""Figures of runs of workflows: how many have ended, how, and how long they took.
+"""Figures of runs of workflows (how many have ended, how, how long they took) and their traces.
 
-Why: a gauge of the last hour cannot be summed up, and says nothing of durations.
-Locks: none, both tables are new. What ended before is not counted.
+Why: a gauge of the last hour cannot be summed up, and says nothing of durations. A span of a step
+could not be linked to those of its parents.
+Locks: `step`, access exclusive, for a column without a default: no row is written. What ended
+before is not counted.
 Expected duration: instant.
 """
 

@@ -29,3 +29,24 @@ create table hwqueue.retried_run (
 );
 create index retried_run_finished on hwqueue.retried_run (finished_at);
 comment on column hwqueue.retried_run.attempt is 'the attempt of the run that has ended so';
+
+-- == Traces of runs ==
+-- A step is linked to the attempts of its parents, and a traced run is a span that a worker sends.
+
+alter table hwqueue.step add column traceparent text;
+comment on column hwqueue.step.traceparent is
+  'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
+
+create table hwqueue.traced_run (
+  shard_id int not null,
+  run_id uuid not null,
+  attempt int not null,
+  workflow text not null,
+  state text not null,
+  reason text,
+  traceparent text not null,
+  submitted_at timestamptz not null,
+  finished_at timestamptz not null,
+  primary key (shard_id, run_id, attempt)
+);
+comment on column hwqueue.traced_run.traceparent is 'W3C trace context of the submission';

@@ -104,7 +104,7 @@ begin
       leases := hwqueue.prune_leases(v_lead.prune_cursor, p_limit, v_now, p_shard);
       v_runs := hwqueue.prune_runs(p_limit, v_now, p_shard);
       leases := leases + v_runs;
-      perform hwqueue.prune_workflows(p_limit, p_shard);
+      perform hwqueue.prune_workflows(p_limit, p_shard), hwqueue.prune_traced_runs(p_limit, v_now, p_shard);
       classes := hwqueue.prune_classes(p_limit, p_shard);
       nodes := hwqueue.prune_nodes(p_limit, v_now, p_shard);
       perform hwqueue.expire_nodes(p_limit, v_now, p_shard);

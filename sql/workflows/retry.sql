@@ -181,7 +181,7 @@ begin
   delete from hwqueue.arrival a where a.run_id = p_run.run_id and a.shard_id = p_shard;
   update hwqueue.step s
   set state = 'waiting', reason = null, error = null, result = null, due_at = null, ended_at = null,
-    nested_mode = case when s.nested_run_id is not null then p_mode end
+    traceparent = null, nested_mode = case when s.nested_run_id is not null then p_mode end
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p_steps);
   update hwqueue.tally t
   set arrived = c.arrived, unmet = c.unmet, failed = c.failed, skipped = c.skipped,
