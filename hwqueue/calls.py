@@ -254,6 +254,7 @@ SIGNAL_WORKFLOW_RUN = _call(
 ADVANCE_WORKFLOWS = _call(
     "advance_workflows", optional={"p_limit": "integer"}, row=types.AdvanceResult
 )
+TAKE_ENDED_RUNS = _call("take_ended_runs", optional={"p_limit": "integer"}, row=types.EndedRun)
 
 # leases
 SPAWN_LEASE = _call(

@@ -74,6 +74,7 @@ grant execute on function
   hwqueue.node_wake_payload(uuid, int),
   hwqueue.deregister_own_node(uuid, bigint, int),
   hwqueue.advance_workflows(int, int),
+  hwqueue.take_ended_runs(int, int),
   hwqueue.step_results(uuid, text, int, int, uuid, text, int),
   hwqueue.run_input(uuid, uuid, int)
   to hwqueue_worker, hwqueue_admin;

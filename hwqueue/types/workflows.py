@@ -415,6 +415,28 @@ class RunSignal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """The end of a run whose submission was traced.
+
+    Attributes:
+        attempt: A run that was retried ends more than once.
+        state: `completed`, `failed` or `cancelled`.
+        reason: Why it did not complete.
+        traceparent: W3C trace context of the submission.
+    """
+
+    run_id: UUID
+    shard_id: int
+    workflow: str
+    attempt: int
+    state: RunState
+    reason: str | None
+    traceparent: str
+    submitted_at: datetime
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceResult:
     """What one `advance_workflows` did.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
@@ -36,6 +36,7 @@ class Outcome:
         name: Of the wait.
         near: `self`: a suspended lease prefers the node that it was on.
         message: Why it was released, if the handler said so; for the log.
+        traceparent: Of a step that has ended: the trace context of the span around its handler.
     """
 
     kind: Literal["complete", "fail", "release", "suspend"]
@@ -49,6 +50,7 @@ class Outcome:
     name: str | None = None
     near: Literal["self"] | None = None
     message: str = ""
+    traceparent: str | None = None
 
     @property
     def is_snooze(self) -> bool:
@@ -57,6 +59,12 @@ class Outcome:
 
     def settle(self, claim: Claim) -> Settlement:
         """The settlement of the claim that ended so."""
+        settlement = self._settlement(claim)
+        if self.traceparent is None:
+            return settlement
+        return replace(settlement, traceparent=self.traceparent)
+
+    def _settlement(self, claim: Claim) -> Settlement:
         lease_id, token = claim.lease_id, claim.claim_token
         if self.kind == "complete":
             return Settlement.complete(lease_id, token, result=self.result)
@@ -98,6 +106,13 @@ def _spelled(value: datetime | timedelta) -> str | int:
     if isinstance(value, datetime):
         return value.isoformat()
     return value // timedelta(microseconds=1)
+
+
+def traced(how: Outcome | None, traceparent: str | None) -> Outcome | None:
+    """The outcome with the trace context of its span, if there is one."""
+    if how is None or traceparent is None:
+        return how
+    return replace(how, traceparent=traceparent)
 
 
 RELEASED = Outcome(kind="release")

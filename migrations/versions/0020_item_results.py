@@ -10,7 +10,7 @@ from alembic import op
 from hwqueue.schema.files import run_revision_sql
 
 revision = "0020_item_results"
-down_revision = "0017_added_run"
+down_revision = "0019_near_node"
 branch_labels = None
 depends_on = None
 

@@ -209,6 +209,27 @@ begin
 end
 $$;
 
+-- Hands over runs that have ended and whose submission was traced: a worker with a tracer provider sends a
+-- span of each. One end is handed over once. state: completed, failed, cancelled; attempt: a retried run has
+-- ended more than once; traceparent: W3C trace context of the submission.
+-- Locks: what it takes, skip locked. Raises: QHA01, QHA02. Not idempotent.
+create or replace function hwqueue.take_ended_runs(p_limit int default 100, p_shard int default 0)
+returns table (run_id uuid, shard_id int, workflow text, attempt int, state text, reason text,
+  traceparent text, submitted_at timestamptz, finished_at timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform hwqueue.check_range(p_limit, 'p_limit', 1, 1000, 'call again for more'),
+    hwqueue.require_read_committed();
+  return query
+    delete from hwqueue.traced_run t where t.ctid = any (array(
+      select x.ctid from hwqueue.traced_run x where x.shard_id = p_shard limit p_limit
+      for update skip locked))
+    returning t.run_id, t.shard_id, t.workflow, t.attempt, t.state, t.reason, t.traceparent, t.submitted_at,
+      t.finished_at;
+end
+$$;
+
 -- Runs steps of a run that has ended again, and returns its state. Their leases keep their ids, with
 -- attempts counted from 0; results of other steps stay. A deadline of the run is over.
 -- p_options: {"mode", "steps", "input"}. mode: failed (all that has not completed; the default),

@@ -199,6 +199,11 @@ declare
   v_run hwqueue.run;
   v_due record;
 begin
+  -- roll_up may not have counted its end yet
+  insert into hwqueue.retried_run (
+    shard_id, run_id, attempt, workflow_id, name, state, submitted_at, finished_at)
+  values (p_shard, p_run.run_id, p_run.attempt, p_run.workflow_id, p_run.name, p_run.state,
+    p_run.submitted_at, p_run.finished_at);
   update hwqueue.run r
   set state = 'running', reason = null, detail = null, stops = false, is_finishing = false,
     attempt = r.attempt + 1, deadline = null, result = null, finished_at = null, prune_at = null,
@@ -207,7 +212,7 @@ begin
   delete from hwqueue.arrival a where a.run_id = p_run.run_id and a.shard_id = p_shard;
   update hwqueue.step s
   set state = 'waiting', reason = null, error = null, result = null, due_at = null, ended_at = null,
-    nested_mode = case when s.nested_run_id is not null then p_mode end
+    traceparent = null, nested_mode = case when s.nested_run_id is not null then p_mode end
   where s.shard_id = p_shard and s.run_id = p_run.run_id and s.step_no = any (p_steps);
   update hwqueue.tally t
   set arrived = c.arrived, unmet = c.unmet, failed = c.failed, skipped = c.skipped,

@@ -9,19 +9,39 @@
 -- Read step_request, then take_outcomes and revive_leases; take_entries_of is by itself.
 
 -- Returns the lease of one step. p_what: its task, and the name of the step. p_options were checked when
--- they were given. The priority is that of the step, else of the run, else of the task.
+-- they were given. The priority is that of the step, else of the run, else of the task. Where the submission
+-- was traced, the headers name the spans of the parents, too.
 create or replace function hwqueue.step_request(p_run hwqueue.run, p_step int, p_lease uuid, p_class bigint,
   p_what text[], p_params jsonb, p_options jsonb, p_now timestamptz) returns hwqueue.spawn_request
 language sql volatile
 as $$
   select row(p_step, p_lease, false, nextval('hwqueue.ready_position_seq'), p_class, p_what[1], p_params,
     p_run.headers || jsonb_build_object('workflow_run_id', p_run.run_id, 'workflow', p_run.name,
-      'step', p_what[2], 'root_run_id', p_run.root_run_id),
+      'step', p_what[2], 'root_run_id', p_run.root_run_id)
+      || case when p_run.headers ? 'traceparent' then hwqueue.traced_parents(p_run, p_step) else '{}' end,
     coalesce((p_options ->> 'priority')::smallint, 0), (p_options ->> 'max_attempts')::smallint,
     hwqueue.normalise_retry(p_options -> 'retry', 'options.retry'),
     hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout'), null,
     p_now + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
     null, null, null, p_run.run_id, p_step, null)::hwqueue.spawn_request
+$$;
+
+-- Returns a header that names the spans of the attempts that ended the parents of a step, 32 at most; none
+-- where no parent has one: items of maps, and kinds without a lease, have none.
+create or replace function hwqueue.traced_parents(p_run hwqueue.run, p_step int) returns jsonb
+language sql volatile
+as $$
+  select case when count(*) = 0 then '{}'
+    else jsonb_build_object('parent_traceparents', jsonb_agg(p.traceparent order by p.step_no)) end
+  from (
+    select s.step_no, s.traceparent
+    from hwqueue.workflow_edge e
+    cross join lateral (  -- a fence (offset 0): by key, also before the tables are analyzed
+      select x.step_no, x.traceparent from hwqueue.step x
+      where x.shard_id = p_run.shard_id and x.run_id = p_run.run_id and x.step_no = e.from_no offset 0) s
+    where e.shard_id = p_run.shard_id and e.workflow_id = p_run.workflow_id and e.to_no = p_step
+      and s.traceparent is not null
+    order by s.step_no limit 32) p
 $$;
 
 -- Deletes the outcomes of leases that have ended, so that they can be claimed again, and returns the ids of

@@ -94,6 +94,7 @@ MAY_CALL: dict[str, set[str]] = {
     "drop_task": {OPERATOR, ADMIN},
     "prune": {WORKER, OPERATOR, ADMIN},
     "advance_workflows": {WORKER, OPERATOR, ADMIN},
+    "take_ended_runs": {WORKER, ADMIN},
     "define_workflow": {OPERATOR, ADMIN},
     "get_workflow": {OPERATOR, ADMIN},
     "list_workflows": {OPERATOR, ADMIN},

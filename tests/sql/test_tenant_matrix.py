@@ -272,7 +272,7 @@ NOT_NARROWED = {
     *("save_checkpoint", "checkpoints", "take_signal", "suspend_lease"),
     *("add_items", "add_steps"),
     "compare_tasks",
-    "advance_workflows",
+    *("advance_workflows", "take_ended_runs"),
 }
 
 

@@ -16,6 +16,7 @@ from hwqueue.types import (
     AsJson,
     CheckedStep,
     DefinedWorkflow,
+    EndedRun,
     Json,
     RetriedStep,
     RetryMode,
@@ -535,3 +536,16 @@ class AsyncWorkflows(AsyncCaller):
         SQL: advance_workflows. Safe inside your transaction: no, it needs one of its own.
         """
         return await self._row(calls.ADVANCE_WORKFLOWS, AdvanceResult, p_limit=limit, p_shard=shard)
+
+    async def take_ended_runs(self, *, limit: int = 100, shard: int = 0) -> list[EndedRun]:
+        """Take ends of runs whose submission was traced, to send a span of each.
+
+        Each is given once, to one caller, within an hour.
+
+        Args:
+            limit: At most 1,000.
+
+        Raises: BadArgument, IsolationLevel.
+        SQL: take_ended_runs. Safe inside your transaction: yes.
+        """
+        return await self._rows(calls.TAKE_ENDED_RUNS, EndedRun, p_limit=limit, p_shard=shard)
