@@ -982,7 +982,8 @@ CREATE TABLE hwqueue.step (
     ended_at timestamp with time zone,
     due_at timestamp with time zone,
     nested_run_id uuid,
-    nested_mode text
+    nested_mode text,
+    traceparent text
 )
 WITH (fillfactor='80', autovacuum_vacuum_threshold='10000', autovacuum_vacuum_scale_factor='0.05');
 
@@ -1003,6 +1004,8 @@ COMMENT ON COLUMN hwqueue.step.due_at IS 'while it runs: when reap ends it; null
 COMMENT ON COLUMN hwqueue.step.nested_run_id IS 'the run that this step is, of kind workflow; null: of another kind, or not open yet';
 
 COMMENT ON COLUMN hwqueue.step.nested_mode IS 'how that run is to be retried before it counts for this step, failed or all; null: not';
+
+COMMENT ON COLUMN hwqueue.step.traceparent IS 'W3C trace context of the attempt that ended it, if its worker has a tracer provider';
 
 CREATE TABLE hwqueue.workflow_step (
     shard_id integer NOT NULL,
@@ -3627,10 +3630,16 @@ CREATE FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with time z
 CREATE FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS bigint
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
+CREATE FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) RETURNS void
     LANGUAGE plpgsql;
 
 CREATE FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) RETURNS xid8[]
@@ -4121,6 +4130,9 @@ CREATE FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cursor, p
 CREATE FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) RETURNS integer
+    LANGUAGE plpgsql;
+
 CREATE FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) RETURNS TABLE(stage text, code text, permanent boolean, lacks integer)
     LANGUAGE sql IMMUTABLE PARALLEL SAFE;
 
@@ -4152,6 +4164,9 @@ CREATE FUNCTION hwqueue.route_webhooks(p_limit integer, p_now timestamp with tim
 CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid, p_shard integer DEFAULT 0) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp';
+
+CREATE FUNCTION hwqueue.run_total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
+    LANGUAGE sql STABLE;
 
 CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb DEFAULT 'null'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4646,6 +4661,10 @@ CREATE FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit integer
 CREATE FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) RETURNS record
     LANGUAGE plpgsql;
 
+CREATE FUNCTION hwqueue.take_ended_runs(p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(run_id uuid, shard_id integer, workflow text, attempt integer, state text, reason text, traceparent text, submitted_at timestamp with time zone, finished_at timestamp with time zone)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp';
+
 CREATE FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
 
@@ -4783,6 +4802,9 @@ CREATE FUNCTION hwqueue.total_metrics(p_shard integer) RETURNS TABLE(name text, 
 
 CREATE FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) RETURNS record
     LANGUAGE plpgsql STABLE;
+
+CREATE FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) RETURNS jsonb
+    LANGUAGE sql;
 
 CREATE FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) RETURNS record
     LANGUAGE plpgsql;
@@ -5873,6 +5895,19 @@ ALTER TABLE ONLY hwqueue.requeued REPLICA IDENTITY FULL;
 
 COMMENT ON TABLE hwqueue.requeued IS 'an ended lease that was requeued, until roll_up has counted it';
 
+CREATE TABLE hwqueue.retried_run (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    workflow_id bigint NOT NULL,
+    name text NOT NULL,
+    state text NOT NULL,
+    submitted_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.retried_run.attempt IS 'the attempt of the run that has ended so';
+
 CREATE TABLE hwqueue.run_class (
     shard_id integer NOT NULL,
     class_id bigint NOT NULL,
@@ -5921,6 +5956,24 @@ ALTER TABLE hwqueue.run_signal ALTER COLUMN signal_id ADD GENERATED ALWAYS AS ID
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE hwqueue.run_total (
+    shard_id integer NOT NULL,
+    workflow text NOT NULL,
+    outcome text NOT NULL,
+    seconds double precision NOT NULL,
+    counts bigint[] NOT NULL,
+    counted_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+COMMENT ON COLUMN hwqueue.run_total.workflow IS 'its name; (other): those that have no row of their own';
+
+COMMENT ON COLUMN hwqueue.run_total.seconds IS 'from submission to end, summed up';
+
+COMMENT ON COLUMN hwqueue.run_total.counts IS 'how many runs took how long, by histogram_bounds; the last one: longer';
+
+COMMENT ON COLUMN hwqueue.run_total.counted_at IS 'when the last of them ended';
 
 CREATE TABLE hwqueue.schema_info (
     singleton boolean DEFAULT true NOT NULL,
@@ -6031,6 +6084,20 @@ ALTER TABLE ONLY hwqueue.term_counter REPLICA IDENTITY FULL;
 COMMENT ON TABLE hwqueue.term_counter IS 'what runs of a term in a place: the sum over all rows of both';
 
 COMMENT ON COLUMN hwqueue.term_counter.dropped_xid IS 'of max_skew: the transaction that last took leases away; null for other terms';
+
+CREATE TABLE hwqueue.traced_run (
+    shard_id integer NOT NULL,
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    workflow text NOT NULL,
+    state text NOT NULL,
+    reason text,
+    traceparent text NOT NULL,
+    submitted_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone NOT NULL
+);
+
+COMMENT ON COLUMN hwqueue.traced_run.traceparent IS 'W3C trace context of the submission';
 
 CREATE TABLE hwqueue.workflow_edge (
     shard_id integer NOT NULL,
@@ -6217,6 +6284,9 @@ ALTER TABLE ONLY hwqueue.ready
 ALTER TABLE ONLY hwqueue.reap_cursor
     ADD CONSTRAINT reap_cursor_pkey PRIMARY KEY (shard_id, version);
 
+ALTER TABLE ONLY hwqueue.retried_run
+    ADD CONSTRAINT retried_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
+
 ALTER TABLE ONLY hwqueue.run_class
     ADD CONSTRAINT run_class_pkey PRIMARY KEY (shard_id, class_id, run_id);
 
@@ -6228,6 +6298,9 @@ ALTER TABLE ONLY hwqueue.run
 
 ALTER TABLE ONLY hwqueue.run_signal
     ADD CONSTRAINT run_signal_pkey PRIMARY KEY (shard_id, run_id, signal_id);
+
+ALTER TABLE ONLY hwqueue.run_total
+    ADD CONSTRAINT run_total_pkey PRIMARY KEY (shard_id, workflow, outcome);
 
 ALTER TABLE ONLY hwqueue.scheduled
     ADD CONSTRAINT scheduled_pkey PRIMARY KEY (shard_id, queue_id, available_at, lease_id);
@@ -6261,6 +6334,9 @@ ALTER TABLE ONLY hwqueue.tally
 
 ALTER TABLE ONLY hwqueue.task
     ADD CONSTRAINT task_pkey PRIMARY KEY (shard_id, name);
+
+ALTER TABLE ONLY hwqueue.traced_run
+    ADD CONSTRAINT traced_run_pkey PRIMARY KEY (shard_id, run_id, attempt);
 
 ALTER TABLE ONLY hwqueue.webhook_delivery
     ADD CONSTRAINT webhook_delivery_pkey PRIMARY KEY (shard_id, delivery_id);
@@ -6596,6 +6672,8 @@ CREATE UNIQUE INDEX ready_class ON hwqueue.ready USING btree (shard_id, class_id
 CREATE INDEX ready_deadline ON hwqueue.ready USING btree (shard_id, GREATEST(deadline, eligible_at)) WHERE (deadline IS NOT NULL);
 
 CREATE INDEX requeued_finished ON hwqueue.requeued USING btree (finished_at);
+
+CREATE INDEX retried_run_finished ON hwqueue.retried_run USING btree (finished_at);
 
 CREATE INDEX run_class_run ON hwqueue.run_class USING btree (run_id);
 
@@ -8445,9 +8523,13 @@ REVOKE ALL ON FUNCTION hwqueue.prune_nodes(p_limit integer, p_now timestamp with
 
 REVOKE ALL ON FUNCTION hwqueue.prune_profiles(p_after bigint, p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.prune_run_totals(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.prune_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_terms(p_limit integer, p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.prune_traced_runs(p_limit integer, p_now timestamp with time zone, p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.prune_unseen_xids(p_unseen xid8[], p_shard integer) FROM PUBLIC;
 
@@ -8765,6 +8847,8 @@ REVOKE ALL ON FUNCTION hwqueue.roll_up(p_limit integer, p_cursor hwqueue.reap_cu
 
 REVOKE ALL ON FUNCTION hwqueue.roll_up_minute(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.roll_up_runs(p_from timestamp with time zone, p_to timestamp with time zone, p_shard integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION hwqueue.room_failures(p_lacks_now integer, p_lacks_ever integer, p_cpu text, p_gpu text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.room_for(p_class hwqueue.placement_class, p_bits integer, p_node hwqueue.node, p_room hwqueue.headroom) FROM PUBLIC;
@@ -8785,6 +8869,8 @@ GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard intege
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_operator;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_admin;
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_worker;
+
+REVOKE ALL ON FUNCTION hwqueue.run_total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;
@@ -9084,6 +9170,10 @@ GRANT ALL ON FUNCTION hwqueue.take_deaths(p_node uuid, p_epoch bigint, p_limit i
 
 REVOKE ALL ON FUNCTION hwqueue.take_ended_leases(p_run uuid, p_steps integer[], p_shard integer, OUT free integer[], OUT revived integer[], OUT with_items integer[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) TO hwqueue_worker;
+GRANT ALL ON FUNCTION hwqueue.take_ended_runs(p_limit integer, p_shard integer) TO hwqueue_admin;
+
 REVOKE ALL ON FUNCTION hwqueue.take_entries(p_request hwqueue.claim_request, p_seen hwqueue.seen_entries, p_limit integer, p_node hwqueue.node, OUT ctids tid[], OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.take_entries_of(p_leases uuid[], p_shard integer) FROM PUBLIC;
@@ -9163,6 +9253,8 @@ REVOKE ALL ON FUNCTION hwqueue.toleration_masks(p_tolerate jsonb[], p_none bit v
 REVOKE ALL ON FUNCTION hwqueue.total_metrics(p_shard integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.touched_terms(p_class hwqueue.placement_class, p_lease uuid, p_node hwqueue.node, p_shard integer, OUT touched hwqueue.touched_term[], OUT is_named boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.traced_parents(p_run hwqueue.run, p_step integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION hwqueue.try_score_groups(p_request hwqueue.claim_request, p_fit hwqueue.scored_classes, p_node hwqueue.node, p_from hwqueue.scan_starts, p_before hwqueue.later_class, p_limit integer, p_window integer, p_probe integer, OUT ctids tid[], OUT score double precision, OUT term_deltas jsonb, OUT entry hwqueue.ready, OUT blocked bigint, OUT reason text, OUT later_tier smallint, OUT later_rank bigint) FROM PUBLIC;
 

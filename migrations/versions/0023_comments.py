@@ -9,8 +9,8 @@ from alembic import op
 
 from hwqueue.schema.files import run_revision_sql
 
-revision = "0024_comments"
-down_revision = "0017_added_run"
+revision = "0023_comments"
+down_revision = "0022_run_totals"
 branch_labels = None
 depends_on = None
 
