@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, ParamSpec, Self, overload
 from uuid import UUID
 
 from hwqueue import retrying, steps
@@ -41,6 +41,7 @@ from hwqueue.types import (
     SubmittedRun,
 )
 
+P = ParamSpec("P")
 
 Report = dict[str, Any]
 """What a handler has said of its progress, as the database takes it."""
@@ -344,6 +345,14 @@ class LeaseContext(_LeaseFacts):
         found: SubmittedRun = self.ask("add_steps", spec=plain(spec, "spec"))
         return found
 
+    @overload
+    def step(
+        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Json: ...
+    @overload
+    def step(
+        self, name: str, fn: Callable[..., Any], /, *args: Any, retry: Retrying | int, **kwargs: Any
+    ) -> Json: ...
     def step(
         self,
         name: str,
@@ -530,6 +539,14 @@ class AsyncLeaseContext(_LeaseFacts):
         found: SubmittedRun = await self.ask("add_steps", spec=plain(spec, "spec"))
         return found
 
+    @overload
+    async def step(
+        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Json: ...
+    @overload
+    async def step(
+        self, name: str, fn: Callable[..., Any], /, *args: Any, retry: Retrying | int, **kwargs: Any
+    ) -> Json: ...
     async def step(
         self,
         name: str,

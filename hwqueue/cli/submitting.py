@@ -58,6 +58,13 @@ ConflictChoice = Annotated[
     spawning.OnConflict,
     typer.Option("--on-conflict", help="With --unique: what to do with the run that has the key."),
 ]
+AppVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--app-version",
+        help="Version of the code that runs the steps: of workers with this one.",
+    ),
+]
 OwnId = Annotated[str | None, typer.Option("--run-id", help="An id of your own for the run.")]
 StepOptions = Annotated[
     list[str] | None,
@@ -77,6 +84,7 @@ def placing_options(
     label: list[str] | None,
     step: list[str] | None,
     tenant: str | None,
+    app_version: str | None = None,
 ) -> RunOptions:
     """What says where a run may go, as a client takes it. Raises: ConfigError."""
     return {
@@ -87,6 +95,7 @@ def placing_options(
         "labels": pairs(label, "--label") if label else None,
         "steps": steps_of(step),
         "tenant": tenant,
+        "app_version": app_version,
     }
 
 

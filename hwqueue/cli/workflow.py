@@ -159,10 +159,7 @@ def run(
     on_conflict: submitting.ConflictChoice = "keep",
     run_id: submitting.OwnId = None,
     tenant: spawning.Tenant = None,
-    app_version: Annotated[
-        str | None,
-        typer.Option(help="Version of the code that runs the steps: of workers with this one."),
-    ] = None,
+    app_version: submitting.AppVersion = None,
 ) -> None:
     """Submit a run of a workflow, and print its id and state."""
     given = json_value(input_, "--input")
@@ -174,6 +171,7 @@ def run(
         label=label,
         step=step,
         tenant=tenant,
+        app_version=app_version,
     )
     options |= submitting.own_options(
         priority=priority,
@@ -184,7 +182,7 @@ def run(
         run_id=run_id,
     )
     with open_client(ctx) as client:
-        submitted = client.submit_workflow(name, given, app_version=app_version, **options)
+        submitted = client.submit_workflow(name, given, **options)
     show_item(ctx, submitted, _submitted_facts)
     status = f"hwqueue workflow status {submitted.run_id}"
     if submitted.state in ("completed", "failed", "cancelled"):

@@ -94,7 +94,7 @@ INDEXING: dict[str, Any] = {
     ],
 }
 # A workflow with a step of each other kind: items, a nested run, a sleep, waits for signals.
-SCORING: dict[str, Any] = {
+RELEASING: dict[str, Any] = {
     "name": "score-and-release",
     "queue": "workflows",
     "steps": [
@@ -314,7 +314,7 @@ def blocked(client: Client, wanted: Sequence[tuple[str, str, int, SpawnOptions]]
 def runs(client: Client, machines: Sequence[Machine], clock: Clock | None) -> None:
     """Runs of workflows: one that waits for a node, one that failed, others that went well."""
     client.create_queue("workflows", policy={"patience": 0, "max_attempts": 1})
-    for spec in (TRAINING | {"steps": TRAINING["steps"][:3]}, TRAINING, INDEXING, SCORING):
+    for spec in (TRAINING | {"steps": TRAINING["steps"][:3]}, TRAINING, INDEXING, RELEASING):
         client.define_workflow(spec)
     given = {"dataset": "s3://films/2026-11", "publish": True}
     for number in range(3):

@@ -33,7 +33,7 @@ def wrong_leases(client: hwqueue.Client, context: LeaseContext) -> None:
     results.square.spawn(client, 3)  # type: ignore[call-overload]
     training_flow.train(date="s3://films")  # type: ignore[call-arg]
     client.get_lease(1)  # type: ignore[arg-type]
-    context.step("charge", durable_steps.charge, "visa")  # type: ignore[call-arg]
+    context.step("charge", durable_steps.charge, "visa")  # type: ignore[call-overload]
     context.wait_for("packed", timeout=3)  # type: ignore[arg-type]
 
 
