@@ -346,14 +346,20 @@ class LeaseContext(_LeaseFacts):
         return found
 
     @overload
-    def step(
-        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    def step(  # type: ignore[misc]  # P may hold any keyword, retry among them
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retrying | int | None,
+        **kwargs: Any,
     ) -> Json: ...
     @overload
     def step(
-        self, name: str, fn: Callable[..., Any], /, *args: Any, retry: Retrying | int, **kwargs: Any
+        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Json: ...
-    def step(
+    def step(  # type: ignore[misc]  # P may hold any keyword, retry among them
         self,
         name: str,
         fn: Callable[..., Any],
@@ -540,14 +546,20 @@ class AsyncLeaseContext(_LeaseFacts):
         return found
 
     @overload
-    async def step(
-        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
+    async def step(  # type: ignore[misc]  # as above
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retrying | int | None,
+        **kwargs: Any,
     ) -> Json: ...
     @overload
     async def step(
-        self, name: str, fn: Callable[..., Any], /, *args: Any, retry: Retrying | int, **kwargs: Any
+        self, name: str, fn: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> Json: ...
-    async def step(
+    async def step(  # type: ignore[misc]  # as above
         self,
         name: str,
         fn: Callable[..., Any],
