@@ -346,7 +346,7 @@ class LeaseContext(_LeaseFacts):
         return found
 
     @overload
-    def step(  # type: ignore[misc]  # P may hold any keyword, retry among them
+    def step(
         self,
         name: str,
         fn: Callable[..., Any],
@@ -546,7 +546,7 @@ class AsyncLeaseContext(_LeaseFacts):
         return found
 
     @overload
-    async def step(  # type: ignore[misc]  # as above
+    async def step(
         self,
         name: str,
         fn: Callable[..., Any],
