@@ -16,7 +16,7 @@ class Question:
     """What is asked before an action: the headline, what happens, which fields it takes.
 
     taints, signals: names to choose from. things: what it is done to, as (state, name), of which a
-    form shows the first few.
+    form shows the first few. is_noted: an event says who has done it.
     """
 
     headline: str
@@ -26,6 +26,7 @@ class Question:
     taints: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     things: tuple[tuple[str, str], ...] = ()
+    is_noted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,6 +306,8 @@ async def test_send_a_signal(pages: Pages, sql: Client) -> None:
     asked = await pages.page(f"/do/send-signal?step={step}")
     assert "Step approve is open: it takes the oldest signal approved at once" in asked
     assert "0 signals of that name are kept" in asked
+    assert "noted as done by" not in asked  # a signal leaves no event
+    assert "noted as done by" in await pages.page(f"/do/skip-step?step={step}")
     assert re.search(r"<select[^>]*>\s*<option>approved</option><option>stopped</option>", asked)
     assert (await pages.do("send-signal", step, signal="approved", payload="{")).status_code == 400
     assert "QHF06" in (await pages.do("send-signal", step, signal="nobody")).text

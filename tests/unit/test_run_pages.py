@@ -252,6 +252,21 @@ def test_a_step_that_never_began_has_no_times() -> None:
     assert spans(skipped, 2) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("sleep", "1 other step waits for a signal or a time, too."),
+        ("workflow", "1 other step goes on, too."),
+        ("map", "1 other step goes on, too."),
+    ],
+)
+def test_what_else_a_run_waits_for(kind: str, more: str) -> None:
+    spec = {"steps": [SPEC["steps"][0] | {"kind": "wait"}, SPEC["steps"][1] | {"kind": kind}]}
+    rows = [row(1, "running", headline="waits"), row(2, "running", headline="waits, too")]
+    told = says_of(run(), graph_of(spec, rows).steps, {})
+    assert (told.text, told.more) == ("Step fetch waits.", more)
+
+
 def test_what_a_run_does() -> None:
     pending, going = row(1, "running", "pending"), row(1, "running", "claimed", node_id=NODE)
     assert says(run(), pending, row(2)) == ("Waits for step fetch", "")

@@ -139,6 +139,7 @@ async def _ask_signal(source: Reads, subject: str) -> Question:
         "Send the signal",
         ("signal",),
         signals=(name, *sorted(set(signals.values()) - {name})),
+        is_noted=False,
     )
 
 
