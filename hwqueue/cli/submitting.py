@@ -48,6 +48,14 @@ Deadline = Annotated[
         "--deadline", help="Fails if it has not ended by this time, or within this span: 2h."
     ),
 ]
+AvailableAt = Annotated[
+    str | None,
+    typer.Option(
+        "--available-at",
+        "--delay",
+        help="No step begins before this time, or this span from now: 2h.",
+    ),
+]
 Key = Annotated[
     str | None, typer.Option("--key", help="Idempotency key: the same key submits only once.")
 ]
@@ -103,6 +111,7 @@ def own_options(
     *,
     priority: int | None,
     deadline: str | None,
+    available_at: str | None,
     key: str | None,
     unique: str | None,
     on_conflict: spawning.OnConflict,
@@ -112,6 +121,7 @@ def own_options(
     return {
         "priority": priority,
         "deadline": moment_after(deadline, "--deadline"),
+        "available_at": moment_after(available_at, "--available-at"),
         "idempotency_key": key,
         "unique": Unique(key=unique, on_conflict=on_conflict) if unique else None,
         "run_id": identifier(run_id, "--run-id") if run_id else None,

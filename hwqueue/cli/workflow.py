@@ -154,6 +154,7 @@ def run(
     priority: spawning.Priority = None,
     label: submitting.Label = None,
     deadline: submitting.Deadline = None,
+    available_at: submitting.AvailableAt = None,
     key: submitting.Key = None,
     unique: submitting.UniqueKey = None,
     on_conflict: submitting.ConflictChoice = "keep",
@@ -176,6 +177,7 @@ def run(
     options |= submitting.own_options(
         priority=priority,
         deadline=deadline,
+        available_at=available_at,
         key=key,
         unique=unique,
         on_conflict=on_conflict,

@@ -32,6 +32,8 @@ class RunOptions(TypedDict, total=False):
             or `replace` (the workflow's are not looked at).
         tenant, priority, labels, headers: Of the leases of all steps.
         deadline: When the run fails unless it has ended; with a time zone.
+        available_at, delay: When its first steps may begin, with a time zone, or how long from now;
+            one of them. A deadline and keys hold from now on.
         idempotency_key: The same key with the same content is the same run.
         unique: At most one run of the workflow and tenant has the key until it ends; no `hold`.
             While one has it a submission returns that one (`keep`), raises `UniqueConflict`
@@ -52,6 +54,8 @@ class RunOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
     headers: Mapping[str, Any] | None
     deadline: datetime | None
+    available_at: datetime | None
+    delay: timedelta | None
     idempotency_key: str | None
     unique: Unique | Mapping[str, Any] | None
     run_id: UUID | str | None

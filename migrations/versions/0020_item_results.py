@@ -1,7 +1,7 @@
 """Results of items: step_results tells where each item ran, and filters by state.
 
 Why: a map with failed items is looked at item by item.
-Locks: none on tables: two functions have another argument and another result.
+Locks: none on tables: functions have another argument or another result.
 Expected duration: instant.
 """
 

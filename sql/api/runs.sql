@@ -168,7 +168,8 @@ begin
 end
 $$;
 
--- Pauses a run, and returns its state: steps that become due are held, those that run go on.
+-- Pauses a run, and returns its state: steps that become due are held, those that run go on. So do those
+-- whose leases wait, also for the time from which the run was submitted (available_at).
 -- Locks: the run. Raises: QHF03, QHF04, QHA02. Idempotent.
 create or replace function hwqueue.pause_workflow_run(p_run uuid, p_shard int default 0) returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -231,7 +232,8 @@ end
 $$;
 
 -- Runs steps of a run that has ended again, and returns its state. Their leases keep their ids, with
--- attempts counted from 0; results of other steps stay. A deadline of the run is over.
+-- attempts counted from 0; results of other steps stay. A deadline of the run is over, and so is the time
+-- from which it was submitted.
 -- p_options: {"mode", "steps", "input"}. mode: failed (all that has not completed; the default),
 -- failed_and_downstream, all. steps: names; these and all that come after them, and all that has not
 -- completed. input: only with mode all.
@@ -393,10 +395,10 @@ $$;
 -- The results of a step, a page at a time: pass the last item of a page as p_after of the next. A map has the
 -- items that are spawned, in the order of its list, and so has a task that has added items; a step with one
 -- lease has the item 0. p_after -2: the step itself, of one with items as item -1. name: of an item that was
--- added. state, result and error: as in list_workflow_steps. lease_id to finished_at: of its lease, where that
--- is or how it ended; node_name: null when the node is gone. p_state: only those in this state; running: also
--- those that wait for a node. p_lease: of a worker, the lease whose handler asks; others need none. p_limit:
--- from 1 to 10,000.
+-- added. state, result and error: as in list_workflow_steps. lease_id to finished_at: of its lease, where
+-- that is or how it ended; node_name: null when the node is gone. p_state: only those in this state; running:
+-- also those that wait for a node. p_lease: of a worker, the lease whose handler asks; others need none.
+-- p_limit: from 1 to 10,000.
 -- Raises: QHF03, QHF06, QHA01; of a worker QHL01, QHN04.
 create or replace function hwqueue.step_results(p_run uuid, p_step text, p_after int default -1,
   p_limit int default 1000, p_lease uuid default null, p_state text default null, p_shard int default 0)
@@ -431,8 +433,8 @@ begin
   return query
     select case when v_has_items then -1 else 0 end, hwqueue.shown_state(s.state, v_run),
       coalesce(s.result, f.result), coalesce(s.error, f.error), p_shard, null::text,
-      case when f.lease_state is not null then s.lease_id end, f.lease_state, f.node_id, f.node_name, f.attempt,
-      f.claimed_at, coalesce(f.finished_at, s.ended_at)
+      case when f.lease_state is not null then s.lease_id end, f.lease_state, f.node_id, f.node_name,
+      f.attempt, f.claimed_at, coalesce(f.finished_at, s.ended_at)
     from hwqueue.step s
     left join lateral hwqueue.lease_place(s.lease_id, p_shard) f on true
     where s.shard_id = p_shard and s.run_id = p_run and s.step_no = v_no and p_after < 0

@@ -94,13 +94,17 @@ $$;
 -- first steps. created is false if its idempotency key had a run already, whose id and state are returned.
 --
 -- p_options: {"version", "affinity_tags", "placement", "wire", "affinity": and|override|replace, "tenant",
--- "priority", "labels", "headers", "deadline", "idempotency_key", "unique": {"key", "on_conflict":
--- keep|raise|replace}, "run_id", "app_version", "steps": {name: {"affinity_tags", "placement", "wire",
--- "options"}}}. What the submission, the workflow and a step ask about nodes must all hold: a contradiction
--- is refused here. affinity says what the submission does to the workflow's, as it does for a step.
+-- "priority", "labels", "headers", "deadline", "available_at" or "delay", "idempotency_key", "unique":
+-- {"key", "on_conflict": keep|raise|replace}, "run_id", "app_version", "steps": {name: {"affinity_tags",
+-- "placement", "wire", "options"}}}. What the submission, the workflow and a step ask about nodes must all
+-- hold: a contradiction is refused here. affinity says what the submission does to the workflow's, as it does
+-- for a step.
 --
 -- app_version: the version of the code that runs the steps: each asks for a node with that label. Required
 -- where pin_version of the workflow is true; a nested run has that of its parent.
+--
+-- available_at, delay: no step begins before that time, nor does a nested run: leases of the first steps are
+-- scheduled, and sleeps and timeouts of waits are counted from then on. A deadline and keys hold from now on.
 --
 -- unique: at most one run of the workflow and tenant has the key until it ends. A second submission keeps the
 -- run that has it and returns it, raises QHT02, or replaces it: that run is cancelled, and its

@@ -68,7 +68,7 @@ begin
     v_target.queue := hwqueue.find_queue(hwqueue.step_queue(p_workflow, v_item.step), p_shard);
     v_target.defaults := (
       select t.defaults from hwqueue.task t where t.shard_id = p_shard and t.name = v_item.step ->> 'task');
-    v_content := hwqueue.step_content(p_run, v_item.step, v_item.own, v_target);
+    v_content := hwqueue.step_content(p_workflow, p_run, v_item.step, v_item.own, v_target);
     step_no := v_item.step_no;
     step := v_item.step;
     select c.* into class from hwqueue.placement_class c

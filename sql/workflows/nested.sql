@@ -171,6 +171,7 @@ begin
   v_nested.root_run_id := p_run.root_run_id;
   v_nested.depth := p_run.depth + 1;
   v_nested.headers := p_run.headers;
+  v_nested.policy := v_nested.policy || hwqueue.present('available_at', p_run.policy -> 'available_at');
   v_nested.deadline := least(v_nested.deadline, p_run.deadline);
   v_nested.level := hwqueue.merge_levels(p_run.level, v_nested.level, 'and', 'workflow');
   return v_nested;

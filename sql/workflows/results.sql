@@ -136,8 +136,9 @@ begin
   end if;
   v_page := hwqueue.item_page(p_run, p_step, p_after, p_limit, p_state, p_shard);
   return query
-    select f.item_no, case when f.finished_at is null then 'running' else f.lease_state end, f.result, f.error,
-      a.name, u.lease_id, f.lease_state, f.node_id, f.node_name, f.attempt, f.claimed_at, f.finished_at
+    select f.item_no, case when f.finished_at is null then 'running' else f.lease_state end, f.result,
+      f.error, a.name, u.lease_id, f.lease_state, f.node_id, f.node_name, f.attempt, f.claimed_at,
+      f.finished_at
     from unnest(v_page) u(lease_id)
     cross join lateral hwqueue.lease_place(u.lease_id, p_shard) f
     left join lateral (  -- a fence (offset 0): by key, whatever the statistics say

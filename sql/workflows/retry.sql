@@ -207,7 +207,7 @@ begin
   update hwqueue.run r
   set state = 'running', reason = null, detail = null, stops = false, is_finishing = false,
     attempt = r.attempt + 1, deadline = null, result = null, finished_at = null, prune_at = null,
-    input = coalesce(p_input, r.input)
+    input = coalesce(p_input, r.input), policy = r.policy - 'available_at'
   where r.shard_id = p_shard and r.run_id = p_run.run_id returning r.* into v_run;
   delete from hwqueue.arrival a where a.run_id = p_run.run_id and a.shard_id = p_shard;
   update hwqueue.step s

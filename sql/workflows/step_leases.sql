@@ -22,7 +22,8 @@ as $$
     coalesce((p_options ->> 'priority')::smallint, 0), (p_options ->> 'max_attempts')::smallint,
     hwqueue.normalise_retry(p_options -> 'retry', 'options.retry'),
     hwqueue.json_interval(p_options -> 'claim_timeout', 'options.claim_timeout'), null,
-    p_now + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
+    hwqueue.start_time(p_run, p_now)
+      + coalesce(hwqueue.json_interval(p_options -> 'delay', 'options.delay'), '0'), null, null, true,
     null, null, null, p_run.run_id, p_step, null)::hwqueue.spawn_request
 $$;
 
@@ -42,6 +43,14 @@ as $$
     where e.shard_id = p_run.shard_id and e.workflow_id = p_run.workflow_id and e.to_no = p_step
       and s.traceparent is not null
     order by s.step_no limit 32) p
+$$;
+
+-- When what is released now may begin: its run may have been submitted for later.
+create or replace function hwqueue.start_time(p_run hwqueue.run, p_now timestamptz) returns timestamptz
+language sql stable
+as $$
+  select case when p_run.policy ? 'available_at'
+    then greatest(p_now, (p_run.policy ->> 'available_at')::timestamptz) else p_now end
 $$;
 
 -- Deletes the outcomes of leases that have ended, so that they can be claimed again, and returns the ids of

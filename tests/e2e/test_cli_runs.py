@@ -126,6 +126,15 @@ def test_options_of_single_steps(runner: Runner, cli: Cli, shown: Callable[..., 
     assert "given twice" in cli(*line, *twice, code=2).stderr
 
 
+def test_a_run_for_later(runner: Runner, cli: Cli, shown: Callable[..., Any]) -> None:
+    runner.client.define_workflow(SPEC)
+    line = ("workflow", "run", "training", "--input", '{"dataset": 1}')
+    for more in (("--delay", "2h"), ("--available-at", "2100-01-01T00:00:00Z")):
+        run = shown(*line, *more)["run_id"]
+        assert runner.client.list_workflow_steps(run)[0].lease_state == "scheduled"
+        assert "◔  prepare  scheduled" in cli("workflow", "status", run).stdout
+
+
 def test_runs_below_others_are_listed(runner: Runner, shown: Callable[..., Any]) -> None:
     runner.client.define_workflow({"name": "below", "steps": [{"name": "a", "task": "a"}]})
     steps = [{"name": "n", "kind": "workflow", "workflow": "below"}]

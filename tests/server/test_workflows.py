@@ -133,6 +133,18 @@ async def test_a_run_id_of_ones_own(http: Http, queue: str) -> None:
     assert ok(await http.get(f"{RUNS}/{own}"))["deadline"].startswith("2100-01-01T00:00:00")
 
 
+async def test_a_run_for_later(http: Http, queue: str) -> None:
+    at = "2100-01-01T00:00:00Z"
+    for options in ({"available_at": at}, {"delay": 3600}):
+        run = await submitted(http, queue, options=options)
+        step = ok(await http.get(f"{run}/steps"))["items"][0]
+        assert step["lease_state"] == "scheduled"
+        lease = ok(await http.get(f"{V1}/leases/{step['lease_id']}"))
+        assert lease["available_at"].startswith("2100-01-01T00:00:00") is ("delay" not in options)
+    both = {"spec": spec_of(queue), "options": {"available_at": at, "delay": 1}}
+    assert problem(await http.post(RUNS, json=both), 422, "QHA01")["field"] == "options.delay"
+
+
 async def test_signals(http: Http, queue: str) -> None:
     steps = [{"name": "ok", "kind": "wait", "signal": "approved"}]
     body = {"spec": {"name": queue, "queue": queue, "steps": steps}}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
@@ -43,8 +43,11 @@ from hwqueue.types import (
 def _options(options: RunOptions, headers: Mapping[str, str]) -> dict[str, Any]:
     """The options of a submission as JSON, with the headers of its trace."""
     found = given(with_headers(options, headers))
-    if isinstance(deadline := found.get("deadline"), datetime):
-        found["deadline"] = aware(deadline, "deadline").isoformat()
+    for name in ("deadline", "available_at"):
+        if isinstance(moment := found.get(name), datetime):
+            found[name] = aware(moment, name).isoformat()
+    if isinstance(delay := found.get("delay"), timedelta):
+        found["delay"] = delay.total_seconds()
     if "run_id" in found:
         found["run_id"] = str(found["run_id"])
     return {name: plain(value, name) for name, value in found.items()}

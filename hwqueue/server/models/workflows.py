@@ -95,6 +95,10 @@ _run_options = request_of(
         "labels": Field(default=None, description="Of the run and its leases."),
         "headers": Field(default=None, description="Carried along with each lease."),
         "deadline": Field(default=None, description="Not ended by then, it fails."),
+        "available_at": Field(
+            default=None, description="When its first steps may begin; at once unless given."
+        ),
+        "delay": Field(default=None, description="The same from now, in seconds."),
         "idempotency_key": Field(
             default=None,
             description="The same key with the same content returns the first run. As the header "
