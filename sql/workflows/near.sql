@@ -200,9 +200,9 @@ begin
 end
 $$;
 
--- Gives items of a map the classes of the places where the items with their numbers of other maps ran. Items
--- that the map has added have no such item, and stay as they are, and so do those of p_bad. bad, reasons:
--- items that fail instead.
+-- Returns items of a map with the classes of the places where the items with their numbers of other maps ran.
+-- Items that the map has added have no such item, and stay as they are, and so do those of p_bad. bad,
+-- reasons: items that fail instead.
 -- Reads by key what is about one item; a class is looked for once for each place.
 -- Locks: new classes.
 create or replace function hwqueue.near_items(p_run hwqueue.run, p_map hwqueue.map,

@@ -215,6 +215,20 @@ def test_times_tell_the_wait_for_a_node_from_the_wait_for_parents() -> None:
     assert [round(place) for place, _ in found.ticks] == [0, 15, 30, 45, 60, 75, 90]
 
 
+def test_a_completed_attempt_that_ran_again_is_no_lost_one() -> None:
+    done = Attempt(
+        attempt=1, claim_token=1, node_id=NODE, outcome="completed", claimed_at=at(10),
+        ended_at=at(30), error=None,
+    )  # fmt: skip
+    found = lines(detail(1, 0, 50, 60, attempts=(done,)), fetch=("running", "claimed"))
+    assert spans(found, 1) == [
+        ("pending", 0, 10, False),
+        ("ran", 10, 30, False),
+        ("pending", 50, 60, False),
+        ("ran", 60, 100, True),
+    ]
+
+
 def test_a_step_that_waits_for_a_node_goes_on() -> None:
     found = lines(detail(1, 0, 20), fetch=("running", "pending"))
     assert spans(found, 1) == [("pending", 20, 100, True)]
