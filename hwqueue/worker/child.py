@@ -216,7 +216,7 @@ def _run(job: Job, reports: _Reports) -> Outcome | None:
         except BaseException as error:  # SystemExit, too: the handler ended, the process reports it
             how = outcome.of_exception(error, may_retry=task.may_retry(error))
         traceparent = note(how)
-    return outcome.traced(how, traceparent)
+    return how if traceparent is None else outcome.traced(how, traceparent)
 
 
 def _load(job: Job) -> Task[..., Any]:

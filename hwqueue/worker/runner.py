@@ -406,7 +406,7 @@ def call(
                 on_error(error)
             how = outcome.of_exception(error, may_retry=task.may_retry(error))
         traceparent = note(how)
-    return outcome.traced(how, traceparent)
+    return how if traceparent is None else outcome.traced(how, traceparent)
 
 
 async def acall(
@@ -425,4 +425,4 @@ async def acall(
                 on_error(error)
             how = outcome.of_exception(error, may_retry=task.may_retry(error))
         traceparent = note(how)
-    return outcome.traced(how, traceparent)
+    return how if traceparent is None else outcome.traced(how, traceparent)
