@@ -23,7 +23,7 @@ Effect = Callable[[], None]
 
 LOCK_TIMEOUT = "50ms"
 LONGEST = 400  # rounds in which a run must end
-MODES = ("failed", "failed_and_downstream", "all", "steps")
+MODES = ("failed", "failed", "all", "steps", "failed_and_downstream")
 ADDED = Workflow([Step("s0"), Step("s1", after={"s0": "completed"})])  # what handlers add
 
 
@@ -130,7 +130,7 @@ class Driver:
         self.claims: dict[Key, Row] = {}
         self.settling: dict[Key, Row] = {}
         self.unsent: set[str] = set()
-        self.is_shaken = False  # whether claims may have been taken away
+        self.is_shaken = False  # whether claims may be taken away: from then on others expire, too
         self.names: dict[UUID, str] = {}
         self.forgotten: dict[UUID, tuple[int, dict[Key, str]]] = {}
 
@@ -158,7 +158,7 @@ class Driver:
         return next(step for step in self.workflow(key[0]) if step.name == key[1])
 
     def claim(self) -> None:
-        """Claim what is released, on either node. Nothing runs twice, or beside the window."""
+        """Claim what is released, on either node. Nothing runs twice."""
         for node in self.nodes:
             if self.claims and self.chance.random() < 0.5:
                 continue
@@ -170,8 +170,12 @@ class Driver:
                 said = row["headers"]
                 key = (UUID(said["workflow_run_id"]), said["step"], said.get("item"))
                 assert key not in self.history.leases, f"{key} has ended, and runs again"
-                assert key not in self.claims, f"{key} runs twice"
+                lost = self.claims.get(key, row)  # expired since, at the latest in this call
+                assert lost["lease_id"] == row["lease_id"], f"{key} runs twice"
                 self.claims[key] = row | {"node": node}
+
+    def _check_windows(self) -> None:
+        """No map has more items open than it may."""
         for run, name, item in self.claims:
             step = self.step((run, name, item))
             if step.kind == "map":
@@ -182,7 +186,6 @@ class Driver:
         """Drop claims that were taken away; what had no attempt left has ended with them."""
         if not self.is_shaken:
             return
-        self.is_shaken = False
         held = {
             (row["lease_id"], row["claim_token"])
             for node in self.nodes
@@ -201,8 +204,9 @@ class Driver:
         if not self.history.sent:
             self.unsent -= {s.name for s in self.workflow(self.flow.run) if s.times_out}
         for turn in range(calls + LONGEST):
-            self._look_for_deaths()
             self.claim()
+            self._look_for_deaths()
+            self._check_windows()
             if turn < calls:
                 self._act(operates=True)
             elif self.claims or any(session.is_open for session in self.sessions):
@@ -247,7 +251,6 @@ class Driver:
         session = self.chance.choice(self.sessions)
         if session.is_open and self.chance.random() < 0.6:
             session.end(self.chance.choice(["commit", "commit", "rollback", "kill"]), self.looks)
-            self.is_shaken = True
             return
         acts = [*[self._settle] * 6, self._sweep]
         acts += [self._settle_some, self._lose_node, self._replace_node]
@@ -328,7 +331,7 @@ class Driver:
             if most:
                 session.did(lambda: self.history.added.update({key[:2]: most}))
         if self.chance.random() < 0.3:
-            spec = {"name": "added", "steps": steps_of(ADDED, "")}
+            spec = {"name": "added", "steps": steps_of(ADDED, ""), "on_failure": ADDED.on_failure}
             with refusals(session):
                 run = session.calls.row("add_steps", **held, spec=spec)["run_id"]
                 session.did(lambda: self.history.added_runs.update({key[:2]: [run]}))
@@ -452,21 +455,18 @@ class Driver:
             else self.looks.row("get_workflow_run", run=run)["state"] == "cancelled",
         )
 
-    def retry(self) -> bool:
-        """Retry the run, in a mode that chance chooses; whether there was something to retry."""
+    def retry(self) -> None:
+        """Retry the run, in a mode that chance chooses."""
         seen = self.ends(self.flow.run)
-        mode = self.chance.choice(MODES)
+        mode = self.chance.choice(MODES[2:4] if self.flow.state == "completed" else MODES)
         named: set[str] = set()
         options: Row = {"mode": mode}
         if mode == "steps":
             named = set(self.chance.sample(sorted(seen), min(2, len(seen))))
             options = {"steps": sorted(named)}
-        if self.flow.state == "completed" and mode in MODES[:2]:
-            return False
         self.looks.rows("retry_workflow_run", run=self.flow.run, options=options)
         self._forget(self.flow.run, seen, mode, named)
         self.history.cancelled = False
-        return True
 
     def _forget(self, run: UUID, seen: dict[str, End], mode: str, named: set[str]) -> None:
         """Forget the ends of what runs again: whole steps, or items that have not completed."""
