@@ -449,6 +449,7 @@ PENDING_REASONS = _call(
     row=types.PendingReason,
 )
 QUEUE_DEPTH = _call("queue_depth", optional=_QUEUE, row=types.QueueDepth)
+RUNNING_LEASES = _call("running_leases", optional=_LIMIT, row=types.RunningLease)
 NODE_USAGE = _call(
     "node_usage", optional={"p_state": "text", **_LIMIT, "p_after": "text"}, row=types.NodeUsage
 )

@@ -121,6 +121,7 @@ grant execute on function
   hwqueue.check_token(bytea, int),
   hwqueue.pending_reasons(text, text, bigint, text, int, int),
   hwqueue.queue_depth(text, int),
+  hwqueue.running_leases(int, int),
   hwqueue.node_usage(text, int, text, int),
   hwqueue.tag_distribution(text, int, int),
   hwqueue.lease_history(uuid, int),

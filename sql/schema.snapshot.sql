@@ -4174,6 +4174,11 @@ CREATE FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid DEFAULT NULL::uuid, p
 CREATE FUNCTION hwqueue.run_total_metrics(p_shard integer) RETURNS TABLE(name text, labels jsonb, value double precision)
     LANGUAGE sql STABLE;
 
+CREATE FUNCTION hwqueue.running_leases(p_limit integer DEFAULT 100, p_shard integer DEFAULT 0) RETURNS TABLE(shard_id integer, lease_id uuid, queue text, task_name text, tenant text, attempt integer, node_name text, claimed_at timestamp with time zone, expires_at timestamp with time zone, stop_reason text, progress jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET max_parallel_workers_per_gather TO '0';
+
 CREATE FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb DEFAULT 'null'::jsonb, p_extend interval DEFAULT NULL::interval, p_shard integer DEFAULT 0) RETURNS timestamp with time zone
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -8887,6 +8892,10 @@ GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard intege
 GRANT ALL ON FUNCTION hwqueue.run_input(p_run uuid, p_lease uuid, p_shard integer) TO hwqueue_worker;
 
 REVOKE ALL ON FUNCTION hwqueue.run_total_metrics(p_shard integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) TO hwqueue_operator;
+GRANT ALL ON FUNCTION hwqueue.running_leases(p_limit integer, p_shard integer) TO hwqueue_admin;
 
 REVOKE ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) FROM PUBLIC;
 GRANT ALL ON FUNCTION hwqueue.save_checkpoint(p_lease uuid, p_token bigint, p_name text, p_state jsonb, p_extend interval, p_shard integer) TO hwqueue_worker;

@@ -112,6 +112,7 @@ select hwqueue.set_task('train', '{"placement": {"resources": {"gpu": 1}}, "max_
 ```python
 client.set_task("train", {"placement": {"resources": {"gpu": 1}}, "max_attempts": 1})
 
+
 @app.task("train", placement={"resources": {"gpu": 1}}, max_attempts=1)
 def train(model: str) -> None: ...
 ```

@@ -77,6 +77,7 @@ from hwqueue.types.views import (
     NodeUsage,
     PendingReason,
     QueueDepth,
+    RunningLease,
     TagCount,
 )
 from hwqueue.types.webhooks import (
@@ -191,6 +192,7 @@ __all__ = [
     "RunSpec",
     "RunState",
     "RunSummary",
+    "RunningLease",
     "Sample",
     "SavedCheckpoint",
     "SchemaVersion",

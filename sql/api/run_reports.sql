@@ -4,7 +4,9 @@
 -- the steps of all 50 in one call. list_step_details returns when each step of one run was released and
 -- claimed, so that a page can draw how long it waited for a node.
 --
--- Nothing in here changes anything, and each call reads a bounded number of rows.
+-- Invariant: nothing in here changes anything, and each call reads a bounded number of rows.
+--
+-- Read summarise_runs first, then list_step_details.
 
 -- The definition that a run was submitted with; version: null for the run of a specification. spec is in
 -- normal form, its steps in topological order.

@@ -4,7 +4,11 @@
 -- one of them leads: there is no daemon. Both work in bounded steps and skip what other sessions have
 -- locked, so a call is safe at any time. Operators call verify_invariants and list_events.
 --
--- reap is upkeep/reap.reap_all after lead_reap; prune is made of the functions of upkeep/prune.
+-- Invariant: what a call has done is whole after each part of it, so one that is cut short, or never
+-- comes, delays what is due and loses nothing.
+--
+-- Read reap first: it is upkeep/reap.reap_all after lead_reap. prune is made of the functions of
+-- upkeep/prune.
 
 -- Ends what no worker settled and keeps the caches of the queue up to date. Any session may call it at
 -- any time.

@@ -13,7 +13,7 @@
 -- the row that says where the lease is (hold_state) before it is written, so the state cannot change until
 -- it commits. Whichever of the two comes second sees what the other one wrote.
 --
--- The callers have held the claim (claim/hold). Read write_checkpoint first, then take_next_signal,
+-- The callers have held the claim (claim/heartbeat). Read write_checkpoint first, then take_next_signal,
 -- open_wait, suspension_of. prefer_own_node is for waits that say near: self.
 
 -- Refuses what cannot be the name of a checkpoint or a signal.

@@ -2,6 +2,11 @@
 --
 -- api/runs calls these. Example: a step that waits in a run that has failed will never be released: it is
 -- shown as skipped, because its run failed.
+--
+-- Invariant: no state is decided here. What is shown follows from the rows of the run and the step, so
+-- that no step is shown as waiting in a run that has ended. Only cancel_unclaimed, for skip_step, writes.
+--
+-- Read shown_state and shown_reason first, then step_headline.
 
 -- The state of a step as people see it.
 create or replace function hwqueue.shown_state(p_state text, p_run hwqueue.run) returns text

@@ -125,6 +125,7 @@ MAY_CALL: dict[str, set[str]] = {
     "metrics": {OPERATOR, ADMIN},
     "pending_reasons": {OPERATOR, ADMIN},
     "queue_depth": {OPERATOR, ADMIN},
+    "running_leases": {OPERATOR, ADMIN},
     "node_usage": {OPERATOR, ADMIN},
     "tag_distribution": {OPERATOR, ADMIN},
     "lease_history": {OPERATOR, ADMIN},

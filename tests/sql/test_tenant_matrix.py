@@ -249,6 +249,7 @@ REFUSED = {
     *("explain_class", "what_if", "node_claims", "list_events", "requeue_failed"),
     *("pending_reasons", "placement_class_stats", "tag_distribution"),
     *("list_nodes", "list_queues", "queue_depth", "node_usage", "throughput", "metrics"),
+    "running_leases",
     *("verify_invariants", "adopt_lease", "pause_queue", "resume_queue"),
     *("create_queue", "set_queue_policy", "drop_queue", "set_event_retention"),
     "set_node_expiry",
